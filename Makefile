@@ -1,20 +1,56 @@
 # Tutti. Each target sets up what it needs, ends with one line of figures and is non-zero when something fell short.
+# PYSPARK=4.3.0 on any of them works in an environment of its own beside .venv. PYTHON=... chooses the interpreter.
+SHELL := bash
 PYSPARK ?= 4.2.0
+MINUTES ?= 10
 VENV := $(if $(filter 4.2.0,$(PYSPARK)),.venv,.venv-pyspark-$(PYSPARK))
 READY := $(VENV)/.ready
-SHELL := bash
+RUN := $(VENV)/bin
+SOURCES := find . -name '*.py' -not -path './.*'
 
-.PHONY: help setup lock
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench bench-quick soak java lock clean
 
-help:
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t'
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
 
-setup: $(READY) ## the environment, in .venv (PYSPARK=4.3.0: a second one beside it)
+setup: $(READY) ## the environment, in .venv
+
+demo: $(READY) java ## the main job on real input, start to end, checked
+	@$(RUN)/tutti demo $(ARGS)
+
+test: $(READY) java ## every test but the long runs (ARGS=... goes to pytest)
+	@$(RUN)/python -m pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, import contracts
+	@$(RUN)/ruff check --quiet .
+	@$(RUN)/ruff format --check --quiet . || { echo 'check: not formatted; run $(RUN)/ruff format .' >&2; exit 1; }
+	@$(RUN)/mypy --no-error-summary .
+	@out=$$($(RUN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }; \
+	 printf 'check: %s Python files, %s lines, clean; %s\n' "$$($(SOURCES) | wc -l)" "$$($(SOURCES) | xargs cat | wc -l)" \
+	    "$$(tail -n 1 <<<"$$out")"
+
+bench: $(READY) java ## every benchmark, with the machine's own limits beside it
+	@$(RUN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(READY) ## the short ones
+	@$(RUN)/python -m benchmarks --quick $(ARGS)
+
+soak: $(READY) ## kill a real gateway under load for MINUTES, check the contract from outside
+	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+
+java:
+	@tools/java.sh
+
+lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=1: the newest of everything)
+	@test -x .venv-lock/bin/uv || { python3 -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv; }
+	@tools/lock.sh .venv-lock/bin/uv
+
+clean: ## caches and build output; environments and data directories stay
+	@rm -rf build dist metastore_db spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@printf 'clean: %s left in the checkout without its environments\n' "$$(du -sh --exclude='./.venv*' . | cut -f1)"
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@tools/setup.sh $(VENV) $(PYSPARK)
 	@touch $@
-
-lock: ## pin what pyproject.toml asks for, with hashes
-	@test -x .lock-tool/bin/uv || { python3 -m venv .lock-tool && .lock-tool/bin/pip install --quiet uv; }
-	@tools/lock.sh .lock-tool/bin/uv

@@ -1,0 +1,106 @@
+"""The rules of the house as functions: each takes text and returns what breaks the rule, one finding a line."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+
+# A note to come back later, a warning silenced without a word why, a test that proves nothing.
+LATER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
+UNEXPLAINED = re.compile(r"#\s*(type:\s*ignore(?!\[[\w, -]+\]\s+#\s*\w)|noqa(?!:\s*[A-Z]+\d+))")
+MACHINE_PATH = re.compile(r"/(work|farm|root|home)/[a-z][^\s\"'`)]*")
+PATHS_OF_THE_IMAGES = re.compile(r"/home/(tutti|nonroot|spark)\b")
+MAKE_CALL = re.compile(r"\bmake ([a-z][a-z-]*)")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+# Calls that reach a clock, chance or a file without an import that the contracts would see.
+IMPURE_CALLS = {"now", "utcnow", "today", "uuid1", "uuid4", "open", "print", "input"}
+
+
+def length(text: str) -> Iterator[str]:
+    """A file longer than one reads at a sitting."""
+    lines = text.count("\n")
+    if lines > LINES_MAX:
+        yield f"{lines} lines, {LINES_MAX} allowed: does it want to be two rooms?"
+
+
+def function_length(text: str) -> Iterator[str]:
+    """A function longer than a screen."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"line {node.lineno}: {node.name} has {lines} lines, {FUNCTION_LINES_MAX} allowed"
+
+
+def swallowed_errors(text: str) -> Iterator[str]:
+    """An exception that is caught whole, or caught broadly and dropped."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        if node.type is None:
+            yield f"line {node.lineno}: bare except"
+        elif isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException") and _drops(node.body):
+            yield f"line {node.lineno}: {node.type.id} caught and dropped"
+
+
+def _drops(body: list[ast.stmt]) -> bool:
+    return all(
+        isinstance(statement, ast.Pass | ast.Continue)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in body
+    )
+
+
+def loose_comments(text: str) -> Iterator[str]:
+    """Comments that put work off or silence a checker without code and reason."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and (LATER.search(token.string) or UNEXPLAINED.search(token.string)):
+            yield f"line {token.start[0]}: {token.string}"
+
+
+def hollow_tests(text: str) -> Iterator[str]:
+    """Tests that are skipped or that cannot fail."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in ("skip", "skipif", "importorskip", "skipTest"):
+            owner = ast.unparse(node.value)
+            if owner in ("pytest", "pytest.mark", "unittest", "self"):
+                yield f"line {node.lineno}: {owner}.{node.attr}"
+        elif isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and node.test.value:
+            yield f"line {node.lineno}: an assertion that cannot fail"
+
+
+def impure_calls(text: str) -> Iterator[str]:
+    """Calls to a clock, to chance or to a file in code that must have none."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in IMPURE_CALLS:
+                yield f"line {node.lineno}: {ast.unparse(node.func)}()"
+
+
+def machine_paths(text: str) -> Iterator[str]:
+    """Paths that exist on one machine only."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        for match in MACHINE_PATH.finditer(line):
+            if not PATHS_OF_THE_IMAGES.match(match[0]):
+                yield f"line {number}: {match[0]}"
+
+
+def unknown_targets(text: str, targets: set[str]) -> Iterator[str]:
+    """Commands `make X` in code spans and code blocks of a page that the Makefile does not know."""
+    code = re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)
+    for target in MAKE_CALL.findall("\n".join(code)):
+        if target not in targets:
+            yield f"make {target}"
+
+
+def links(text: str) -> Iterator[str]:
+    """Relative links of a Markdown page."""
+    for target in LINK.findall(text):
+        if not re.match(r"[a-z]+:", target):
+            yield target

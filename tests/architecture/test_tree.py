@@ -1,0 +1,163 @@
+"""Proves that the tree keeps the rules of the house: sizes, forbidden patterns, pages and lock file that are true."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.architecture import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = {".py", ".md", ".toml", ".sh", ".yml", ".yaml", ".json", ".html", ".svg", ".txt", ".cfg", ""}
+
+
+def files(suffixes: set[str], under: str = ".") -> list[Path]:
+    """Files of the tree with one of the suffixes, without hidden folders and what tools left."""
+    found = []
+    for path in sorted((ROOT / under).rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        ours = not any(part.startswith(".") or part in ("build", "dist", "__pycache__") for part in parts)
+        if ours and ".egg-info" not in str(path) and path.is_file() and path.suffix in suffixes:
+            found.append(path)
+    return found
+
+
+def findings(rule: Callable[[str], Iterator[str]], paths: list[Path]) -> list[str]:
+    """What breaks the rule in any of the files, each named with its place."""
+    return [f"{path.relative_to(ROOT)}: {found}" for path in paths for found in rule(path.read_text("utf-8"))]
+
+
+def read(name: str) -> str:
+    """The text of one file of the tree."""
+    return (ROOT / name).read_text("utf-8")
+
+
+def project() -> dict[str, Any]:
+    """pyproject.toml."""
+    return tomllib.loads(read("pyproject.toml"))
+
+
+def make_targets() -> set[str]:
+    """What `make` knows."""
+    return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("rule", [rules.length, rules.function_length, rules.swallowed_errors, rules.loose_comments])
+def test_python_files_keep_the_rule(rule: Callable[[str], Iterator[str]]) -> None:
+    paths = files({".py"})
+    assert paths
+    assert findings(rule, paths) == []
+
+
+def test_no_test_is_skipped_or_cannot_fail() -> None:
+    assert findings(rules.hollow_tests, files({".py"}, "tests")) == []
+
+
+def test_core_and_data_call_nothing_of_the_outside() -> None:
+    paths = files({".py"}, "gateway/core") + files({".py"}, "gateway/data")
+    assert paths
+    assert findings(rules.impure_calls, paths) == []
+
+
+def test_no_path_of_one_machine() -> None:
+    assert findings(rules.machine_paths, [*files(TEXT), ROOT / ".ci/run"]) == []
+
+
+def test_every_protocol_has_its_notes() -> None:
+    rooms = {path.parent for path in files({".py"}, "gateway/core")} - {ROOT / "gateway/core"}
+    assert [str(room.relative_to(ROOT)) for room in sorted(rooms) if not (room / "NOTES.md").is_file()] == []
+
+
+def test_the_public_face_sees_only_the_client() -> None:
+    imported = re.findall(r"^\s*(?:from|import) (gateway[\w.]*|streaming[\w.]*)", read("tutti.py"), flags=re.MULTILINE)
+    assert imported
+    assert [name for name in imported if not re.match(r"gateway\.(client|errors)\b", name)] == []
+
+
+def test_readme_is_short_and_names_both_commands() -> None:
+    text = read("README.md")
+    assert "make demo" in text
+    assert "make test" in text
+    assert text.count("\n") <= 120
+
+
+def test_pages_name_only_targets_that_exist() -> None:
+    pages = [path for path in files({".md"}) if path.name != "design.md"]
+    targets = make_targets()
+    assert {"demo", "test", "check", "bench", "clean"} <= targets
+    assert findings(lambda text: rules.unknown_targets(text, targets), pages) == []
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in files({".md"})
+        for link in rules.links(page.read_text("utf-8"))
+        if not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_changelog_has_news_waiting() -> None:
+    assert re.search(r"^## Unreleased\n\n- ", read("CHANGELOG.md"), flags=re.MULTILINE)
+
+
+def test_ci_runs_check_and_test() -> None:
+    text = read(".ci/run")
+    assert "make check" in text
+    assert "make test" in text
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_every_example_config_is_loaded_by_a_test() -> None:
+    tests = [path.read_text("utf-8") for path in files({".py"}, "tests") if "architecture" not in path.parts]
+    all_are_loaded = any(re.search(r"""["']conf["'/].*["'/*]\*\.toml["']""", text) for text in tests)
+    unloaded = [path.name for path in files({".toml"}, "conf") if not any(path.name in text for text in tests)]
+    assert all_are_loaded or unloaded == []
+
+
+def locked(name: str) -> dict[str, set[Version]]:
+    """Versions that a lock file pins, by package; one package may have several, each for other Pythons."""
+    pins: dict[str, set[Version]] = {}
+    for package, version in re.findall(r"^([a-z0-9-]+)==([^ ;]+)", read(name), flags=re.MULTILINE):
+        pins.setdefault(package, set()).add(Version(version))
+    return pins
+
+
+def test_lock_pins_what_the_project_asks_for() -> None:
+    metadata = project()["project"]
+    extras = metadata["optional-dependencies"]
+    asked = [Requirement(text) for text in chain(metadata["dependencies"], *extras.values())]
+    pins = locked("requirements.lock")
+    wrong = [
+        str(requirement)
+        for requirement in asked
+        if requirement.name != metadata["name"]
+        and not (pins.get(requirement.name) and all(pin in requirement.specifier for pin in pins[requirement.name]))
+    ]
+    assert wrong == [], "run make lock"
+
+
+def test_lock_has_hashes_and_no_address() -> None:
+    locks = [path.name for path in ROOT.glob("requirements*.lock")]
+    assert "requirements.lock" in locks
+    for name in locks:
+        text = read(name)
+        assert "://" not in text
+        assert "--index-url" not in text
+        for entry in re.split(r"\n(?=[a-z0-9-]+==)", text)[1:]:
+            assert "--hash=sha256:" in entry, entry
+
+
+def test_pyspark_is_pinned_once_for_each_version_that_make_offers() -> None:
+    default = re.search(r"^PYSPARK \?= (\S+)$", read("Makefile"), flags=re.MULTILINE)
+    assert default
+    assert locked("requirements.lock")["pyspark"] == {Version(default[1])}
+    for path in ROOT.glob("requirements-pyspark-*.lock"):
+        assert locked(path.name)["pyspark"] == {Version(path.stem.removeprefix("requirements-pyspark-"))}

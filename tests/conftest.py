@@ -1,0 +1,34 @@
+"""What every test stands on: Linux, Java where Spark starts, examples that repeat, no address left from outside."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A failing example in CI must fail again at home; at home each run may look somewhere new. How long one example takes
+# depends on the machine, so only the test's own time limit holds.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("home", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "home")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if sys.platform != "linux":
+        pytest.exit(f"Tutti runs on Linux only, this is {sys.platform}.", returncode=2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("spark") for item in items):
+        java = subprocess.run([ROOT / "tools/java.sh"], capture_output=True, text=True, check=False)
+        if java.returncode:
+            pytest.exit(java.stderr.strip(), returncode=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUTTI_URL", raising=False)
