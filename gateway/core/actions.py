@@ -1,0 +1,78 @@
+"""What a stack wants done.
+
+The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, send, reply,
+deliver, view installed, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes
+back as `Persisted`. Nothing that promises durability is in a batch before that event.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.core.events import Scalars
+from gateway.data.frame import Frame
+from gateway.data.wire import Answer
+
+
+class Persist(msgspec.Struct, frozen=True, tag=True):
+    """Write the frames (placed, in order) behind the log, and the scalars if given; then report `Persisted(token)`.
+
+    Scalars are durable before frames of the same or a later Persist are written. One sync may serve many Persists.
+    """
+
+    token: int
+    frames: tuple[Frame, ...] = ()
+    scalars: Scalars | None = None
+
+
+class Send(msgspec.Struct, frozen=True, tag=True):
+    """A message to another member (gateway number)."""
+
+    to: int
+    message: object
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """Answers to a client's session, in order."""
+
+    session: int
+    answers: tuple[Answer, ...]
+
+
+class Deliver(msgspec.Struct, frozen=True, tag=True):
+    """A decided run, in order: the frontier passes it. `offsets[i]` is the offset of `frames[i]`'s first record (of the next record
+    for a frame without any); `aborted` are the positions of void batches in it, which have no records.
+    """
+
+    frames: tuple[Frame, ...]
+    offsets: tuple[int, ...]
+    aborted: frozenset[int]
+    next_offset: int
+
+
+class ViewInstalled(msgspec.Struct, frozen=True, tag=True):
+    """A view: its id, members (gateway numbers, oldest first), coordinator, and whether it decides (its VIEW is decided)."""
+
+    view: int
+    members: tuple[int, ...]
+    coordinator: int
+    primary: bool
+
+
+class SetTimer(msgspec.Struct, frozen=True, tag=True):
+    """Send TimeAdvanced at this time (`Now.mono_us`), or soon after; it replaces the timer set before."""
+
+    at_us: int
+
+
+class Halt(msgspec.Struct, frozen=True, tag=True):
+    """Stop taking part; stay up for reads. `reason` is for the operator."""
+
+    reason: str
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """The orderly stop is done: nothing is under way."""
+
+
+Action = Persist | Send | Reply | Deliver | ViewInstalled | SetTimer | Halt | Stopped

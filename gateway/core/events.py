@@ -1,0 +1,163 @@
+"""What can happen to a stack. Events are frozen values that serialise, so that a recorded run replays (design, section 4)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from gateway.data.frame import Frame
+from gateway.data.state import LogState
+
+
+class Now(NamedTuple):
+    """The two clocks at an event, microseconds: `mono_us` never goes back and drives timers; `wall_us` (UTC) dates ticks."""
+
+    mono_us: int
+    wall_us: int
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who this gateway is: its name, its disk's incarnation (16 bytes), its group, and the configured members (name -> HOST:P)."""
+
+    gateway: str
+    incarnation: bytes
+    group: str
+    members: dict[str, str]
+
+
+class Scalars(msgspec.Struct, frozen=True):
+    """The durable numbers of a member (design, section 3): views as u64 ids, 0 before any.
+
+    Attributes:
+        promised: no lower view is ever taken again.
+        accepted: the view whose log this member has.
+        coordinated: the highest view that this member proposed; it never coordinates that one, or a lower one, after a restart.
+    """
+
+    promised: int = 0
+    accepted: int = 0
+    coordinated: int = 0
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What a start found on the disk (design, section 6).
+
+    Attributes:
+        log: uuid of the log (16 bytes), empty on a blank disk.
+        scalars: promised and accepted views.
+        state: the log up to the frontier watermark; this state is the stack's to change.
+        tail: frames above the watermark, in order, durable; their outcome is to be learned.
+    """
+
+    log: bytes
+    scalars: Scalars
+    state: LogState
+    tail: tuple[Frame, ...]
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The first event of a run. `entropy` is 16 random bytes (the uuid of a log that begins)."""
+
+    identity: Identity
+    entropy: bytes
+    recovered: Recovered
+
+
+class Submitted(msgspec.Struct, frozen=True, tag=True):
+    """Batches of a client, validated and unplaced, in the order in which the client sent them."""
+
+    session: int
+    frames: tuple[Frame, ...]
+
+
+class EpochAsked(msgspec.Struct, frozen=True, tag=True):
+    """A client wants to begin `epoch` of the producer `name` for `instance`."""
+
+    session: int
+    request: int
+    name: str
+    instance: bytes
+    epoch: int
+
+
+class TopicAsked(msgspec.Struct, frozen=True, tag=True):
+    """A client wants a topic's number."""
+
+    session: int
+    request: int
+    name: str
+
+
+class OffsetsAsked(msgspec.Struct, frozen=True, tag=True):
+    """A named reader commits its offset."""
+
+    session: int
+    request: int
+    reader: str
+    offset: int
+
+
+class ForgetAsked(msgspec.Struct, frozen=True, tag=True):
+    """An operator wants producers out of the received-table."""
+
+    session: int
+    request: int
+    names: tuple[str, ...]
+
+
+class SessionClosed(msgspec.Struct, frozen=True, tag=True):
+    """A client's session is over: nothing more is answered to it. What it submitted goes on."""
+
+    session: int
+
+
+class Received(msgspec.Struct, frozen=True, tag=True):
+    """A message of another member (gateway number)."""
+
+    sender: int
+    message: object
+
+
+class Persisted(msgspec.Struct, frozen=True, tag=True):
+    """Everything up to the Persist with this token is durable."""
+
+    token: int
+
+
+class TimeAdvanced(msgspec.Struct, frozen=True, tag=True):
+    """A timer asked for by SetTimer may have come due."""
+
+
+class SpaceChanged(msgspec.Struct, frozen=True, tag=True):
+    """The disk runs low (`low`), or has room again."""
+
+    low: bool
+    reason: str
+
+
+class WriteFailed(msgspec.Struct, frozen=True, tag=True):
+    """A write or an fsync failed: stop voting at once, stay up for reads."""
+
+    reason: str
+
+
+class LeaveAsked(msgspec.Struct, frozen=True, tag=True):
+    """Stop in order: take nothing new, decide what is under way, then Stopped."""
+
+
+Event = (
+    Started
+    | Submitted
+    | EpochAsked
+    | TopicAsked
+    | OffsetsAsked
+    | ForgetAsked
+    | SessionClosed
+    | Received
+    | Persisted
+    | TimeAdvanced
+    | SpaceChanged
+    | WriteFailed
+    | LeaveAsked
+)

@@ -1,0 +1,64 @@
+"""Every bound of the gateway in one place, with the relations between them asserted (design, section 11).
+
+Over a limit: back-pressure to the sender, or a clear refusal; never silent loss, never unbounded memory. Units are last in names.
+"""
+
+from __future__ import annotations
+
+from gateway.errors import invariant
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# Frames and batches
+BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
+RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
+RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
+PROGRESS_BYTES_MAX = 256
+FRAMES_A_MESSAGE_MAX = 1024
+MESSAGE_BYTES_MAX = 16 * MIB
+
+# Client port
+SESSIONS_MAX = 4096
+WINDOW_BYTES = 4 * MIB  # in flight per connection
+UNDECIDED_BYTES_MAX = 64 * MIB  # ordered or forwarded and not decided: above it the client port is not drained
+UNDECIDED_FRAMES_MAX = 65_536
+REQUESTS_A_SESSION_MAX = 1024
+RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
+
+# Tables
+PRODUCERS_MAX = 10_000
+TOPICS_MAX = 10_000
+READERS_MAX = 10_000
+WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their producer
+
+# Time, microseconds
+HEARTBEAT_US = 200_000
+TICK_INTERVAL_US = 1_000_000
+ATOMIC_PERIOD_HEARTBEATS = 10
+IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
+MARK_IDLE_US = 10_000
+
+# Log
+SEGMENT_BYTES = 128 * MIB
+SEGMENT_BYTES_MIN = 32 * MIB
+PREPARED_SEGMENTS = 2
+RESERVED_BYTES = 16 * MIB
+DISK_LOW_BYTES = 256 * MIB  # below it new messages are refused
+FRAME_BYTES_MAX = BODY_BYTES_MAX + KIB
+
+# Reads
+STREAMS_MAX = 64
+FOLLOWERS_MAX = 256
+LONG_POLL_US_MAX = 30_000_000
+BEHIND_WAIT_US_MAX = 5_000_000
+SPLITS_MAX = 10_000
+
+invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
+invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
+invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
+invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
+invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
+invariant(FRAMES_A_MESSAGE_MAX <= UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames")
+invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
+invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")

@@ -1,0 +1,120 @@
+"""Bodies of the frames that are not batches: msgpack of small frozen structs (design, sections 3 to 5).
+
+A body is decoded strictly: what does not have the form is a `FormatError`, so that a damaged or foreign frame cannot slip through.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from gateway.errors import FormatError
+
+
+class Voter(msgspec.Struct, frozen=True, array_like=True):
+    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P)."""
+
+    number: int
+    name: str
+    incarnation: bytes
+    address: str
+
+
+class ViewBody(msgspec.Struct, frozen=True, array_like=True):
+    """VIEW: the members (gateway numbers, oldest first) that decide from here on."""
+
+    members: tuple[int, ...]
+
+
+class RosterBody(msgspec.Struct, frozen=True, array_like=True):
+    """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes)."""
+
+    group: str
+    log: bytes
+    voters: tuple[Voter, ...]
+
+
+class EpochBody(msgspec.Struct, frozen=True, array_like=True):
+    """EPOCH: a producer's instance (16 bytes) begins the epoch named in the header, going on after `sequence` with `progress`."""
+
+    name: str
+    instance: bytes
+    sequence: int
+    progress: bytes
+
+
+class TopicBody(msgspec.Struct, frozen=True, array_like=True):
+    """TOPIC: the name that the header's topic number stands for from here on."""
+
+    name: str
+
+
+class ForgetBody(msgspec.Struct, frozen=True, array_like=True):
+    """FORGET: producers (numbers) that leave the received-table; every later first epoch must exceed `floor`."""
+
+    producers: tuple[int, ...]
+    floor: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A producer's line of the received-table: instance, epoch, highest sequence, progress, and whether its epoch is closed."""
+
+    instance: bytes
+    epoch: int
+    sequence: int
+    progress: bytes
+    closed: bool = False
+
+
+class AbortBody(msgspec.Struct, frozen=True, array_like=True):
+    """ABORT: from `position` on (up to the ABORT itself) every batch of the header's (producer, epoch) is void.
+
+    `entry` is the producer's line as it was before `position`; it is put back, closed.
+    """
+
+    position: int
+    reason: str
+    entry: Entry
+
+
+class TickBody(msgspec.Struct, frozen=True, array_like=True):
+    """TICK: number and time (us, UTC); a deterministic place where a micro-batch may be cut."""
+
+    number: int
+    time_us: int
+
+
+class OffsetsBody(msgspec.Struct, frozen=True, array_like=True):
+    """OFFSETS: offset commits of named readers."""
+
+    readers: dict[str, int]
+
+
+Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, OffsetsBody)
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, OffsetsBody)
+}
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """The bytes of a body; equal bodies have equal bytes on every gateway."""
+    return _ENCODER.encode(body)
+
+
+def decode_body(kind: type[Body], data: bytes | bytearray | memoryview) -> Body:
+    """The body of type `kind` in `data`.
+
+    Raises:
+        FormatError: the bytes do not have that form.
+    """
+    try:
+        body = _DECODERS[kind].decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FormatError(f"the body of a frame is no {kind.__name__}: {error}") from error
+    if not isinstance(body, kind):  # pragma: no cover - the decoder is typed
+        raise FormatError(f"the body of a frame is a {type(body).__name__}, not a {kind.__name__}")
+    return body

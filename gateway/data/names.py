@@ -1,0 +1,49 @@
+"""What names may look like: topics, producers, gateways, groups, named readers."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.errors import UsageError
+
+NAME_BYTES_MAX = 249
+_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
+#: Producers without a name get a random one behind this sign, which no chosen name may start with.
+NAMELESS = "~"
+
+
+def check_name(what: str, name: object) -> str:
+    """`name` if it is a good name for a `what` ("topic", "producer", ...).
+
+    Letters, digits, dot, underscore and hyphen, 1 to 249 of them, as Kafka's topics, so that names travel between both.
+
+    Raises:
+        UsageError: it is not; the message names the first wrong character.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"a {what} name is text, not {type(name).__name__} ({name!r})")
+    if not name or name in {".", ".."}:
+        raise UsageError(f"{name!r} is no {what} name: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-'")
+    if len(name) > NAME_BYTES_MAX:
+        raise UsageError(f"the {what} name {name[:40]!r}... has {len(name)} characters; at most {NAME_BYTES_MAX} are taken")
+    if not _NAME.match(name):
+        wrong = next(character for character in name if not _NAME.match(character))
+        raise UsageError(f"the {what} name {name!r} has {wrong!r} in it: use letters, digits, '.', '_' and '-'")
+    return name
+
+
+def check_producer(name: str) -> str:
+    """Like `check_name` for a producer, a nameless one (a `~` in front) included."""
+    if name.startswith(NAMELESS):
+        return NAMELESS + check_name("producer", name[1:])
+    return check_name("producer", name)
+
+
+def is_nameless(name: str) -> bool:
+    """Whether the producer was given its name at random, so that it may be forgotten when it is idle."""
+    return name.startswith(NAMELESS)
+
+
+def view_text(view: int) -> str:
+    """A view id as people read it: counter.coordinator."""
+    return f"{view >> 16}.{view & 0xFFFF}"

@@ -1,0 +1,220 @@
+"""LogState: everything that a log up to a position says, apart from the records themselves (design, section 3).
+
+One class serves the layers of the core (received-table), the snapshots at the start of segments, recovery and readers, so that
+nobody can come to another conclusion from the same log. It is a function of the frames applied in order, and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.data.bodies import (
+    AbortBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    ViewBody,
+    Voter,
+    decode_body,
+)
+from gateway.data.frame import Frame, Kind, crc32c
+from gateway.errors import Damaged, FormatError, invariant
+
+SNAPSHOT_MAGIC = b"TUTS"
+SNAPSHOT_VERSION = 1
+_HEAD = 16  # magic, version u32, length u32, CRC u32
+
+
+class Topic(msgspec.Struct, array_like=True):
+    """A topic and what it holds: records, body bytes, offsets and times (us) of the first and the last record (-1: none yet)."""
+
+    name: str
+    records: int = 0
+    bytes: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    first_time: int = 0
+    last_time: int = 0
+
+
+class Producer(msgspec.Struct, array_like=True):
+    """A line of the received-table. `last_seen` is the time (us) of the last tick before its last frame, 0 before any tick."""
+
+    name: str
+    instance: bytes
+    epoch: int
+    sequence: int
+    progress: bytes
+    closed: bool = False
+    last_seen: int = 0
+
+
+class LogState(msgspec.Struct, kw_only=True):
+    """What the log up to and including `position` says.
+
+    Attributes:
+        position: last position applied, 0 before any.
+        chain: header CRC of that position.
+        next_offset: offset that the next committed record gets.
+        tick, tick_time: number and time (us, UTC) of the last TICK, 0 before any.
+        dirty: whether records followed the last tick.
+        view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
+        group, log, roster: of the last ROSTER frame.
+        topics, producers: by number. readers: offset commits by name.
+        next_topic, next_producer: the next numbers to be given.
+        floor: every first epoch of a producer must exceed it (FORGET).
+    """
+
+    position: int = 0
+    chain: int = 0
+    next_offset: int = 0
+    tick: int = 0
+    tick_time: int = 0
+    dirty: bool = False
+    view: int = 0
+    members: tuple[int, ...] = ()
+    group: str = ""
+    log: bytes = b""
+    roster: dict[int, Voter] = msgspec.field(default_factory=dict)
+    topics: dict[int, Topic] = msgspec.field(default_factory=dict)
+    producers: dict[int, Producer] = msgspec.field(default_factory=dict)
+    readers: dict[str, int] = msgspec.field(default_factory=dict)
+    next_topic: int = 1
+    next_producer: int = 1
+    floor: int = 0
+
+    def apply(self, frame: Frame, aborted: bool = False) -> int:
+        """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
+
+        Returns the offset of its first record (of the next record, for a frame without any).
+
+        Raises:
+            FormatError: its body does not have the form of its kind.
+        """
+        invariant(frame.position == self.position + 1, f"position {frame.position} was applied after position {self.position}")
+        offset = self.next_offset
+        if frame.kind == Kind.BATCH:
+            if not aborted:
+                self._batch(frame, offset)
+        else:
+            _APPLY[frame.kind](self, frame)
+        self.position = frame.position
+        self.chain = frame.header_crc
+        return offset
+
+    def _batch(self, frame: Frame, offset: int) -> None:
+        producer = self.producers.get(frame.producer)
+        if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
+            raise FormatError(f"{frame!r} does not follow its producer's line in the received-table ({producer!r})")
+        producer.sequence = frame.first_sequence + frame.count - 1
+        producer.progress = frame.progress or producer.progress
+        producer.last_seen = self.tick_time
+        topic = self.topics.get(frame.topic)
+        if topic is None:
+            raise FormatError(f"{frame!r} names a topic that the log does not know")
+        self.next_offset = offset + frame.count
+        if topic.first_offset < 0:
+            topic.first_offset = offset
+            topic.first_time = frame.min_timestamp
+        topic.records += frame.count
+        topic.bytes += frame.body_length
+        topic.last_offset = self.next_offset - 1
+        topic.last_time = max(topic.last_time, frame.max_timestamp)
+        self.dirty = True
+
+    def _view(self, frame: Frame) -> None:
+        self.view = frame.view
+        self.members = decode_body(ViewBody, frame.body).members
+
+    def _roster(self, frame: Frame) -> None:
+        body = decode_body(RosterBody, frame.body)
+        self.group, self.log = body.group, body.log
+        self.roster = {voter.number: voter for voter in body.voters}
+
+    def _epoch(self, frame: Frame) -> None:
+        body = decode_body(EpochBody, frame.body)
+        self.producers[frame.producer] = Producer(
+            body.name, body.instance, frame.epoch, body.sequence, body.progress, False, self.tick_time
+        )
+        self.next_producer = max(self.next_producer, frame.producer + 1)
+
+    def _topic(self, frame: Frame) -> None:
+        self.topics[frame.topic] = Topic(decode_body(TopicBody, frame.body).name)
+        self.next_topic = max(self.next_topic, frame.topic + 1)
+
+    def _forget(self, frame: Frame) -> None:
+        body = decode_body(ForgetBody, frame.body)
+        for number in body.producers:
+            self.producers.pop(number, None)
+        self.floor = max(self.floor, body.floor)
+
+    def _abort(self, frame: Frame) -> None:
+        entry = decode_body(AbortBody, frame.body).entry
+        producer = self.producers.get(frame.producer)
+        if producer is None:
+            raise FormatError(f"{frame!r} names a producer that the log does not know")
+        producer.instance, producer.epoch, producer.sequence = entry.instance, entry.epoch, entry.sequence
+        producer.progress, producer.closed = entry.progress, True
+
+    def _tick(self, frame: Frame) -> None:
+        body = decode_body(TickBody, frame.body)
+        self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
+
+    def _offsets(self, frame: Frame) -> None:
+        self.readers.update(decode_body(OffsetsBody, frame.body).readers)
+
+    def topic_number(self, name: str) -> int:
+        """The number of a topic, 0 if it is not known."""
+        return next((number for number, topic in self.topics.items() if topic.name == name), 0)
+
+    def producer_number(self, name: str) -> int:
+        """The number of a producer, 0 if it is not known."""
+        return next((number for number, producer in self.producers.items() if producer.name == name), 0)
+
+    def copy(self) -> LogState:
+        """A state of its own: later frames applied to one do not show in the other."""
+        return _DECODER.decode(_ENCODER.encode(self))
+
+    def to_bytes(self) -> bytes:
+        """The state as a snapshot: magic, version, length and CRC32C, then msgpack."""
+        data = _ENCODER.encode(self)
+        head = SNAPSHOT_MAGIC + SNAPSHOT_VERSION.to_bytes(4, "little") + len(data).to_bytes(4, "little")
+        return head + crc32c(data, crc32c(head)).to_bytes(4, "little") + data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LogState:
+        """The state of a snapshot.
+
+        Raises:
+            Damaged: length or CRC do not fit.
+            FormatError: it is no snapshot, or of a version that this release does not read.
+        """
+        if data[:4] != SNAPSHOT_MAGIC or len(data) < _HEAD:
+            raise Damaged("a snapshot does not start with its magic")
+        version = int.from_bytes(data[4:8], "little")
+        length = int.from_bytes(data[8:12], "little")
+        body = data[_HEAD : _HEAD + length]
+        if len(body) != length or crc32c(body, crc32c(data[:12])) != int.from_bytes(data[12:_HEAD], "little"):
+            raise Damaged("a snapshot fails its CRC")
+        if version != SNAPSHOT_VERSION:
+            raise FormatError(f"snapshot version {version} is not known (this release reads {SNAPSHOT_VERSION})")
+        return _DECODER.decode(body)
+
+
+_APPLY: dict[int, Callable[[LogState, Frame], None]] = {
+    Kind.VIEW: LogState._view,
+    Kind.ROSTER: LogState._roster,
+    Kind.EPOCH: LogState._epoch,
+    Kind.TOPIC: LogState._topic,
+    Kind.FORGET: LogState._forget,
+    Kind.ABORT: LogState._abort,
+    Kind.TICK: LogState._tick,
+    Kind.OFFSETS: LogState._offsets,
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[LogState] = msgspec.msgpack.Decoder(LogState)

@@ -1,0 +1,342 @@
+"""Messages of the client port: what producers, readers and tools say to a gateway, and what it answers.
+
+One message is one ZeroMQ message. Its first byte tells its form:
+
+- `C` control: msgpack of one tagged struct of this module.
+- `S` submit: a run of frames of one producer or several, headers packed so that they are parsed at once.
+- `R` receipts: packed rows, the answer to submitted frames that committed.
+
+Submit: `S`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header CRC are
+zero), then the progresses back to back without padding. Bodies follow back to back in the same part (mode 0, each padded to 8
+bytes) or as one further part each (mode 1).
+
+Receipts: `R`, three zeros, row count u32, then rows (producer u64, first sequence u64, offset i64, epoch u32, count u32).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gateway.data.frame import HEADER_SIZE, Buffer, Frame, Kind, decode_header, padded, progress_length_at
+from gateway.errors import FormatError
+
+PROTOCOL = 1
+CONTROL, SUBMIT, RECEIPTS = b"C", b"S", b"R"
+INLINE, PARTS = 0, 1
+INLINE_BYTES_MAX = 8192  # larger bodies travel as parts of their own, uncopied
+OFFSET_UNKNOWN = -1  # committed, behind the start of the log
+
+_SUBMIT = struct.Struct("<cBHI")
+_RECEIPTS = struct.Struct("<c3xI")
+_RECEIPT = struct.Struct("<QQqII")
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """First message of a connection: protocol version, name and version of the client, and its session (16 random bytes)."""
+
+    protocol: int
+    client: str
+    session: bytes
+
+
+class OpenProducer(msgspec.Struct, frozen=True, tag=True):
+    """Begin `epoch` of the producer `name` for `instance` (16 random bytes); the same again gets the same answer."""
+
+    request: int
+    name: str
+    instance: bytes
+    epoch: int
+
+
+class OpenTopic(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the topic's number; a new topic is registered through the log."""
+
+    request: int
+    name: str
+
+
+class SaveOffset(msgspec.Struct, frozen=True, tag=True):
+    """A named reader's offset commit."""
+
+    request: int
+    reader: str
+    offset: int
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """Take producers out of the received-table, through the log."""
+
+    request: int
+    names: tuple[str, ...]
+
+
+class Fence(msgspec.Struct, frozen=True, tag=True):
+    """End the current epoch of a producer by beginning the next one for nobody."""
+
+    request: int
+    name: str
+
+
+class Status(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the gateway's status (JSON)."""
+
+    request: int
+
+
+class Producers(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the received-table (JSON)."""
+
+    request: int
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    """The client closes its session."""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """Answer to Hello: who this is, where everything else is, and the limits a client keeps to."""
+
+    protocol: int
+    gateway: str
+    group: str
+    log: str
+    state: str
+    version: str
+    reads: str
+    admin: str
+    gateways: dict[str, str]
+    window_bytes: int
+    frame_bytes_max: int
+    raw_bytes_max: int
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    """A batch committed at `offset` (-1: committed, where is no longer known). Packed as a receipt row on the wire."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    count: int
+    offset: int
+
+
+class Duplicate(msgspec.Struct, frozen=True, tag=True):
+    """The batch committed before; the driver looks its offset up and answers Committed. Never on the wire."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    count: int
+
+
+class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
+    """The batch is in no committed log, ever; its epoch is closed."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    count: int
+    reason: str
+
+
+class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
+    """The producer's epoch is now `epoch`, begun by another instance; the outcome of `first_sequence` (0: of none) is not known."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+
+
+class Expected(msgspec.Struct, frozen=True, tag=True):
+    """A gap or an overlap: send again from `sequence` (the next one that will be taken)."""
+
+    producer: int
+    epoch: int
+    sequence: int
+
+
+class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
+    """A batch was not taken; nothing of it is or will be in the log by this sending. `retry`: the same may be sent again later."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    code: str
+    reason: str
+    retry: bool
+
+
+class EpochOpened(msgspec.Struct, frozen=True, tag=True):
+    """The epoch began: the producer's number, and the last committed sequence and progress (`Producer.resume`)."""
+
+    request: int
+    producer: int
+    epoch: int
+    sequence: int
+    progress: bytes
+
+
+class EpochFenced(msgspec.Struct, frozen=True, tag=True):
+    """The epoch was not begun: `epoch` is current, and another instance's."""
+
+    request: int
+    epoch: int
+
+
+class TopicOpened(msgspec.Struct, frozen=True, tag=True):
+    """The topic's number."""
+
+    request: int
+    topic: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The request took effect, durably."""
+
+    request: int
+
+
+class Denied(msgspec.Struct, frozen=True, tag=True):
+    """The request (0: the last message) was not taken. Codes: hello, protocol, not_primary, name, limit,
+    malformed, unknown, space.
+    """
+
+    request: int
+    code: str
+    reason: str
+    retry: bool = False
+
+
+class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
+    """Status or producers, as JSON."""
+
+    request: int
+    json: bytes
+
+
+Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Bye
+BatchAnswer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer
+RequestAnswer = EpochOpened | EpochFenced | TopicOpened | Done | Denied
+Answer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer | RequestAnswer
+FromGateway = (
+    Welcome
+    | AbortedAnswer
+    | FencedAnswer
+    | Expected
+    | RefusedAnswer
+    | EpochOpened
+    | EpochFenced
+    | TopicOpened
+    | Done
+    | Denied
+    | StatusAnswer
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_ANSWERS: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)
+
+
+def encode_control(message: msgspec.Struct) -> bytes:
+    """One control message."""
+    return CONTROL + _ENCODER.encode(message)
+
+
+def decode_request(data: Buffer) -> Request:
+    """The request in a control message (its first byte is not looked at).
+
+    Raises:
+        FormatError: the bytes are no request of this protocol.
+    """
+    try:
+        return _REQUESTS.decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise FormatError(f"a control message is malformed: {error}") from error
+
+
+def decode_from_gateway(data: Buffer) -> FromGateway:
+    """The answer in a control message (its first byte is not looked at).
+
+    Raises:
+        FormatError: the bytes are no answer of this protocol.
+    """
+    try:
+        return _ANSWERS.decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise FormatError(f"a gateway's message is malformed: {error}") from error
+
+
+def encode_submit(frames: Sequence[Frame]) -> list[Buffer]:
+    """The parts of one submit message. Bodies up to 8 KiB are joined into the first part if all are, else each is a part."""
+    inline = all(frame.body_length <= INLINE_BYTES_MAX for frame in frames)
+    first: list[Buffer] = [_SUBMIT.pack(SUBMIT, INLINE if inline else PARTS, len(frames), 0)]
+    first.extend(frame.packed_header() for frame in frames)
+    first.extend(frame.progress for frame in frames if frame.progress)
+    if inline:
+        for frame in frames:
+            first.append(frame.body)
+            if frame.body_length & 7:
+                first.append(bytes(-frame.body_length & 7))
+        return [b"".join(first)]
+    return [b"".join(first), *(frame.body for frame in frames)]
+
+
+def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
+    """The frames of a submit message, bodies as views of the parts. Nothing about their content is checked but the form.
+
+    Raises:
+        FormatError: counts and lengths do not agree with what is there, or a frame is not an unplaced BATCH.
+    """
+    data = parts[0]
+    if len(data) < _SUBMIT.size:
+        raise FormatError(f"a submit message of {len(data)} bytes is too short")
+    _, mode, count, _ = _SUBMIT.unpack_from(data, 0)
+    if mode not in (INLINE, PARTS) or count == 0:
+        raise FormatError(f"a submit message has mode {mode} and {count} frames")
+    if len(parts) != (1 if mode == INLINE else 1 + count):
+        raise FormatError(f"a submit message of {count} frames (mode {mode}) has {len(parts)} parts")
+    frames = [decode_header(data, _SUBMIT.size + number * HEADER_SIZE) for number in range(count)]
+    at = _SUBMIT.size + count * HEADER_SIZE
+    view = memoryview(data)
+    for number, frame in enumerate(frames):
+        if frame.kind != Kind.BATCH or frame.position or frame.view or frame.origin:
+            raise FormatError(f"a submitted frame is no unplaced batch: {frame!r}")
+        length = progress_length_at(data, _SUBMIT.size + number * HEADER_SIZE)
+        if length:
+            frame.progress = bytes(view[at : at + length])
+            at += length
+    for number, frame in enumerate(frames):
+        if mode == PARTS:
+            frame.body = memoryview(parts[1 + number])
+        else:
+            frame.body = view[at : at + frame.body_length]
+            at += padded(frame.body_length)
+        if len(frame.body) != frame.body_length:
+            raise FormatError(f"the body of frame {number} has {len(frame.body)} bytes and its header says {frame.body_length}")
+    if at != len(data):
+        raise FormatError(f"a submit message has {len(data)} bytes in its first part where {at} were announced")
+    return frames
+
+
+def encode_receipts(answers: Sequence[Committed]) -> bytes:
+    """One receipts message."""
+    pack = _RECEIPT.pack
+    rows = [pack(a.producer, a.first_sequence, a.offset, a.epoch, a.count) for a in answers]
+    return b"".join([_RECEIPTS.pack(RECEIPTS, len(rows)), *rows])
+
+
+def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
+    """Rows of a receipts message: (producer, first sequence, offset, epoch, count).
+
+    Raises:
+        FormatError: the length does not fit the count.
+    """
+    if len(data) < _RECEIPTS.size:
+        raise FormatError(f"a receipts message of {len(data)} bytes is too short")
+    _, count = _RECEIPTS.unpack_from(data, 0)
+    if len(data) != _RECEIPTS.size + count * _RECEIPT.size:
+        raise FormatError(f"a receipts message of {count} rows has {len(data)} bytes")
+    return _RECEIPT.iter_unpack(memoryview(data)[_RECEIPTS.size :])

@@ -1,0 +1,106 @@
+"""One small hierarchy of errors, shared by gateways, clients and tools.
+
+Every message says what was wrong (with the value), where, and what to do. `exit_code` is what a command that ends with the error
+returns: 1 failed, 2 wrong use, 3 unavailable, 4 damage found.
+"""
+
+from __future__ import annotations
+
+
+class TuttiError(Exception):
+    """Base of everything that Tutti raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(TuttiError):
+    """A configuration, an option or an address is wrong; the message names the key, the value and what is taken."""
+
+    exit_code = 2
+
+
+class UsageError(TuttiError, ValueError):
+    """A call got an argument that it cannot take."""
+
+    exit_code = 2
+
+
+class FormatError(TuttiError):
+    """Bytes do not have the form that they should have (a frame, a message, a file of another or a newer format)."""
+
+
+class Damaged(FormatError):
+    """Stored bytes fail their CRC or break the chain; names the position, the file and the byte."""
+
+    exit_code = 4
+
+
+class DirectoryRefused(TuttiError):
+    """A data directory is locked, belongs to another gateway, group or log, or has an unknown format."""
+
+
+class DiskFull(TuttiError):
+    """There is no room for the data; nothing of it was acknowledged."""
+
+
+class DiskFailed(TuttiError):
+    """A write or an fsync failed; the log takes no more writes until the gateway is started again."""
+
+
+class Unavailable(TuttiError):
+    """No gateway answered in time, or the one that did cannot serve the request now; the message names each and for how long."""
+
+    exit_code = 3
+
+
+class Behind(Unavailable):
+    """The gateway's frontier is below one that the reader has already seen (C7); the reader waits or asks another gateway."""
+
+
+class OffsetOutOfRange(UsageError):
+    """A range starts below what the log still holds or beyond its frontier."""
+
+
+class Refused(TuttiError):
+    """A gateway refused a request; `code` is the machine-readable reason."""
+
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Aborted(Refused):
+    """The message is in no committed log, ever (C2)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "aborted")
+
+
+class Fenced(Refused):
+    """A newer instance of the same producer has begun an epoch; whether the message committed is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "fenced")
+
+
+class TooLarge(Refused, UsageError):
+    """A record or a batch exceeds a limit; the message names the limit."""
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "too_large")
+
+
+class Unknown(TuttiError):
+    """The delivery deadline passed without an outcome; a new send under the same identity commits at most once (C2)."""
+
+
+class InvariantViolated(TuttiError):
+    """Something that may never happen was about to happen (DESIGN 9); the gateway stops rather than go on."""
+
+
+def invariant(condition: object, message: str) -> None:
+    """Raise `InvariantViolated` unless `condition` holds. Unlike `assert` it stays on under `python -O`."""
+    if not condition:
+        raise InvariantViolated(message)
