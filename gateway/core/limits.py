@@ -53,6 +53,24 @@ FOLLOWERS_MAX = 256
 LONG_POLL_US_MAX = 30_000_000
 BEHIND_WAIT_US_MAX = 5_000_000
 SPLITS_MAX = 10_000
+SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
+TICKET_BYTES_MAX = 64 * KIB
+TOPICS_A_READ_MAX = 1000
+TICKS_AN_ANSWER_MAX = 100_000
+READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
+READ_BATCH_BYTES_MAX = 4 * MIB
+CALLS_MAX = 512  # calls in progress, those that wait for a place included: each has a thread
+BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams
+FOLLOW_BEAT_US = 1_000_000  # a follower hears something this often
+FOLLOW_GAP_US = 2_000  # and not more often than this: what commits meanwhile goes together
+WATCH_POLL_US = 500_000  # the frontier is looked at this often though nobody told that it moved; so are callers that went away
+STATUS_FRESH_US = 250_000  # an answer of the gateway serves this long
+STATUS_WAIT_US_MAX = 1_000_000
+HTTP_CONNECTIONS_MAX = 128
+HTTP_HEADER_BYTES_MAX = 16 * KIB
+HTTP_HEADER_WAIT_US_MAX = 5_000_000  # from the connection, or the end of an answer, to the end of the next request's headers
+READS_MEMORY_BYTES_MAX = 1024 * MIB  # private memory of the reads process; above it it ends and is started again
+READS_STOP_US_MAX = 2_000_000  # for streams to end
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
@@ -61,4 +79,6 @@ invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is wit
 invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
 invariant(FRAMES_A_MESSAGE_MAX <= UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
+invariant(STREAMS_MAX + FOLLOWERS_MAX < CALLS_MAX, "streams leave calls for everything else")
+invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
