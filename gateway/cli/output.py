@@ -1,0 +1,132 @@
+"""How commands report: JSON when asked for, rich tables on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import orjson
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNIT = 1024
+_MANY = 10_000
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line for people, on standard error, where it is in nobody's way."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def time_text(time_us: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC with microseconds and Z; None for None."""
+    if time_us is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes as people read it: 3.4 MiB."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < _UNIT or unit == _UNITS[-1]:
+            break
+        amount /= _UNIT
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def count_text(count: float) -> str:
+    """A number as people read it: 12,345."""
+    return f"{count:,.0f}" if abs(count) >= _MANY or float(count).is_integer() else f"{count:,.1f}"
+
+
+def cell_text(value: object) -> str:
+    """A value in a table or a line; nothing is a hyphen."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping | list | tuple):
+        return orjson.dumps(value).decode()
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+    """A table: drawn on a terminal, else a header and a line a row with tabs between; `empty` when there are no rows."""
+    if not rows:
+        print(empty)
+        return
+    if not on_terminal():
+        print("\t".join(columns))
+        for row in rows:
+            print("\t".join(cell_text(value) for value in row))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        numeric = all(isinstance(row[number], int | float | None) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell_text(value)) for value in row))
+    Console().print(table)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """A line a field: its name and its value."""
+    width = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        print(f"{name:<{width}}  {cell_text(value)}" if on_terminal() else f"{name}\t{cell_text(value)}")
+
+
+class Meter(Protocol):
+    """What a long work tells of its progress."""
+
+    def advance(self, amount: int) -> None:
+        """So much more is done (in the unit of the total)."""
+
+
+class _Silent:
+    def advance(self, amount: int) -> None:
+        pass
+
+
+@contextmanager
+def progress(title: str, total: int | None, *, unit: str = "records") -> Iterator[Meter]:
+    """A progress bar on standard error while the block runs, if that is a terminal; `total` None when it is not known."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns: list[Any] = [bars.TextColumn("{task.description}"), bars.BarColumn()]
+    if unit == "bytes":
+        columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    else:
+        columns += [bars.MofNCompleteColumn(), bars.TextColumn(unit)]
+    columns += [bars.TimeElapsedColumn()]
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+
+        class _Bar:
+            def advance(self, amount: int) -> None:
+                bar.advance(task, amount)
+
+        yield _Bar()

@@ -1,0 +1,15 @@
+"""The configuration of a gateway: TOML in, a frozen typed `Config` out, and every mistake explained."""
+
+from gateway.config.model import Address, Config, is_loopback, parse_address
+from gateway.config.reading import Mistake, check_config, load_config, parse_config
+
+__all__ = [
+    "Address",
+    "Config",
+    "Mistake",
+    "check_config",
+    "is_loopback",
+    "load_config",
+    "parse_address",
+    "parse_config",
+]

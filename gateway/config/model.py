@@ -1,0 +1,192 @@
+"""What a gateway can be told. The structs say what there is; their `Meta` carries the bounds and the sentence of docs/config.md."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+
+from gateway.core import limits
+from gateway.errors import ConfigError
+
+PORT_MAX = 65_535
+DEFAULT_PRESET: Literal["lan"] = "lan"
+
+#: preset -> what [timers] is filled with where it says nothing. A heartbeat is five usual round trips and no less than what the
+#: operating system keeps to: 100 ms within a machine, 200 ms within a building, 1 s between cities.
+PRESETS: dict[str, dict[str, int]] = {
+    "local": {"heartbeat_ms": 100, "tick_ms": 1000, "atomic_heartbeats": 20},
+    "lan": {"heartbeat_ms": 200, "tick_ms": 1000, "atomic_heartbeats": 10},
+    "wan": {"heartbeat_ms": 1000, "tick_ms": 1000, "atomic_heartbeats": 10},
+}
+
+Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
+
+
+class Ports(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ports of their own; without them the group has P+1, the reads P+2, the admin pages P+3."""
+
+    group: Annotated[Port | None, Meta(description="between gateways (ZeroMQ)")] = None
+    reads: Annotated[Port | None, Meta(description="reads (Arrow Flight)")] = None
+    admin: Annotated[Port | None, Meta(description="admin pages (HTTP)")] = None
+
+
+class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The process group that the gateway belongs to."""
+
+    name: Annotated[str, Meta(description="name of the group; a data directory of another one is refused")] = "ingest"
+    members: Annotated[
+        dict[str, str],
+        Meta(description="gateways that found the group and their HOST:PORT; this gateway alone when left out"),
+    ] = {}
+    transport: Annotated[Literal["mesh"], Meta(description="how gateways talk to each other")] = "mesh"
+    preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
+        DEFAULT_PRESET
+    )
+
+
+class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times; each one that is left out comes from the preset."""
+
+    heartbeat_ms: Annotated[int, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[DEFAULT_PRESET][
+        "heartbeat_ms"
+    ]
+    tick_ms: Annotated[int, Meta(ge=10, le=3_600_000, description="time between ticks while records arrive, ms")] = PRESETS[
+        DEFAULT_PRESET
+    ]["tick_ms"]
+    atomic_heartbeats: Annotated[
+        int, Meta(ge=2, le=1000, description="heartbeats without any vote after which a member is given up")
+    ] = PRESETS[DEFAULT_PRESET]["atomic_heartbeats"]
+
+
+class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The log on disk."""
+
+    segment_bytes: Annotated[
+        int,
+        Meta(ge=limits.SEGMENT_BYTES_MIN, le=2**31 - limits.MIB, description="size of a segment file, bytes"),
+    ] = limits.SEGMENT_BYTES
+    prepared_segments: Annotated[
+        int, Meta(ge=0, le=64, description="segments written with zeros ahead of their use, while the disk is idle")
+    ] = limits.PREPARED_SEGMENTS
+    vote_mark: Annotated[
+        Literal["timely", "strict"],
+        Meta(
+            description="timely: what was synced in the last 10 ms before a crash may be taken for torn if it is damaged "
+            "too; strict: never, for one more small sync a group of messages"
+        ),
+    ] = "timely"
+    disk_low_bytes: Annotated[
+        int,
+        Meta(
+            ge=4 * limits.RESERVED_BYTES,
+            le=2**50,
+            description="free space below which new messages are refused; reads go on, bytes",
+        ),
+    ] = limits.DISK_LOW_BYTES
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds; over one of them a sender is held back or refused with a clear error."""
+
+    sessions: Annotated[int, Meta(ge=1, le=65_536, description="clients connected at once")] = limits.SESSIONS_MAX
+    producers: Annotated[int, Meta(ge=1, le=10_000_000, description="producers known at once")] = limits.PRODUCERS_MAX
+    topics: Annotated[int, Meta(ge=1, le=1_000_000, description="topics")] = limits.TOPICS_MAX
+    undecided_bytes: Annotated[
+        int,
+        Meta(ge=limits.WINDOW_BYTES, le=2**34, description="taken in and not yet decided; above it clients wait, bytes"),
+    ] = limits.UNDECIDED_BYTES_MAX
+
+
+class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may come in."""
+
+    insecure: Annotated[
+        bool, Meta(description="true: listen beyond this machine although nothing is encrypted or authenticated")
+    ] = False
+
+
+class Address(NamedTuple):
+    """A host, by name or number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that one gateway is told."""
+
+    name: Annotated[str, Meta(description="this gateway's name", examples=["jfk"])]
+    data: Annotated[
+        str,
+        Meta(description="its directory, made if missing; another gateway's or group's is refused", examples=["data/jfk"]),
+    ]
+    listen: Annotated[
+        str,
+        Meta(description="HOST:PORT for clients; PORT is the base P of the other ports", examples=["127.0.0.1:7400"]),
+    ]
+    advertise: Annotated[str | None, Meta(description="HOST:PORT that clients are told, where it differs from `listen`")] = None
+    ports: Ports = Ports()
+    group: Group = Group()
+    timers: Timers = Timers()
+    log: Log = Log()
+    limits: Limits = Limits()
+    security: Security = Security()
+
+    @property
+    def client_address(self) -> Address:
+        """Where the gateway listens for clients."""
+        return parse_address(self.listen)
+
+    @property
+    def advertised_address(self) -> Address:
+        """Where clients are told to come."""
+        return parse_address(self.advertise or self.listen)
+
+    @property
+    def group_address(self) -> Address:
+        """Where it listens for other gateways."""
+        return self._beside(self.ports.group, 1)
+
+    @property
+    def reads_address(self) -> Address:
+        """Where it listens for readers (Arrow Flight)."""
+        return self._beside(self.ports.reads, 2)
+
+    @property
+    def admin_address(self) -> Address:
+        """Where it listens for admin requests (HTTP)."""
+        return self._beside(self.ports.admin, 3)
+
+    def _beside(self, port: int | None, distance: int) -> Address:
+        host, base = self.client_address
+        return Address(host, port or base + distance)
+
+
+def parse_address(text: str) -> Address:
+    """The host and port of `HOST:PORT`; a numeric IPv6 host stands in brackets.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"the address {text!r} has several colons: write an IPv6 host in brackets, [::1]:7400")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= PORT_MAX or re.search(r"[\s/]", host):
+        raise ConfigError(f"{text!r} is no address: write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400")
+    return Address(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
