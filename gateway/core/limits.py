@@ -72,6 +72,35 @@ HTTP_HEADER_WAIT_US_MAX = 5_000_000  # from the connection, or the end of an ans
 READS_MEMORY_BYTES_MAX = 1024 * MIB  # private memory of the reads process; above it it ends and is started again
 READS_STOP_US_MAX = 2_000_000  # for streams to end
 
+# Node: the socket thread, the disk thread, the process
+DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepped
+DRAIN_BYTES_MAX = 4 * MIB
+SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above it they are dropped and the client asks again
+HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
+CONNECTION_BEAT_MS = 5_000  # a connection whose other end fell silent for three of them is closed
+SYNC_BYTES_MAX = 16 * MIB  # written before one sync
+LOOKUPS_MAX = 4096  # duplicates whose offsets are being looked up; above it the client port is not drained
+FENCE_TRIES_MAX = 8  # epochs that a fence tries when others begin epochs at the same time
+SESSION_IDLE_US = 3_600_000_000  # a client that said nothing for so long says Hello again
+SESSION_EVICT_US = 30_000_000  # when all sessions are taken, one that was idle for so long makes room
+SPACE_LOOK_US = 250_000  # the disk's free space is looked at this often
+DISK_FULL_WAIT_US = 200_000  # before a write that found no room is tried again
+POLL_US_MAX = 500_000  # no thread of the node sleeps longer
+NODE_MEMORY_BYTES_MAX = 1024 * MIB  # resident; above it every client connection is closed and what they queued is dropped
+TRIM_IDLE_US = 5_000_000  # after so long without a message memory is given back
+STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to stop
+LINGER_MS_MAX = 1_000  # for the last answers to leave
+OPEN_FILES = 65_536  # asked of the system, as far as it allows
+SWITCH_INTERVAL_US = 100  # Python's own is 5 ms, longer than ten commits
+MALLOC_MMAP_BYTES = 64 * MIB
+MALLOC_TRIM_BYTES = 256 * MIB
+MALLOC_TOP_PAD_BYTES = 16 * MIB
+MALLOC_ARENAS_MAX = 2
+READS_RESTART_US_MIN = 100_000  # before the reads process is started again; doubled up to the next
+READS_RESTART_US_MAX = 5_000_000
+READS_PROBE_US = 20_000
+READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
+
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
@@ -82,3 +111,6 @@ invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often 
 invariant(STREAMS_MAX + FOLLOWERS_MAX < CALLS_MAX, "streams leave calls for everything else")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
+invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
+invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
+invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")

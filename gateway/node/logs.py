@@ -1,0 +1,26 @@
+"""Structured logs on stderr: for people on a terminal, one JSON object a line otherwise."""
+
+from __future__ import annotations
+
+import sys
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+
+def set_up(gateway: str) -> FilteringBoundLogger:
+    """Configure structlog for this process and return a logger that names the gateway."""
+    terminal = sys.stderr.isatty()
+    renderer: Processor = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logger: FilteringBoundLogger = structlog.get_logger(gateway=gateway)
+    return logger

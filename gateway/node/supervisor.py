@@ -1,0 +1,145 @@
+"""Keeps the reads process alive: starts it, starts it again with a growing wait when it dies, and takes it down with the gateway.
+
+The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone, and the
+child ends too. So no reads process outlives its gateway, whatever ended that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import limits
+
+US = 1_000_000
+
+
+class Notifier:
+    """The pipe to the reads process: one byte says that there is more to read. Bytes that were not taken yet are enough."""
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def notify(self) -> None:
+        """Say that the frontier moved; never blocks."""
+        with contextlib.suppress(BlockingIOError):  # full: it will look anyway
+            os.write(self._write_fd, b"!")
+
+    def close(self) -> None:
+        """Close both ends; the reads process sees the end of the pipe."""
+        os.close(self._write_fd)
+        os.close(self.read_fd)
+
+
+class Supervisor:
+    """Runs one child process for as long as the gateway lives. All its work happens in a thread of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        pass_fds: Sequence[int],
+        ports: Sequence[tuple[str, int]],
+        log: FilteringBoundLogger,
+        ready: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            command: what to run.
+            pass_fds: descriptors that the child inherits.
+            ports: (host, port) pairs on which it listens once it is up.
+            log: where its deaths are told.
+            ready: called, in the supervisor's thread, the first time that all ports answer.
+        """
+        self._command = list(command)
+        self._pass_fds = tuple(pass_fds)
+        self._ports = list(ports)
+        self._log = log
+        self._ready = ready
+        self._was_ready = False
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="reads-supervisor", daemon=True)
+        self.pid = 0
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start the child."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the child: SIGTERM, and SIGKILL when that is not enough. Waits for it."""
+        os.eventfd_write(self._stop_fd, 1)
+        self._thread.join()
+        os.close(self._stop_fd)
+
+    def _run(self) -> None:
+        wait_s = limits.READS_RESTART_US_MIN / US
+        while True:
+            began = time.monotonic()
+            try:
+                child = subprocess.Popen(self._command, pass_fds=self._pass_fds, stdin=subprocess.DEVNULL)
+            except OSError as error:
+                self._log.error("the reads process cannot be started", error=str(error))
+            else:
+                self.pid = child.pid
+                self.starts += 1
+                stopped = self._watch(child)
+                self.pid = 0
+                if stopped:
+                    return
+                self._log.error("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
+            if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
+                wait_s = limits.READS_RESTART_US_MIN / US
+            if self._stop_asked(wait_s):
+                return
+            wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
+
+    def _stop_asked(self, wait_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> bool:
+        """Wait until the child ends (False) or the gateway stops (True)."""
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            poll = select.poll()
+            poll.register(self._stop_fd, select.POLLIN)
+            poll.register(pidfd, select.POLLIN)
+            while True:
+                happened = {fd for fd, _ in poll.poll(limits.POLL_US_MAX / 1000 if self._was_ready else limits.READS_PROBE_US / 1000)}
+                if pidfd in happened:
+                    child.wait()
+                    return self._stop_asked(0)
+                if self._stop_fd in happened:
+                    self._end(child)
+                    return True
+                if not self._was_ready and all(_answers(host, port) for host, port in self._ports):
+                    self._was_ready = True
+                    self._ready()
+        finally:
+            os.close(pidfd)
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        child.terminate()
+        try:
+            child.wait(timeout=limits.READS_END_US_MAX / US)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=limits.READS_PROBE_US / US):
+            return True
+    except OSError:
+        return False
