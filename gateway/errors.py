@@ -96,6 +96,10 @@ class Unknown(TuttiError):
     """The delivery deadline passed without an outcome; a new send under the same identity commits at most once (C2)."""
 
 
+class BufferFull(TuttiError):
+    """A producer's buffer has no room now, and it was told to raise rather than to wait."""
+
+
 class InvariantViolated(TuttiError):
     """Something that may never happen was about to happen (DESIGN 9); the gateway stops rather than go on."""
 

@@ -68,7 +68,7 @@ STATUS_FRESH_US = 250_000  # an answer of the gateway serves this long
 STATUS_WAIT_US_MAX = 1_000_000
 HTTP_CONNECTIONS_MAX = 128
 HTTP_HEADER_BYTES_MAX = 16 * KIB
-HTTP_HEADER_WAIT_US_MAX = 5_000_000  # from the connection, or the end of an answer, to the end of the next request's headers
+HTTP_REQUEST_US_MAX = 10_000_000  # from the connection, or the end of an answer, to the end of the next answer
 READS_MEMORY_BYTES_MAX = 1024 * MIB  # private memory of the reads process; above it it ends and is started again
 READS_STOP_US_MAX = 2_000_000  # for streams to end
 
@@ -101,6 +101,29 @@ READS_RESTART_US_MAX = 5_000_000
 READS_PROBE_US = 20_000
 READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
 
+# Client
+ADDRESSES_MAX = 64  # gateways named in one url
+BATCH_BYTES = 256 * KIB  # an open batch of a producer is closed when it has so many
+BATCH_BYTES_MAX = 4 * MIB
+BUFFER_BYTES = 32 * MIB  # a producer's records without an outcome
+BUFFER_BYTES_MIN = 64 * KIB
+SUBMIT_BYTES = MIB  # of small frames that a client puts into one message
+CLIENT_WINDOW_FRAMES = 4096  # in flight per connection, however small
+ANSWER_BYTES_MAX = 16 * MIB  # one message from a gateway
+CONNECT_TIMEOUT_US = 10_000_000  # for a producer, a reader or a tool to reach any gateway
+ADDRESS_TIMEOUT_US = 2_000_000  # for one address, in its turn
+PEEK_TIMEOUT_US = 500_000  # to see what else speaks on a port
+DELIVERY_TIMEOUT_US = 60_000_000  # from send() to an outcome
+REQUEST_TIMEOUT_US = 10_000_000
+SILENCE_US_MIN = 1_000_000  # a client whose frames go unanswered for so long asks with Hello; doubled up to the next
+SILENCE_US_MAX = 8_000_000
+RETRY_US_MIN = 20_000  # before what a gateway could not take is sent again; doubled up to the next
+RETRY_US_MAX = 1_000_000
+EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
+FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`
+EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
+READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
+
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
@@ -114,3 +137,8 @@ invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the 
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
+invariant(BATCH_BYTES_MAX < BODY_BYTES_MAX, "a batch that is full still fits into a body")
+invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a producer's buffer holds full batches")
+invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
+invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
+invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
