@@ -9,6 +9,9 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 suits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 # The locked requirement named $1 with its hashes; with "others" as $2, all but that one.
 locked() { awk -v name="$1" -v others="${2:-}" '/^[^ #]/ { mine = index($0, name "==") == 1 } mine == (others == "")' requirements.lock; }
+locked_pyspark() {
+    if [ "$pyspark" = "$default" ]; then locked pyspark; else cat "requirements-pyspark-$pyspark.lock"; fi
+}
 
 [ "$(uname -s)" = Linux ] || die "Tutti runs on Linux only, this is $(uname -s)."
 command -v flock >/dev/null && exec 9>"$venv.lock" && flock 9  # two makes at once take turns
@@ -19,6 +22,9 @@ for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
 done
 [ -n "$python" ] || die "Python 3.11, 3.12 or 3.13 is needed and ${PYTHON:-none on PATH} is not one: install it (Debian: apt-get install python3.11 python3.11-venv) or name one with PYTHON=/path/to/python."
 [ -f requirements.lock ] || die "requirements.lock is missing: take it from the repository, or run make lock."
+default=$(locked pyspark | sed -n 's/^pyspark==\([^ ]*\).*/\1/p')
+[ "$pyspark" = "$default" ] || [ -f "requirements-pyspark-$pyspark.lock" ] ||
+    die "pyspark $pyspark is not locked; there are $default (the default) and $(ls requirements-pyspark-*.lock | sed 's/[^0-9]*\(.*\)[.]lock/\1/' | xargs)."
 
 if [ -e "$venv" ] && ! { suits "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then rm -rf "$venv"; fi
 if [ ! -e "$venv" ]; then
@@ -29,16 +35,15 @@ if [ ! -e "$venv" ]; then
 fi
 
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-# No build isolation: the locked setuptools builds what comes as source, nothing else is fetched.
-install() { pip install --require-hashes --no-deps --no-build-isolation --use-pep517 -r "$1"; }
+# No build isolation: the locked setuptools builds what comes as source, nothing else is fetched. Not compressed,
+# because the wheel of pyspark is unpacked a moment later.
+install() {
+    pip install --require-hashes --no-deps --no-build-isolation --use-pep517 \
+        --config-settings=--build-option=--compression=stored -r "$1"
+}
 install <(locked setuptools)
 install <(locked pyspark others)
-if [ "$pyspark" = "$(locked pyspark | sed -n 's/^pyspark==\([^ ]*\).*/\1/p')" ]; then
-    install <(locked pyspark)
-else
-    [ -f "requirements-pyspark-$pyspark.lock" ] || die "pyspark $pyspark is not locked: there are $(ls requirements-pyspark-*.lock) and the default in requirements.lock."
-    install "requirements-pyspark-$pyspark.lock"
-fi
+install <(locked_pyspark)
 pip install --no-deps --no-build-isolation --editable .
 pip check
 printf 'setup: %s, %s, %s packages in %s\n' "$("$venv/bin/python" -V)" "pyspark $pyspark" "$("$venv/bin/python" -m pip list 2>/dev/null | tail -n +3 | wc -l)" "$venv"
