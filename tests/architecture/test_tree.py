@@ -30,7 +30,13 @@ def files(suffixes: set[str], under: str = ".") -> list[Path]:
 
 def findings(rule: Callable[[str], Iterator[str]], paths: list[Path]) -> list[str]:
     """What breaks the rule in any of the files, each named with its place."""
-    return [f"{path.relative_to(ROOT)}: {found}" for path in paths for found in rule(path.read_text("utf-8"))]
+    found = []
+    for path in paths:
+        try:
+            found += [f"{path.relative_to(ROOT)}: {finding}" for finding in rule(path.read_text("utf-8"))]
+        except SyntaxError as error:
+            found.append(f"{path.relative_to(ROOT)}: line {error.lineno}: does not parse: {error.msg}")
+    return found
 
 
 def read(name: str) -> str:
