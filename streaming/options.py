@@ -1,0 +1,293 @@
+"""Options of the data source: text in, typed and checked values out.
+
+An option that is wrong, unknown, given twice (by its own and by Kafka's name) or not for this kind of read is an error that names
+the option, the value and what it takes. Kafka's names are taken where they mean the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Literal, TypeVar
+
+from gateway.client.url import parse_url
+from gateway.errors import ConfigError, UsageError
+
+#: "earliest", "latest", an offset, or an aware time: the first record at or after it.
+Place = Literal["earliest", "latest"] | int | datetime
+Kind = Literal["batch", "stream"]
+T = TypeVar("T")
+
+#: Each option, and what it takes. Errors and docs/spark.md say it in these words.
+TAKES: dict[str, str] = {
+    "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
+    "path": "data directories separated by commas; a batch read may also name them in load([...])",
+    "topics": "topic names separated by commas",
+    "topicsPattern": "a regular expression that whole topic names match",
+    "startingOffset": "earliest, latest or an offset from 0",
+    "endingOffset": "earliest, latest or an offset from 0",
+    "startingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
+    "endingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
+    "columns": "column names separated by commas",
+    "maxRecordsPerTrigger": "a number of records from 1",
+    "minPartitions": "a number of partitions from 1 to 10000",
+    "cut": "tick:N with N from 1",
+    "failOnDataLoss": "true or false",
+}
+#: Kafka's names, and ours for the same thing.
+ALIASES: dict[str, str] = {
+    "subscribe": "topics",
+    "subscribePattern": "topicsPattern",
+    "startingOffsets": "startingOffset",
+    "endingOffsets": "endingOffset",
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
+    "minOffsetsPerTrigger": "minRecordsPerTrigger",
+}
+_NOT_BUILT = ("minRecordsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_STREAM_ONLY = {
+    "maxRecordsPerTrigger": "it limits a stream's triggers; a batch read takes its range from startingOffset and endingOffset",
+    "cut": "it places the ends of a stream's micro-batches; a batch read takes its range from startingOffset and endingOffset",
+}
+_STREAM_HAS_NO_END = "a stream has no end: use spark.read, or the trigger availableNow"
+_HINTS = {
+    "includeheaders": "headers are a column: leave it out of `columns` or name it there",
+    "assign": "there are no partitions to choose: use topics",
+    "startingoffsetsbytimestamp": "there is one log: use startingTimestamp",
+    "endingoffsetsbytimestamp": "there is one log: use endingTimestamp",
+    "url": "use gateways",
+}
+_CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES, *_NOT_BUILT)}
+_WHOLE = re.compile(r"[+-]?\d+\Z")
+PARTITIONS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read asks for; exactly one of `gateways` and `paths` is set."""
+
+    gateways: str | None = None
+    paths: tuple[str, ...] = ()
+    topics: tuple[str, ...] | None = None
+    topics_pattern: str | None = None
+    start: Place = "earliest"
+    end: Place = "latest"
+    columns: tuple[str, ...] | None = None
+    records_max: int | None = None
+    partitions_min: int | None = None
+    cut_ticks: int | None = None
+    fail_on_data_loss: bool = True
+
+    @property
+    def origin(self) -> str:
+        """Where the records come from, in words for messages."""
+        return self.gateways if self.gateways is not None else ", ".join(self.paths)
+
+
+def wrong(option: str, value: object, why: str = "") -> UsageError:
+    """The error of a value that an option does not take."""
+    reason = f" ({why})" if why else ""
+    return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[option]}")
+
+
+def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
+    """Check every option and give them their types.
+
+    Args:
+        options: as Spark hands them over: names in lower case, values as text, `load([...])` as JSON in `paths`.
+        kind: what is read; None when it is not known yet, and what depends on it is left for later.
+
+    Raises:
+        UsageError: names the option, the value and what it takes.
+    """
+    given = _canonical(options)
+    gateways, paths = _origin(given, options)
+    topics, pattern = _topics(given)
+    if kind == "batch":
+        _refuse(given, _STREAM_ONLY)
+    elif kind == "stream":
+        _refuse(given, dict.fromkeys(("endingOffset", "endingTimestamp"), _STREAM_HAS_NO_END))
+    return ReadOptions(
+        gateways=gateways,
+        paths=paths,
+        topics=topics,
+        topics_pattern=pattern,
+        start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
+        end=_place(given, "ending", "latest"),
+        columns=_get(given, "columns", _names),
+        records_max=_get(given, "maxRecordsPerTrigger", _count),
+        partitions_min=_get(given, "minPartitions", _partitions),
+        cut_ticks=_get(given, "cut", _cut),
+        fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
+    )
+
+
+def _canonical(options: Mapping[str, str]) -> dict[str, str]:
+    """Our names of all options given, each with its value; `paths` of `load([...])` aside."""
+    given: dict[str, str] = {}
+    spelled: dict[str, str] = {}
+    for key, value in options.items():
+        if key.lower() == "paths":
+            continue
+        name = _CANONICAL.get(key.lower())
+        if name is None:
+            raise _unknown(key, value)
+        ours = ALIASES.get(name, name)
+        if ours in _NOT_BUILT:
+            raise UsageError(f"option {name!r} ({value!r}) is not built yet; maxRecordsPerTrigger limits a trigger's records")
+        if ours in given:
+            raise UsageError(f"options {spelled[ours]!r} and {name!r} say the same thing: give one of them")
+        given[ours] = value
+        spelled[ours] = name
+    return given
+
+
+def _unknown(key: str, value: str) -> UsageError:
+    low = key.lower()
+    if low.startswith("kafka."):
+        hint = "it is one of Kafka's client; Tutti takes `gateways`."
+    elif low in _HINTS:
+        hint = f"{_HINTS[low]}."
+    else:
+        near = get_close_matches(low, _CANONICAL, 1)
+        hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known."
+    return UsageError(f"option {key!r} ({value!r}) is not taken: {hint} Options are {', '.join(TAKES)}")
+
+
+def _refuse(given: Mapping[str, str], why: Mapping[str, str]) -> None:
+    for option, reason in why.items():
+        if option in given:
+            raise UsageError(f"option {option!r} ({given[option]!r}) does not fit here: {reason}")
+
+
+def _get(given: Mapping[str, str], option: str, parser: Callable[[str, str], T]) -> T | None:
+    text = given.get(option)
+    return None if text is None else parser(option, text)
+
+
+def _origin(given: Mapping[str, str], options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """The gateways' address, or the directories made absolute here, where the caller's working directory still counts."""
+    many = next((value for key, value in options.items() if key.lower() == "paths"), None)
+    if "gateways" in given:
+        if "path" in given or many is not None:
+            raise UsageError(f"options 'gateways' ({given['gateways']!r}) and 'path' exclude each other: give one of them")
+        try:
+            parse_url(given["gateways"])
+        except ConfigError as error:
+            raise wrong("gateways", given["gateways"], str(error)) from error
+        return given["gateways"].strip(), ()
+    if many is not None:
+        names = tuple(str(name) for name in json.loads(many))
+    elif "path" in given:
+        names = _names("path", given["path"])
+    else:
+        raise UsageError(f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed")
+    return None, tuple(os.path.abspath(_local(name)) for name in names)
+
+
+def _local(name: str) -> str:
+    scheme, separator, rest = name.partition(":")
+    if separator and scheme == "file":
+        return "/" + rest.lstrip("/")
+    if "://" in name:
+        raise wrong("path", name, f"{scheme}:// is not a directory of this machine")
+    return name
+
+
+def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, str | None]:
+    topics = _get(given, "topics", _names)
+    pattern = given.get("topicsPattern")
+    if topics is not None and pattern is not None:
+        raise UsageError(f"options 'topics' ({given['topics']!r}) and 'topicsPattern' ({pattern!r}) exclude each other")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise wrong("topicsPattern", pattern, str(error)) from error
+    return topics, pattern
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        raise wrong(option, text, "a list is not taken")
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise wrong(option, text, "a name is empty")
+    if len(set(names)) != len(names):
+        raise wrong(option, text, "a name comes twice")
+    return names
+
+
+def _place(given: Mapping[str, str], which: Literal["starting", "ending"], default: Place) -> Place:
+    by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
+    if by_offset in given and by_time in given:
+        raise UsageError(f"options {by_offset!r} ({given[by_offset]!r}) and {by_time!r} ({given[by_time]!r}) exclude each other")
+    if by_time in given:
+        return _time(by_time, given[by_time])
+    return _offset(by_offset, given[by_offset]) if by_offset in given else default
+
+
+def _offset(option: str, text: str) -> Place:
+    word = text.strip().lower()
+    if word == "earliest":
+        return "earliest"
+    if word == "latest":
+        return "latest"
+    if word.startswith("{"):
+        raise wrong(option, text, "offsets per partition: there is one log here, so one offset")
+    if not _WHOLE.match(word):
+        raise wrong(option, text, "not an integer")
+    if not 0 <= int(word) < 1 << 63:
+        raise wrong(option, text, "out of range")
+    return int(word)
+
+
+def _time(option: str, text: str) -> datetime:
+    word = text.strip()
+    if _WHOLE.match(word):
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(word))
+        except OverflowError as error:
+            raise wrong(option, text, "out of range") from error
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError as error:
+        raise wrong(option, text, "not a time") from error
+    if time.tzinfo is None:
+        raise wrong(option, text, "without a zone it would be another time on another machine")
+    return time
+
+
+def _whole(option: str, text: str, least: int, most: int) -> int:
+    word = text.strip()
+    if not _WHOLE.match(word):
+        raise wrong(option, text, "not an integer")
+    if not least <= int(word) <= most:
+        raise wrong(option, text, "out of range")
+    return int(word)
+
+
+def _count(option: str, text: str) -> int:
+    return _whole(option, text, 1, (1 << 63) - 1)
+
+
+def _partitions(option: str, text: str) -> int:
+    return _whole(option, text, 1, PARTITIONS_MAX)
+
+
+def _cut(option: str, text: str) -> int:
+    word, colon, number = text.strip().partition(":")
+    if word.lower() != "tick" or not colon:
+        raise wrong(option, text)
+    return _whole(option, number, 1, (1 << 31) - 1)
+
+
+def _truth(option: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise wrong(option, text)
+    return word == "true"

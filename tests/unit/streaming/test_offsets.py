@@ -1,0 +1,115 @@
+"""Offsets in a checkpoint: a batch is planned from its own end, also after the initial offset was asked again, and nothing foreign
+or damaged is taken for an offset.
+"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import UsageError
+from streaming.offsets import StreamOffset, batch_range, check_log, next_end
+
+
+def test_the_form_in_the_checkpoint() -> None:
+    offset = StreamOffset("u", 7, 3)
+    assert json.dumps(offset.data()) == '{"log": "u", "offset": 7, "from": 3}'
+    assert StreamOffset.parse(json.loads(json.dumps(offset.data()))) == offset
+    assert StreamOffset.initial("u", 7) == StreamOffset("u", 7, 7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        [],
+        None,
+        5,
+        {"topic": {"0": 5}},
+        {"log": "u", "offset": 5},
+        {"log": "u", "offset": 5, "from": 3, "more": 1},
+        {"log": "u", "offset": "5", "from": 3},
+        {"log": "u", "offset": True, "from": 0},
+        {"log": 1, "offset": 5, "from": 3},
+        {"log": "u", "offset": 5, "from": -1},
+    ],
+)
+def test_what_is_no_offset_is_refused(data: object) -> None:
+    with pytest.raises(UsageError, match="no offset of the source tutti"):
+        StreamOffset.parse(data)
+
+
+def test_offsets_of_another_log_are_refused() -> None:
+    with pytest.raises(UsageError, match="log u and tutti://h:1 has log w"):
+        check_log(StreamOffset("u", 1, 1), "w", "tutti://h:1")
+    with pytest.raises(UsageError, match="log u"):
+        batch_range(StreamOffset("u", 5, 5), StreamOffset("w", 9, 5))
+
+
+@pytest.mark.parametrize("again", [0, 25, 30, 50, 100])
+def test_batch_0_is_planned_from_its_end_whatever_the_initial_offset_is_now(again: int) -> None:
+    end = StreamOffset("u", 50, 25)
+    assert batch_range(StreamOffset.initial("u", again), end) == (25, 50)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (StreamOffset("u", 60, 50), StreamOffset("u", 50, 25)),
+        (StreamOffset("u", 40, 25), StreamOffset("u", 60, 50)),
+        (StreamOffset("u", 50, 25), StreamOffset("u", 40, 50)),
+    ],
+)
+def test_a_batch_that_does_not_join_the_one_before_is_refused(start: StreamOffset, end: StreamOffset) -> None:
+    with pytest.raises(UsageError, match="damaged"):
+        batch_range(start, end)
+
+
+def test_an_empty_first_batch_and_what_follows_it() -> None:
+    empty = StreamOffset.initial("u", 0)
+    assert batch_range(empty, empty) == (0, 0)
+    assert batch_range(empty, StreamOffset("u", 9, 0)) == (0, 9)
+
+
+TICKS = [(1, 10), (2, 20), (3, 20), (4, 45)]
+
+
+@pytest.mark.parametrize(
+    ("start", "available", "records_max", "every", "end"),
+    [
+        (0, 50, None, 1, 45),
+        (0, 44, None, 1, 20),
+        (0, 50, 25, 1, 20),
+        (0, 50, 5, 1, 10),  # one alone exceeds the limit
+        (0, 50, 5, 2, 20),
+        (0, 50, None, 3, 20),
+        (0, 50, None, 5, 0),
+        (20, 50, None, 1, 45),
+        (20, 44, None, 1, 20),
+        (45, 50, None, 1, 45),
+    ],
+)
+def test_ends_at_ticks(start: int, available: int, records_max: int | None, every: int, end: int) -> None:
+    assert next_end(start, available, records_max, TICKS, every) == end
+
+
+@given(start=st.integers(0, 100), available=st.integers(0, 100), records_max=st.none() | st.integers(1, 50))
+def test_ends_without_ticks(start: int, available: int, records_max: int | None) -> None:
+    end = next_end(start, available, records_max)
+    assert end >= start
+    assert end <= max(start, available)
+    assert records_max is None or end - start <= records_max
+    assert end > start or available <= start
+
+
+@given(gaps=st.lists(st.integers(0, 30), min_size=1), available=st.integers(0, 400), records_max=st.none() | st.integers(1, 60))
+def test_batches_that_end_at_ticks_reach_the_last_one(gaps: list[int], available: int, records_max: int | None) -> None:
+    offsets = [sum(gaps[: number + 1]) for number in range(len(gaps))]
+    ticks = list(enumerate(offsets, start=1))
+    start, ends = 0, [0]
+    while (end := next_end(start, available, records_max, ticks)) > start:
+        ends.append(end)
+        start = end
+    assert ends[-1] == max((offset for offset in offsets if offset <= available), default=0)
+    assert set(ends[1:]) <= set(offsets)

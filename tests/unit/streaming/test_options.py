@@ -1,0 +1,165 @@
+"""Options of the data source: what is taken becomes typed values; what is not is refused with option, value and what it takes."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import UsageError
+from streaming.options import ALIASES, TAKES, Kind, ReadOptions, parse
+
+GATEWAYS = {"gateways": "tutti://127.0.0.1:7400"}
+
+
+def test_everything_that_a_stream_takes() -> None:
+    options = parse(
+        {
+            "gateways": "tutti://a:1,b:2",
+            "topics": "flights, weather",
+            "startingoffset": "12",
+            "columns": "offset,value",
+            "maxrecordspertrigger": "500",
+            "minpartitions": "3",
+            "cut": "tick:5",
+            "failondataloss": "FALSE",
+        },
+        "stream",
+    )
+    assert options == ReadOptions(
+        gateways="tutti://a:1,b:2",
+        topics=("flights", "weather"),
+        start=12,
+        columns=("offset", "value"),
+        records_max=500,
+        partitions_min=3,
+        cut_ticks=5,
+        fail_on_data_loss=False,
+    )
+
+
+def test_a_stream_starts_at_latest_and_a_batch_at_earliest() -> None:
+    assert parse(GATEWAYS, "stream").start == "latest"
+    assert parse(GATEWAYS, "batch").start == "earliest"
+    assert parse(GATEWAYS, "batch").end == "latest"
+    assert parse(GATEWAYS).fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"subscribe": "a,b"}, {"topics": ("a", "b")}),
+        ({"subscribePattern": "a.*"}, {"topics_pattern": "a.*"}),
+        ({"startingOffsets": "earliest"}, {"start": "earliest"}),
+        ({"endingOffsets": "latest"}, {"end": "latest"}),
+    ],
+)
+def test_kafkas_names_mean_the_same(options: dict[str, str], value: dict[str, object]) -> None:
+    parsed = parse(GATEWAYS | options, "batch")
+    assert {name: getattr(parsed, name) for name in value} == value
+
+
+def test_kafkas_limit_of_a_trigger() -> None:
+    assert parse(GATEWAYS | {"maxOffsetsPerTrigger": "7"}, "stream").records_max == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2013-01-01T05:00:00Z", datetime(2013, 1, 1, 5, tzinfo=UTC)),
+        ("2013-01-01T05:00:00.000001+01:00", datetime(2013, 1, 1, 5, 0, 0, 1, timezone(timedelta(hours=1)))),
+        ("1357016400000", datetime(2013, 1, 1, 5, tzinfo=UTC)),
+        ("-1", datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
+    ],
+)
+def test_times_have_a_zone_or_are_milliseconds(text: str, time: datetime) -> None:
+    assert parse(GATEWAYS | {"startingTimestamp": text}).start == time
+    assert parse(GATEWAYS | {"endingTimestamp": text}).end == time
+
+
+def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse({"path": "data/jfk, data/lga"}).paths == (f"{tmp_path}/data/jfk", f"{tmp_path}/data/lga")
+    assert parse({"paths": '["/data/a,b", "c"]'}).paths == ("/data/a,b", f"{tmp_path}/c")
+    assert parse({"path": "file:///data/jfk"}).paths == ("/data/jfk",)
+    assert parse({"path": "file:/data/jfk"}).origin == "/data/jfk"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("gateways", "http://127.0.0.1:7403"),
+        ("gateways", "127.0.0.1"),
+        ("path", "hdfs://host/data"),
+        ("path", "a,,b"),
+        ("topics", ""),
+        ("topics", "a,a"),
+        ("topics", "['a', 'b']"),
+        ("topicsPattern", "("),
+        ("startingOffset", "-1"),
+        ("startingOffset", "1.5"),
+        ("startingOffset", "first"),
+        ("startingOffset", str(1 << 63)),
+        ("endingOffset", '{"topic":{"0":1}}'),
+        ("startingTimestamp", "2013-01-01T05:00:00"),
+        ("startingTimestamp", "yesterday"),
+        ("endingTimestamp", "9" * 30),
+        ("columns", "offset,"),
+        ("maxRecordsPerTrigger", "0"),
+        ("maxRecordsPerTrigger", "many"),
+        ("minPartitions", "10001"),
+        ("cut", "5"),
+        ("cut", "tick:0"),
+        ("cut", "tick:x"),
+        ("failOnDataLoss", "yes"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: str, value: str) -> None:
+    origin = {} if option in ("gateways", "path") else GATEWAYS
+    with pytest.raises(UsageError) as refusal:
+        parse(origin | {option.lower(): value})
+    message = str(refusal.value)
+    assert repr(option) in message
+    assert TAKES[option] in message
+    assert value.rpartition(":")[2] in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["'gateways'", "'path'", "tutti://HOST:PORT"]),
+        (GATEWAYS | {"path": "d"}, ["'gateways'", "'path'", "exclude"]),
+        (GATEWAYS | {"paths": '["d"]'}, ["'gateways'", "'path'", "exclude"]),
+        (GATEWAYS | {"topcis": "a"}, ["'topcis'", "'a'", "did you mean 'topics'", "failOnDataLoss"]),
+        (GATEWAYS | {"zzz": "red"}, ["'zzz'", "'red'", "not known"]),
+        (GATEWAYS | {"includeheaders": "true"}, ["'includeheaders'", "columns"]),
+        (GATEWAYS | {"kafka.bootstrap.servers": "h:1"}, ["kafka.bootstrap.servers", "gateways"]),
+        (GATEWAYS | {"topics": "a", "topicspattern": "b"}, ["'topics'", "'topicsPattern'", "exclude"]),
+        (GATEWAYS | {"topics": "a", "subscribe": "b"}, ["'topics'", "'subscribe'", "same"]),
+        (GATEWAYS | {"startingoffset": "1", "startingtimestamp": "2"}, ["'startingOffset'", "'startingTimestamp'"]),
+        (GATEWAYS | {"maxbytespertrigger": "1"}, ["'maxBytesPerTrigger'", "not built yet"]),
+        (GATEWAYS | {"minoffsetspertrigger": "1"}, ["'minOffsetsPerTrigger'", "not built yet"]),
+    ],
+)
+def test_options_that_do_not_fit_together(options: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse(options)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        ("batch", "maxRecordsPerTrigger", "5"),
+        ("batch", "cut", "tick:1"),
+        ("stream", "endingOffset", "5"),
+        ("stream", "endingTimestamp", "5"),
+    ],
+)
+def test_options_of_the_other_kind_of_read(kind: Kind, option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"'{option}' .'{value}'. does not fit here"):
+        parse(GATEWAYS | {option: value}, kind)
+
+
+def test_every_name_of_kafkas_leads_to_one_of_ours() -> None:
+    assert set(ALIASES.values()) <= {*TAKES, "minRecordsPerTrigger"}
