@@ -1,0 +1,54 @@
+"""`python -m benchmarks [NAME ...]`: run benchmarks, print figures with their targets; a missed one is said."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from benchmarks.registry import BENCHMARKS
+
+
+def main() -> int:
+    """Run what was asked for; 0 however the figures are."""
+    listing = "\n".join(f"  {name:<10} {benchmark.about}" for name, benchmark in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
+    parser.add_argument("--quick", action="store_true", help="smaller volumes and one round")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each figure (3); the median counts")
+    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file too")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    rounds = 1 if arguments.quick else max(1, arguments.rounds)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Linux {platform.release()}",
+        flush=True,
+    )
+    figures: list[Figure] = []
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=arguments.directory) as directory:
+        for name in arguments.names or BENCHMARKS:
+            for result in BENCHMARKS[name].run(Path(directory), rounds, arguments.quick):
+                print(result.line(), flush=True)
+                figures.append(result)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([result._asdict() for result in figures], indent=1))
+    asked = [result for result in figures if result.target is not None]
+    missed = [result.name for result in asked if not result.reached]
+    text = f"benchmarks: {len(asked) - len(missed)} of {len(asked)} targets reached in {time.monotonic() - start:.0f} s"
+    print(text + (f"; fell short: {', '.join(missed)}" if missed else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""The machine's own limits: what no log on this disk and no message over this loopback can beat."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.figures import Figure, figure, percentile
+from gateway.data.frame import crc32c
+
+KIB, MIB = 1024, 1024 * 1024
+SEGMENT = 128 * MIB
+
+
+def limits(directory: Path, rounds: int) -> list[Figure]:
+    """Disk, memory and loopback of this machine; files are made in `directory` and removed."""
+    return [
+        figure("raw: write + fdatasync of 512 B, p50", _each(rounds, lambda: sync_us(directory, 512)), "us"),
+        figure("raw: write + fdatasync of 256 KiB, p50", _each(rounds, lambda: sync_us(directory, 256 * KIB)), "us"),
+        figure("raw: memory copy", _each(rounds, _copy_gbs), "GB/s"),
+        figure("raw: CRC32C", _each(rounds, _crc_gbs), "GB/s"),
+        figure("raw: loopback round trip between processes, TCP", _each(rounds, _round_trip_us), "us"),
+    ]
+
+
+def _each(rounds: int, measure: Callable[[], float]) -> list[float]:
+    return [measure() for _ in range(rounds)]
+
+
+@contextmanager
+def segment_file(directory: Path, size: int, prepared: bool) -> Iterator[int]:
+    """A file of `size` bytes, allocated, and written with zeros when `prepared`; removed at the end."""
+    path = directory / f"raw-{os.getpid()}-{time.monotonic_ns()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        if prepared:
+            zeros = bytes(4 * MIB)
+            for at in range(0, size, len(zeros)):
+                os.pwrite(descriptor, zeros, at)
+        os.fsync(descriptor)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def sync_us(directory: Path, size: int, count: int = 300) -> float:
+    """Median time of one write of `size` bytes and its fdatasync, appended into written zeros, us."""
+    data = os.urandom(size)
+    with segment_file(directory, max(size * count, MIB), prepared=True) as descriptor:
+        times = []
+        for number in range(count):
+            start = time.perf_counter_ns()
+            os.pwrite(descriptor, data, number * size)
+            os.fdatasync(descriptor)
+            times.append((time.perf_counter_ns() - start) / 1000)
+    return percentile(sorted(times), 0.5)
+
+
+def disk_mbs(directory: Path, volume: int, prepared: bool, chunk: int = MIB) -> float:
+    """MB/s of appending `volume` bytes in chunks, each with its fdatasync, into segment files allocated or prepared before."""
+    data = os.urandom(chunk)
+    elapsed_s = 0.0
+    for _ in range(volume // SEGMENT):
+        with segment_file(directory, SEGMENT, prepared) as descriptor:
+            start = time.perf_counter()
+            for at in range(0, SEGMENT, chunk):
+                os.pwrite(descriptor, data, at)
+                os.fdatasync(descriptor)
+            elapsed_s += time.perf_counter() - start
+    return volume / elapsed_s / 1e6
+
+
+def _copy_gbs() -> float:
+    source = np.ones(64 * MIB, np.uint8)
+    target = np.empty_like(source)
+    start = time.perf_counter()
+    for _ in range(8):
+        np.copyto(target, source)
+    return 8 * source.nbytes / (time.perf_counter() - start) / 1e9
+
+
+def _crc_gbs() -> float:
+    data = bytes(16 * MIB)
+    start = time.perf_counter()
+    for _ in range(16):
+        crc32c(data)
+    return 16 * len(data) / (time.perf_counter() - start) / 1e9
+
+
+_ECHO = """
+import socket, sys
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while data := peer.recv(64):
+    peer.sendall(data)
+"""
+
+
+def _round_trip_us(count: int = 3000) -> float:
+    times = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        with subprocess.Popen([sys.executable, "-I", "-S", "-c", _ECHO, port]) as echo, listener.accept()[0] as ours:
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(count):
+                start = time.perf_counter_ns()
+                ours.sendall(b"x" * 64)
+                ours.recv(64)
+                times.append((time.perf_counter_ns() - start) / 1000)
+            ours.shutdown(socket.SHUT_WR)
+            echo.wait(10)
+    return percentile(sorted(times), 0.5)

@@ -1,0 +1,70 @@
+"""Which benchmarks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.figures import Figure
+
+
+class Benchmark(NamedTuple):
+    """A benchmark: what it measures, whether it needs Spark, and the function (directory, rounds, quick) -> figures."""
+
+    about: str
+    needs_spark: bool
+    run: Callable[[Path, int, bool], list[Figure]]
+
+
+def _limits(directory: Path, rounds: int, _: bool) -> list[Figure]:
+    from benchmarks.machine import limits
+
+    return limits(directory, rounds)
+
+
+def _ingest(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.ingest import ingest
+
+    return ingest(directory, rounds, quick)
+
+
+def _latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.ingest import latency
+
+    return latency(directory, rounds, quick)
+
+
+def _memory(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.footprint import memory
+
+    return memory(directory, rounds, quick)
+
+
+def _start(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.footprint import start
+
+    return start(directory, rounds, quick)
+
+
+def _spark(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spark import spark_reads
+
+    return spark_reads(directory, rounds, quick)
+
+
+def _streaming(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spark import streaming
+
+    return streaming(directory, rounds, quick)
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
+    "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
+    "latency": Benchmark("one record at a time, and paced", False, _latency),
+    "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
+    "start": Benchmark("start on a large log", False, _start),
+    "spark": Benchmark("Spark batch reads through Flight and from files, beside a source from memory", True, _spark),
+    "streaming": Benchmark("send() to foreachBatch", True, _streaming),
+}
