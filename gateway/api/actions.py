@@ -1,0 +1,152 @@
+"""The actions: small questions about the log, JSON in and JSON out (docs/reads.md)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.api.faults import Fault
+from gateway.api.gateway import GatewayLink
+from gateway.api.plans import Plans
+from gateway.api.ranges import Ranges
+from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TicksAsk, TimeAsk, decode, encode
+from gateway.api.watch import FrontierWatch
+from gateway.core import limits
+from gateway.log.reader import Frontier, LogReader
+
+GivenUp = Callable[[], bool]
+
+
+class Action(NamedTuple):
+    """An action: what it answers, in one sentence, and the method that does."""
+
+    sentence: str
+    method: str
+
+
+ACTIONS: dict[str, Action] = {
+    "frontier": Action("how far the log is committed; with `beyond` waits until it is further", "frontier"),
+    "offset_for_time": Action("offset of the first record at or after a time", "offset_for_time"),
+    "ticks": Action("the ticks of a range: number, time, offset", "ticks"),
+    "plan": Action("a range cut into parts that can be read side by side", "plan"),
+    "topics": Action("the topics and what they hold", "topics"),
+    "producers": Action("the producers and how far they are", "producers"),
+    "readers": Action("what named readers saved", "readers"),
+    "save_offset": Action("save a named reader's offset", "save_offset"),
+}
+
+
+class Actions:
+    """Answers actions for one log."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: FrontierWatch[Frontier],
+        ranges: Ranges,
+        plans: Plans,
+        gateway: GatewayLink,
+    ) -> None:
+        """Answer for the log of `reader`; what only the gateway can do is asked of `gateway`."""
+        self._reader = reader
+        self._watch = watch
+        self._ranges = ranges
+        self._plans = plans
+        self._gateway = gateway
+
+    def act(self, kind: str, body: bytes, given_up: GivenUp) -> bytes:
+        """The answer to one action.
+
+        Raises:
+            Fault: the action does not exist, or its body asks for what is not there.
+        """
+        action = ACTIONS.get(kind)
+        if action is None:
+            raise Fault("unknown_action", f"there is no action {kind[:100]!r}; there are {', '.join(ACTIONS)}", name=kind[:100])
+        answer: object = getattr(self, action.method)(body, given_up)
+        return encode(answer)
+
+    def frontier(self, body: bytes, given_up: GivenUp) -> object:
+        """How far the log is committed."""
+        asked = decode(FrontierAsk, body, "the body of frontier")
+        frontier = self._ranges.frontier(asked.seen, given_up)
+        if asked.beyond is not None and frontier.offset <= asked.beyond:
+            frontier = self._watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
+        return {
+            "log": self._reader.log,
+            "start": self._reader.start,
+            "frontier": frontier.offset,
+            "position": frontier.position,
+            "time_us": frontier.time_us,
+            "tick": frontier.tick,
+            "state": self._gateway.state(),
+        }
+
+    def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
+        """Offset of the first record at or after a time."""
+        asked = decode(TimeAsk, body, "the body of offset_for_time")
+        return {"offset": self._reader.offset_for_time(asked.time_us)}
+
+    def ticks(self, body: bytes, given_up: GivenUp) -> object:
+        """The ticks of a range."""
+        asked = decode(TicksAsk, body, "the body of ticks")
+        frontier = self._watch.now()
+        start = self._ranges.offset(asked.start, frontier)
+        end = frontier.offset if asked.end is None else self._ranges.offset(asked.end, frontier)
+        found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= asked.from_tick]
+        return found[: limits.TICKS_AN_ANSWER_MAX]
+
+    def plan(self, body: bytes, given_up: GivenUp) -> object:
+        """A range cut into parts."""
+        return self._plans.plan(decode(Command, body, "the body of plan"), given_up)
+
+    def topics(self, body: bytes, given_up: GivenUp) -> object:
+        """The topics and what they hold."""
+        decode(NothingAsked, body, "the body of topics")
+        return [
+            {
+                "name": topic.name,
+                "records": topic.records,
+                "bytes": topic.bytes,
+                "first_offset": topic.first_offset,
+                "last_offset": topic.last_offset,
+                "first_time_us": topic.first_time,
+                "last_time_us": topic.last_time,
+            }
+            for topic in self._reader.state().topics.values()
+        ]
+
+    def producers(self, body: bytes, given_up: GivenUp) -> object:
+        """The producers and how far they are."""
+        decode(NothingAsked, body, "the body of producers")
+        return [
+            {
+                "name": producer.name,
+                "epoch": producer.epoch,
+                "sequence": producer.sequence,
+                "progress": base64.b64encode(producer.progress).decode(),
+                "closed": producer.closed,
+                "last_seen_us": producer.last_seen,
+            }
+            for producer in self._reader.state().producers.values()
+        ]
+
+    def readers(self, body: bytes, given_up: GivenUp) -> object:
+        """What named readers saved."""
+        decode(NothingAsked, body, "the body of readers")
+        return self._reader.state().readers
+
+    def save_offset(self, body: bytes, given_up: GivenUp) -> object:
+        """Save a named reader's offset, through the gateway."""
+        asked = decode(SaveAsk, body, "the body of save_offset")
+        frontier = self._watch.now()
+        if asked.offset > frontier.offset:
+            raise Fault(
+                "beyond_frontier",
+                f"reader {asked.reader!r} cannot save offset {asked.offset}: the log is committed up to {frontier.offset}",
+                start=self._reader.start,
+                frontier=frontier.offset,
+            )
+        self._gateway.save_offset(asked.reader, asked.offset)
+        return {"reader": asked.reader, "offset": asked.offset}

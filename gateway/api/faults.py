@@ -1,0 +1,98 @@
+"""From errors to what a Flight client sees: an error of the fitting kind, a clear sentence, and JSON to decide by (docs/reads.md).
+
+Two facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
+exception is sent with its traceback; and an error whose message is longer than a few kilobytes arrives as an internal one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import msgspec
+from pyarrow import flight
+
+from gateway.errors import (
+    Behind,
+    Damaged,
+    DirectoryRefused,
+    FormatError,
+    OffsetOutOfRange,
+    Refused,
+    TuttiError,
+    Unavailable,
+    UsageError,
+)
+
+LOG = logging.getLogger("tutti.reads")
+MESSAGE_CHARACTERS_MAX = 1000
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+_ERRORS: dict[str, type[flight.FlightError]] = {
+    "behind": flight.FlightUnavailableError,
+    "busy": flight.FlightUnavailableError,
+    "stopping": flight.FlightUnavailableError,
+    "unavailable": flight.FlightUnavailableError,
+    "damaged": flight.FlightInternalError,
+    "internal": flight.FlightInternalError,
+}
+_CODES: tuple[tuple[type[TuttiError], str], ...] = (
+    (Behind, "behind"),
+    (OffsetOutOfRange, "out_of_range"),
+    (Unavailable, "unavailable"),
+    (Damaged, "damaged"),
+    (FormatError, "damaged"),
+    (DirectoryRefused, "internal"),
+    (Refused, "refused"),
+    (UsageError, "malformed"),
+)
+
+
+class Fault(TuttiError):
+    """A request that cannot be served: `code` is the machine-readable reason, `fields` go with it into the error's JSON."""
+
+    def __init__(self, code: str, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.fields = fields
+
+
+def flight_error(error: BaseException) -> flight.FlightError:
+    """The Flight error that tells a caller of `error`. What nobody foresaw is logged here and told without its inside."""
+    if isinstance(error, flight.FlightError):
+        return error
+    fields: dict[str, object] = {}
+    if isinstance(error, Fault):
+        code, message, fields = error.code, str(error), error.fields
+    elif isinstance(error, TuttiError):
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), "internal")
+        message = str(error)
+        if isinstance(error, Refused):
+            fields = {"reason": error.code}
+        if code in ("damaged", "internal"):
+            LOG.error("a read failed", extra={"fields": {"code": code, "error": message}})
+    else:
+        code, message = "internal", f"the reads process failed ({type(error).__name__}); its log says more"
+        LOG.error("a call failed", exc_info=error)
+    message = message[:MESSAGE_CHARACTERS_MAX]
+    info = msgspec.json.encode({"code": code, "message": message, **fields})
+    made = _ERRORS.get(code, flight.FlightServerError)(message)
+    made.extra_info = info
+    return made
+
+
+def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Let nothing but Flight errors out of a method of the server."""
+
+    @functools.wraps(call)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            raise flight_error(error) from error
+
+    return guarded

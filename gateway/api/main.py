@@ -1,0 +1,165 @@
+"""The life of the reads process: open the log, serve, and end when told to or when the gateway is gone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from gateway.api import logs, memory
+from gateway.api.actions import Actions
+from gateway.api.gateway import GatewayLink
+from gateway.api.http import AdminServer
+from gateway.api.pages import Pages
+from gateway.api.plans import Plans
+from gateway.api.ranges import Ranges
+from gateway.api.server import ReadsServer
+from gateway.api.streams import Streams
+from gateway.api.watch import FrontierWatch
+from gateway.core import limits
+from gateway.errors import ConfigError, TuttiError, Unavailable
+from gateway.log.reader import LogReader
+
+US = 1_000_000
+LOG = logging.getLogger("tutti.reads")
+HOUSEKEEPING_S = 1.0
+NICENESS = 5  # under load on few cores a vote goes before a scan
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line, as the gateway writes it."""
+    parser = argparse.ArgumentParser(prog="python -m gateway.api", description=__doc__)
+    parser.add_argument("--data", required=True, help="the gateway's data directory")
+    parser.add_argument("--reads", required=True, help="HOST:PORT of Arrow Flight")
+    parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
+    parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
+    parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
+    parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
+    return parser.parse_args(arguments)
+
+
+def split_address(text: str, what: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT (an IPv6 host in brackets).
+
+    Raises:
+        ConfigError: it is none.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"the {what} address {text!r} is no HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listen(address: str, what: str) -> socket.socket:
+    """A socket bound to HOST:PORT.
+
+    Raises:
+        Unavailable: the port is in use, or the host is not of this machine.
+    """
+    host, port = split_address(address, what)
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError as error:
+        raise Unavailable(
+            f"the {what} port {address} cannot be listened on: {error.strerror or error}; "
+            "end what uses it, or give the gateway another port"
+        ) from error
+    return listener
+
+
+class Process:
+    """Everything that the process runs, in the order in which it starts."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Open the log and listen.
+
+        Raises:
+            TuttiError: a port is in use, or the directory holds no log that can be read.
+        """
+        listener = listen(options.admin, "admin")
+        host, port = split_address(options.reads, "reads")
+        self.reader = LogReader(options.data)
+        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
+        self.gateway = GatewayLink(options.client)
+        ranges = Ranges(self.reader, self.watch)
+        self.streams = Streams(self.reader, self.watch, ranges)
+        location = f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+        advertised = f"grpc://{options.advertise}" if options.advertise else location
+        plans = Plans(self.reader, ranges, self.streams, [advertised])
+        actions = Actions(self.reader, self.watch, ranges, plans, self.gateway)
+        try:
+            self.server = ReadsServer(location, self.streams, plans, actions)
+        except OSError as error:
+            raise Unavailable(
+                f"the reads port {options.reads} cannot be listened on ({error}); "
+                "end what uses it, or give the gateway another port"
+            ) from error
+        pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway)
+        self.admin = AdminServer(listener, pages.table())
+        self.admin_port = int(listener.getsockname()[1])
+
+    def run(self) -> int:
+        """Serve until SIGTERM comes or the gateway is gone; the exit code."""
+        self.admin.start()
+        fields = {"reads": self.server.port, "admin": self.admin_port, "log": self.reader.log}
+        LOG.info("reads are served", extra={"fields": fields})
+        busy = False
+        while signal.sigtimedwait([signal.SIGTERM], HOUSEKEEPING_S) is None:
+            private = memory.private_bytes()
+            if private > limits.READS_MEMORY_BYTES_MAX:
+                fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
+                LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
+                return 1
+            busy = self._tidy(busy)
+        self._stop()
+        return 0
+
+    def _tidy(self, was_busy: bool) -> bool:
+        """Give memory back once, in the first quiet second after a busy one; whether this second was busy."""
+        records = self.streams.meters.records
+        busy = records != self._records
+        self._records = records
+        if was_busy and not busy:
+            memory.trim()
+        return busy
+
+    _records = 0
+
+    def _stop(self) -> None:
+        """End the streams with a clear error, then the servers."""
+        self.watch.stop()
+        ending = threading.Thread(target=self.server.shutdown, daemon=True)  # waits for calls, which may be stuck
+        ending.start()
+        self.admin.stop()
+        ending.join(timeout=limits.READS_STOP_US_MAX / US)
+        self.gateway.close()
+
+
+def _ask_to_stop() -> None:
+    LOG.info("the gateway is gone; reads end with it")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; the exit code is that of the error that ended it, 0 when it was told to end."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread starts: they inherit it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
+    memory.tune()
+    logs.set_up()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    try:
+        return Process(options).run()
+    except TuttiError as error:
+        LOG.error(str(error))
+        return error.exit_code

@@ -1,0 +1,36 @@
+"""Keeps the process small: few allocator arenas, free pages given back after load, and an end to growth that nobody foresaw.
+
+Each call runs in a thread of the Flight library, and glibc gives threads arenas of their own, which keep what was freed in them.
+Two arenas are enough here: the work is in Arrow's buffers and in mapped files. The library sets no bound to the size of a request,
+so a hostile one can make it grow; `private_bytes` lets the process notice and end, and the gateway starts a new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pyarrow as pa
+
+_M_ARENA_MAX = -8
+ARENAS_MAX = 2
+_STATUS = "/proc/self/status"
+
+
+def tune() -> bool:
+    """Bound the allocator's arenas; call before other threads start. False where the C library has no mallopt."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return bool(mallopt and mallopt(_M_ARENA_MAX, ARENAS_MAX))
+
+
+def trim() -> None:
+    """Give free memory back to the system."""
+    pa.default_memory_pool().release_unused()
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def private_bytes() -> int:
+    """Memory of this process that no file backs, bytes (one small read)."""
+    with open(_STATUS, encoding="ascii") as lines:
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)

@@ -1,0 +1,89 @@
+"""How a range is cut into parts that can be read side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from pyarrow import flight
+
+from gateway.api.ranges import Range, Ranges
+from gateway.api.requests import Command, Ticket, encode
+from gateway.api.streams import Streams
+from gateway.core import limits
+from gateway.data.columns import check_columns, schema_of
+from gateway.log import reader as log
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Offsets [start, end) with the rows and bytes in them."""
+
+    start: int
+    end: int
+    rows: int
+    bytes: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The answer of the action `plan`."""
+
+    log: str
+    start: int
+    end: int
+    frontier: int
+    ranges: list[Part]
+
+
+class Plans:
+    """Cuts ranges of one log."""
+
+    def __init__(self, reader: log.LogReader, ranges: Ranges, streams: Streams, locations: list[str]) -> None:
+        """Cut ranges of the log of `reader`; `locations` are the URIs of the gateways that hold it."""
+        self._reader = reader
+        self._ranges = ranges
+        self._streams = streams
+        self._locations = locations
+
+    def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
+        """The action `plan`."""
+        wanted = self._ranges.of(command, given_up)
+        end = wanted.frontier.offset if wanted.end is None else wanted.end
+        return Plan(self._reader.log, wanted.start, end, wanted.frontier.offset, self._parts(command, wanted.start, end))
+
+    def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
+        """The answer of `get_flight_info`."""
+        wanted = self._ranges.of(command, given_up)
+        if wanted.end is None or command.follow:
+            parts = [Part(wanted.start, -1, -1, -1)]
+        else:
+            parts = self._parts(command, wanted.start, wanted.end)
+        whole = command.topics is None and not command.follow
+        return flight.FlightInfo(
+            schema_of(check_columns(command.columns)),
+            descriptor,
+            [self._endpoint(command, wanted, part) for part in parts],
+            sum(part.rows for part in parts) if whole else -1,
+            sum(part.bytes for part in parts) if whole else -1,
+            ordered=True,
+            app_metadata=self._streams.metadata(wanted),
+        )
+
+    def _parts(self, command: Command, start: int, end: int) -> list[Part]:
+        split_bytes = command.split_bytes
+        if command.splits is None and split_bytes is None:
+            split_bytes = limits.SPLIT_BYTES
+        found = self._reader.plan(start, end, topics=command.topics, splits=command.splits, split_bytes=split_bytes)
+        return [Part(part.start, part.end, part.rows, part.bytes) for part in found]
+
+    def _endpoint(self, command: Command, wanted: Range, part: Part) -> flight.FlightEndpoint:
+        ticket = Ticket(
+            start=part.start,
+            end=wanted.end if command.follow else part.end,
+            topics=command.topics,
+            columns=command.columns,
+            follow=command.follow,
+            seen=command.seen,
+            absent_ok=command.absent_ok,
+        )
+        about = b"" if command.follow else encode(part)
+        return flight.FlightEndpoint(encode(ticket), self._locations, None, about)

@@ -1,0 +1,121 @@
+"""From what a ticket says to a range of offsets that the log holds, or to the sentence that says why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from gateway.api.faults import Fault
+from gateway.api.requests import AtTime, Place, Ticket
+from gateway.api.watch import FrontierWatch
+from gateway.core import limits
+from gateway.log.reader import Frontier, LogReader
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) to be read; `end` None goes on for ever. `frontier` is what the reader was promised."""
+
+    start: int
+    end: int | None
+    frontier: Frontier
+
+
+class Ranges:
+    """Answers what can be read, for one log."""
+
+    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier]) -> None:
+        """Answer for the log of `reader`."""
+        self._reader = reader
+        self._watch = watch
+
+    def frontier(self, seen: int, given_up: Callable[[], bool]) -> Frontier:
+        """The frontier, at least `seen` (C7): waits for it a moment.
+
+        Raises:
+            Fault: `behind`.
+        """
+        frontier = self._watch.now()
+        if frontier.offset < seen:
+            frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
+        if frontier.offset < seen:
+            raise Fault(
+                "behind",
+                f"this gateway's frontier is {frontier.offset} and the reader has seen {seen}: "
+                "ask another gateway of the group, or again later",
+                frontier=frontier.offset,
+                seen=seen,
+            )
+        return frontier
+
+    def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> Range:
+        """The range that a ticket names.
+
+        Raises:
+            Fault: `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
+        """
+        frontier = self.frontier(ticket.seen, given_up)
+        self.check_topics(ticket)
+        start = self.offset(ticket.start, frontier)
+        end = None if ticket.end is None else self.offset(ticket.end, frontier)
+        if end is None and not ticket.follow:
+            end = max(frontier.offset, start)
+        self._check("start", start, frontier)
+        if end is not None:
+            if not ticket.follow:
+                self._check("end", end, frontier)
+            if end < start:
+                raise Fault("malformed", f"the range [{start}, {end}) ends before it begins")
+        return Range(start, end, frontier)
+
+    def offset(self, place: Place, frontier: Frontier) -> int:
+        """The offset that a place stands for; it may lie outside of the log."""
+        if isinstance(place, AtTime):
+            return self._reader.offset_for_time(place.time_us)
+        if place == "earliest":
+            return self._reader.start
+        if place == "latest":
+            return frontier.offset
+        return int(place)
+
+    def _check(self, which: str, offset: int, frontier: Frontier) -> None:
+        start = self._reader.start
+        if offset < start:
+            raise Fault(
+                "below_start",
+                f"the range's {which} is offset {offset} and this log begins at {start}: what lay below was removed; "
+                f'begin at {start} or "earliest"',
+                start=start,
+                frontier=frontier.offset,
+            )
+        if offset > frontier.offset:
+            hint = "; with `follow` a range may end there" if which == "end" else ""
+            raise Fault(
+                "beyond_frontier",
+                f"the range's {which} is offset {offset} and the log is committed up to {frontier.offset}: "
+                f'use at most {frontier.offset}, or "latest"{hint}',
+                start=start,
+                frontier=frontier.offset,
+            )
+
+    def check_topics(self, ticket: Ticket) -> None:
+        """Refuse topics that do not exist, unless they may be absent.
+
+        Raises:
+            Fault: `unknown_topic`.
+        """
+        if ticket.topics is None or ticket.follow or ticket.absent_ok:
+            return
+        known = {topic.name for topic in self._reader.state().topics.values()}
+        for name in ticket.topics:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
+                raise Fault("unknown_topic", f"there is no topic {name!r} in this log: {hint}", name=name)
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "it has no topics yet (`absent_ok` reads it as empty)"
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"there are {', '.join(names[:10])}{more}"

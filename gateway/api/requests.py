@@ -1,0 +1,140 @@
+"""What callers may ask for: tickets and the bodies of actions, decoded strictly (docs/reads.md).
+
+A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a sentence that says which, so that a
+misspelt field never reads something else than was meant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from gateway.api.faults import Fault
+from gateway.core import limits
+from gateway.data.columns import check_columns
+from gateway.data.names import check_name
+from gateway.errors import UsageError
+
+INT64_MAX = 2**63 - 1
+Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+Time = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
+
+
+class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place in the log: the first record at or after a time (us since 1970, UTC)."""
+
+    time_us: Time
+
+
+Place = Natural | Literal["earliest", "latest"] | AtTime
+
+
+class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What `do_get` reads: a range, and what of it."""
+
+    start: Place = "earliest"
+    end: Place | None = None
+    topics: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    follow: bool = False
+    seen: Natural = 0
+    absent_ok: bool = False
+
+
+class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What `get_flight_info` and the action `plan` take: a ticket, and how to cut it."""
+
+    splits: Annotated[int, msgspec.Meta(ge=1, le=limits.SPLITS_MAX)] | None = None
+    split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
+
+
+class FrontierAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `frontier`; with `beyond` it waits."""
+
+    beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.LONG_POLL_US_MAX // 1000)] = 0
+    seen: Natural = 0
+
+
+class TimeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The action `offset_for_time`."""
+
+    time_us: Time
+
+
+class TicksAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `ticks`."""
+
+    start: Place = "earliest"
+    end: Place | None = None
+    from_tick: Natural = 0
+
+
+class SaveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The action `save_offset`."""
+
+    reader: str
+    offset: Natural
+
+
+class NothingAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An action that takes no fields."""
+
+
+Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, SaveAsk, NothingAsked)
+
+_DECODERS: dict[type, msgspec.json.Decoder[object]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, SaveAsk, NothingAsked)
+}
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
+    """The request of type `kind` in `data` (empty: all defaults); `what` names it in errors, as "the ticket".
+
+    Raises:
+        Fault: `malformed`, `unknown_column`.
+    """
+    if len(data) > limits.TICKET_BYTES_MAX:
+        raise Fault("malformed", f"{what} has {len(data)} bytes; at most {limits.TICKET_BYTES_MAX} are taken")
+    try:
+        asked = _DECODERS[kind].decode(data or b"{}")
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        fields = ", ".join(kind.__struct_fields__) or "no fields"
+        raise Fault("malformed", f"{what} is not understood: {error}. It is a JSON object of: {fields}") from error
+    if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
+        raise Fault("malformed", f"{what} is a {type(asked).__name__}")
+    if isinstance(asked, Ticket):
+        _check_ticket(asked, what)
+    if isinstance(asked, SaveAsk):
+        _check_name("reader", asked.reader, what)
+    return asked
+
+
+def _check_ticket(ticket: Ticket, what: str) -> None:
+    if ticket.topics is not None:
+        if not ticket.topics:
+            raise Fault("malformed", f"{what} asks for no topics at all: name some, or leave `topics` out for all")
+        if len(ticket.topics) > limits.TOPICS_A_READ_MAX:
+            raise Fault("malformed", f"{what} names {len(ticket.topics)} topics; at most {limits.TOPICS_A_READ_MAX}")
+        for name in ticket.topics:
+            _check_name("topic", name, what)
+    try:
+        check_columns(ticket.columns)
+    except UsageError as error:
+        raise Fault("unknown_column", f"{what}: {error}") from error
+    if isinstance(ticket, Command) and ticket.splits is not None and ticket.split_bytes is not None:
+        raise Fault("malformed", f"{what} has both `splits` and `split_bytes`: give one of them")
+
+
+def _check_name(kind: str, name: str, what: str) -> None:
+    try:
+        check_name(kind, name)
+    except UsageError as error:
+        raise Fault("malformed", f"{what}: {error}") from error
+
+
+def encode(answer: object) -> bytes:
+    """JSON of an answer or of a ticket."""
+    return _ENCODER.encode(answer)

@@ -1,0 +1,92 @@
+"""The Flight service: tickets and commands in, streams and answers out. Each method checks, asks who knows, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.api.actions import ACTIONS, Actions
+from gateway.api.faults import Fault, told
+from gateway.api.plans import Plans
+from gateway.api.requests import Command, Ticket, decode, encode
+from gateway.api.slots import Slots
+from gateway.api.streams import Streams
+from gateway.core import limits
+from gateway.data.columns import check_columns, schema_of
+
+WRITES_REFUSED = "the reads port takes no records: send them with a Producer to the gateway's client port"
+
+
+class ReadsServer(flight.FlightServerBase):
+    """Serves one log. Calls run in threads of the library; it listens from its construction on."""
+
+    def __init__(self, location: str, streams: Streams, plans: Plans, actions: Actions) -> None:
+        """Listen at `location` (grpc://HOST:PORT; port 0 takes a free one, see `port`).
+
+        Raises:
+            OSError: the port is in use, or cannot be listened on.
+        """
+        self._streams = streams
+        self._plans = plans
+        self._actions = actions
+        self.calls = Slots("calls", limits.CALLS_MAX)
+        super().__init__(location)
+
+    @told
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """A stream of records."""
+        return self._streams.open(decode(Ticket, ticket.ticket, "the ticket"), context.is_cancelled)
+
+    @told
+    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """Endpoints of a range, one a split."""
+        lease = self.calls.take()
+        try:
+            return self._plans.info(_command(descriptor), descriptor, context.is_cancelled)
+        finally:
+            lease.release()
+
+    @told
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """The schema of what a command reads."""
+        return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
+
+    @told
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """The whole log, as one flight."""
+        command = Command()
+        descriptor = flight.FlightDescriptor.for_command(encode(command))
+        return iter([self._plans.info(command, descriptor, context.is_cancelled)])
+
+    @told
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Names of the actions, each with a sentence."""
+        return [(name, action.sentence) for name, action in ACTIONS.items()]
+
+    @told
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """One action: JSON in, JSON out."""
+        lease = self.calls.take()
+        try:
+            answer = self._actions.act(action.type, action.body.to_pybytes(), context.is_cancelled)
+        finally:
+            lease.release()
+        return [flight.Result(pa.py_buffer(answer))]
+
+    @told
+    def do_put(self, *_args: object) -> None:
+        """Refused: records go in by the client port."""
+        raise Fault("read_only", WRITES_REFUSED)
+
+    @told
+    def do_exchange(self, *_args: object) -> None:
+        """Refused: records go in by the client port."""
+        raise Fault("read_only", WRITES_REFUSED)
+
+
+def _command(descriptor: flight.FlightDescriptor) -> Command:
+    if descriptor.descriptor_type != flight.DescriptorType.CMD:
+        raise Fault("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reads.md)")
+    return decode(Command, descriptor.command, "the command")

@@ -1,0 +1,169 @@
+"""Streams of records: a range that ends, or one that follows the log.
+
+A stream is an iterator that the Flight library asks for the next batch, from a thread of its own, after it has handed the last one
+to the network. So a slow reader holds a batch or two and one thread; nothing is made ahead of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.api.faults import Fault, flight_error
+from gateway.api.ranges import Range, Ranges
+from gateway.api.requests import Ticket
+from gateway.api.slots import Lease, Slots
+from gateway.api.watch import FrontierWatch
+from gateway.core import limits
+from gateway.data.columns import check_columns, schema_of
+from gateway.errors import Damaged
+from gateway.log.reader import Frontier, LogReader
+from gateway.log.scan import scan
+
+US = 1_000_000
+METADATA_KEY = b"tutti"
+Batch = pa.RecordBatch | tuple[pa.RecordBatch, pa.Buffer]
+"""What the Flight library takes: a batch, with or without application metadata."""
+
+
+class StreamMeters:
+    """What was read. Counts may lose an increment when two streams count at once: they are for graphs, not for accounts."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.records = 0
+        self.bytes = 0
+        self.batches = 0
+        self.failed = 0
+
+
+class Stream:
+    """One caller's stream: gives its place back when it ends, however it ends, and lets only Flight errors out."""
+
+    def __init__(self, batches: Iterator[Batch], lease: Lease, meters: StreamMeters) -> None:
+        """A stream of `batches` that holds `lease`."""
+        self._batches = batches
+        self._lease = lease
+        self._meters = meters
+
+    def __iter__(self) -> Stream:
+        """Streams are their own iterators."""
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch, as the Flight library wants it."""
+        try:
+            item = next(self._batches)
+        except StopIteration:
+            self._lease.release()
+            raise
+        except Exception as error:
+            self._lease.release()
+            self._meters.failed += 1
+            raise flight_error(error) from error
+        batch = item[0] if isinstance(item, tuple) else item
+        self._meters.batches += 1
+        self._meters.records += batch.num_rows
+        self._meters.bytes += batch.nbytes
+        return item
+
+
+class Streams:
+    """Opens streams on one log, within the bounds."""
+
+    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier], ranges: Ranges) -> None:
+        """Serve the log of `reader`."""
+        self._reader = reader
+        self._watch = watch
+        self._ranges = ranges
+        self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.meters = StreamMeters()
+
+    def open(self, ticket: Ticket, given_up: Callable[[], bool]) -> flight.FlightDataStream:
+        """The stream that a ticket asks for; `given_up` says whether its caller went away.
+
+        Raises:
+            Fault: the ticket asks for what is not there, or all places are taken.
+        """
+        lease = (self.followers if ticket.follow else self.scans).take(given_up)
+        wanted = self._ranges.of(ticket, given_up)
+        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: self.metadata(wanted)})
+        if ticket.follow or wanted.end is None:
+            batches = self._follow(ticket, wanted, given_up)
+        else:
+            batches = iter(self._scan(ticket, wanted.start, wanted.end))
+        self.meters.opened += 1
+        return flight.GeneratorStream(schema, Stream(batches, lease, self.meters))
+
+    def metadata(self, wanted: Range) -> bytes:
+        """What a stream's schema says beside the columns."""
+        return msgspec.json.encode(
+            {
+                "log": self._reader.log,
+                "start": self._reader.start,
+                "frontier": wanted.frontier.offset,
+                "range": (wanted.start, wanted.end),
+            }
+        )
+
+    def _scan(self, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a range that is committed."""
+        reached = start
+        try:
+            for batch in scan(
+                self._reader,
+                start,
+                end,
+                topics=ticket.topics,
+                columns=ticket.columns,
+                rows_max=limits.READ_BATCH_ROWS_MAX,
+                bytes_max=limits.READ_BATCH_BYTES_MAX,
+            ):
+                if self._watch.stopping:
+                    raise _stopping()
+                yield batch
+                reached += batch.num_rows
+        except Damaged as error:
+            where = {"offset": reached} if ticket.topics is None else {}
+            raise Fault("damaged", str(error), **where) from error
+
+    def _follow(self, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
+        """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""
+        at, end = wanted.start, wanted.end
+        schema = schema_of(check_columns(ticket.columns))
+        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        while end is None or at < end:
+            frontier = self._watch.now()
+            upto = frontier.offset if end is None else min(frontier.offset, end)
+            if upto <= at:
+                frontier = self._watch.wait(at, limits.FOLLOW_BEAT_US, given_up)
+                if self._watch.stopping:
+                    raise _stopping()
+                if given_up():
+                    return
+                if frontier.offset <= at:
+                    yield empty, _progress(at, frontier)
+                continue
+            began = time.monotonic()
+            last = empty
+            for batch in self._scan(ticket, at, upto):
+                if last is not empty:
+                    yield last
+                last = batch
+            at = upto
+            yield last, _progress(at, frontier)
+            # A gap between runs: where little batches commit without a pause, each would cost the caller a message of its own.
+            time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
+
+
+def _stopping() -> Fault:
+    return Fault("stopping", "this gateway goes down: go on at the next one, from the offset reached")
+
+
+def _progress(at: int, frontier: Frontier) -> pa.Buffer:
+    return pa.py_buffer(msgspec.json.encode({"next": at, "frontier": frontier.offset}))

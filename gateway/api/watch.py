@@ -1,0 +1,141 @@
+"""One watcher of the frontier for everybody who waits on it.
+
+The gateway writes a byte into a pipe when its frontier moved; one thread here reads it, looks at the live page and wakes all who
+wait. While nobody waits it sleeps and leaves the bytes in the pipe (the gateway's write then does nothing), so that a log that
+nobody follows costs the committing side no second process that wakes up. Should a byte ever be missing, the page is looked at every
+half second all the same. The pipe's end means that the gateway is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from gateway.core import limits
+
+US = 1_000_000
+_PIPE_BYTES = 65_536
+
+
+class HasOffset(Protocol):
+    """A frontier: how far the committed log goes."""
+
+    @property
+    def offset(self) -> int:
+        """The offset that the next record will get."""
+        ...
+
+
+Frontier = TypeVar("Frontier", bound=HasOffset)
+
+
+class FrontierWatch(Generic[Frontier]):
+    """Waits for the frontier, for many threads at once. A frontier that was shown never moves back."""
+
+    def __init__(self, look: Callable[[], Frontier], notify_fd: int | None, gone: Callable[[], None]) -> None:
+        """Start watching.
+
+        Args:
+            look: reads the frontier (cheap).
+            notify_fd: read end of the gateway's pipe; without one only the slow poll is left.
+            gone: called once, in the watcher's thread, when the gateway is gone.
+        """
+        self._look = look
+        self._gone = gone
+        self._notify_fd = notify_fd
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._last = look()
+        self.stopping = False
+        self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        if notify_fd is not None:
+            os.set_blocking(notify_fd, False)
+        self._thread = threading.Thread(target=self._run, name="frontier-watch", daemon=True)
+        self._thread.start()
+
+    def now(self) -> Frontier:
+        """The frontier of this moment; whoever finds that it moved wakes all who wait."""
+        seen = self._look()
+        with self._changed:
+            last = self._last
+            if seen.offset >= last.offset:
+                self._last = seen
+                if seen.offset > last.offset:
+                    self._changed.notify_all()
+            return self._last
+
+    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
+        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, or the process stops.
+
+        Returns the frontier of that moment: the caller compares. `given_up` is asked at least each half second.
+        """
+        deadline = time.monotonic() + timeout_us / US
+        with self._waits():
+            while True:
+                frontier = self.now()  # after the watcher knows of us: a move from here on wakes us
+                left = deadline - time.monotonic()
+                if frontier.offset > beyond or left <= 0 or self.stopping or given_up():
+                    return frontier
+                with self._changed:
+                    if self._last.offset <= beyond and not self.stopping:
+                        self._changed.wait(min(left, limits.WATCH_POLL_US / US))
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        with self._changed:
+            self._waiting += 1
+            first = self._waiting == 1
+        if first:
+            self._poke()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting -= 1
+
+    def stop(self) -> None:
+        """Let every wait end now, and the thread too."""
+        with self._changed:
+            self.stopping = True
+            self._changed.notify_all()
+        self._poke()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the counter is full: the thread is about to look
+            os.eventfd_write(self._poke_fd, 1)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._poke_fd, select.POLLIN)
+        notify_fd = self._notify_fd
+        while not self.stopping:
+            waiting = self._waiting > 0
+            if notify_fd is not None:
+                poll.register(notify_fd, select.POLLIN if waiting else 0)  # the pipe's end is told either way
+            events = dict(poll.poll(limits.WATCH_POLL_US // 1000 if waiting else None))
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._poke_fd)
+            if notify_fd is not None and notify_fd in events and not self._drain(notify_fd):
+                poll.unregister(notify_fd)
+                notify_fd = None
+                if not self.stopping:
+                    self._gone()
+            if waiting:
+                self.now()
+
+    def _drain(self, fd: int) -> bool:
+        """Empty the pipe; False when it has ended."""
+        try:
+            while True:
+                data = os.read(fd, _PIPE_BYTES)
+                if len(data) < _PIPE_BYTES:
+                    return bool(data)
+        except BlockingIOError:
+            return True

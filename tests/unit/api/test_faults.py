@@ -1,0 +1,82 @@
+"""Proves that a caller is told a code, a sentence and nothing of the server's inside, by the Flight error that fits."""
+
+import json
+import logging
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from gateway.api.faults import MESSAGE_CHARACTERS_MAX, Fault, flight_error, told
+from gateway.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
+
+
+def info(error: flight.FlightError) -> dict[str, object]:
+    return dict(json.loads(error.extra_info))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (Fault("busy", "no place"), flight.FlightUnavailableError, "busy"),
+        (Fault("beyond_frontier", "too far", frontier=3), flight.FlightServerError, "beyond_frontier"),
+        (Behind("behind"), flight.FlightUnavailableError, "behind"),
+        (Unavailable("gone"), flight.FlightUnavailableError, "unavailable"),
+        (Damaged("position 5"), flight.FlightInternalError, "damaged"),
+        (UsageError("wrong"), flight.FlightServerError, "malformed"),
+        (Aborted("void"), flight.FlightServerError, "refused"),
+        (DiskFailed("gone"), flight.FlightInternalError, "internal"),
+    ],
+)
+def test_each_error_has_its_kind_and_code(error: Exception, kind: type, code: str) -> None:
+    made = flight_error(error)
+    assert type(made) is kind
+    assert info(made)["code"] == code
+    assert info(made)["message"] == str(error)
+
+
+def test_fields_travel() -> None:
+    assert info(flight_error(Fault("behind", "x", frontier=3, seen=9))) == {
+        "code": "behind",
+        "message": "x",
+        "frontier": 3,
+        "seen": 9,
+    }
+    assert info(flight_error(Aborted("void")))["reason"] == "aborted"
+
+
+def test_a_fault_of_the_server_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        made = flight_error(ZeroDivisionError("inside/secret.py"))
+    assert info(made)["code"] == "internal"
+    assert "secret" not in str(made)
+    assert "secret" in caplog.text
+
+
+def test_nothing_else_gets_out() -> None:
+    @told
+    def fails(error: Exception) -> None:
+        raise error
+
+    for error in (KeyError("x"), pa.ArrowInvalid("x"), Fault("busy", "x"), RecursionError()):
+        with pytest.raises(flight.FlightError):
+            fails(error)
+    assert told(lambda: 5)() == 5
+
+
+def test_what_a_client_sees_over_the_wire() -> None:
+    """The library's own behaviour, on which the texts of this server rest."""
+
+    class Server(flight.FlightServerBase):
+        @told
+        def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> None:
+            raise Fault(action.type, "é" * 5000, frontier=7)
+
+    with Server("grpc://127.0.0.1:0") as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+        with pytest.raises(flight.FlightUnavailableError) as busy:
+            list(client.do_action(flight.Action("busy", b"")))
+        with pytest.raises(flight.FlightServerError) as beyond:
+            list(client.do_action(flight.Action("beyond_frontier", b"")))
+    assert info(busy.value)["code"] == "busy"
+    assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * MESSAGE_CHARACTERS_MAX, "frontier": 7}
+    assert "Traceback" not in str(busy.value) + str(beyond.value)

@@ -1,0 +1,167 @@
+"""Proves that the admin port answers its pages and refuses all else with the fitting code, within its bounds, without a traceback,
+and tells other protocols which port they want.
+"""
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.api.http import AdminServer
+from gateway.core import limits
+
+PAGES = {
+    "/healthz": lambda: (200, "application/json", b'{"status":"ok"}'),
+    "/readyz": lambda: (503, "application/json", b'{"state":"joining"}'),
+    "/broken": lambda: 1 / 0,
+}
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a test fills it soon; connections inherit it
+    server = AdminServer(listener, PAGES)  # type: ignore[arg-type]  # one of the pages fails on purpose
+    server.start()
+    yield listener.getsockname()[1]
+    server.stop()
+    listener.close()
+
+
+def talk(port: int, data: bytes, timeout: float = 20) -> bytes:
+    """Send bytes, and everything that comes back until the other side closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout) as link:
+        link.sendall(data)
+        answer = b""
+        while True:
+            try:
+                part = link.recv(65536)
+            except ConnectionResetError:
+                return answer
+            if not part:
+                return answer
+            answer += part
+
+
+def ask(port: int, method: str, path: str, headers: str = "", body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    answer = talk(port, f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n".encode() + body)
+    return parse(answer)
+
+
+def parse(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    assert b"Traceback" not in answer
+    return int(lines[0].split()[1]), headers, body
+
+
+def test_pages(port: int) -> None:
+    assert ask(port, "GET", "/healthz")[0::2] == (200, b'{"status":"ok"}')
+    assert ask(port, "GET", "/readyz?x=1")[0::2] == (503, b'{"state":"joining"}')
+    status, headers, body = ask(port, "HEAD", "/healthz")
+    assert (status, headers["content-length"], body) == (200, "15", b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body", "status"),
+    [
+        ("GET", "/nothing", "", b"", 404),
+        ("GET", "/healthz/../../etc/passwd", "", b"", 404),
+        ("POST", "/healthz", "", b"", 405),
+        ("DELETE", "/healthz", "", b"", 405),
+        ("BREW", "/healthz", "", b"", 405),
+        ("POST", "/healthz", "content-length: 3\r\n", b"abc", 413),
+        ("GET", "/healthz", "content-length: 99999999999\r\n", b"abc", 413),
+        ("GET", "/healthz", "transfer-encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n", 413),
+        ("GET", "/healthz", "content-length: x\r\n", b"", 400),
+        ("GET", "/broken", "", b"", 500),
+    ],
+)
+def test_everything_else_has_its_code(port: int, method: str, path: str, headers: str, body: bytes, status: int) -> None:
+    found, answered, answer = ask(port, method, path, headers, body)
+    assert found == status
+    assert answered["content-type"] == "application/json"
+    assert set(json.loads(answer)) == {"error", "message"}
+    if status == 405:
+        assert "GET" in answered["allow"]
+    assert ask(port, "GET", "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "spoken"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", "gRPC"),
+        (b"\xff" + bytes(8) + b"\x7f\x03\x00NULL", "ZeroMQ"),
+    ],
+)
+def test_other_protocols_are_told_their_port(port: int, data: bytes, spoken: str) -> None:
+    status, _, body = parse(talk(port, data))
+    assert status == 400
+    assert spoken in json.loads(body)["message"]
+    assert "tutti://HOST:P" in json.loads(body)["message"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\0" * 100 + b"\r\n\r\n", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
+)
+def test_noise_is_a_bad_request_at_most(port: int, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), 10) as link:
+        link.sendall(data)
+        link.shutdown(socket.SHUT_WR)
+        answer = link.recv(65536)
+    assert answer == b"" or parse(answer)[0] in (400, 404)
+    assert ask(port, "GET", "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("begun", [b"GET /", b"GET /healthz HTTP/1.1\r\nx: "])
+def test_headers_without_end_are_too_long(port: int, begun: bytes) -> None:
+    assert parse(talk(port, begun + b"y" * limits.HTTP_HEADER_BYTES_MAX))[0] == 431
+
+
+def test_several_requests_on_one_connection(port: int) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    assert talk(port, request * 5 + last).count(b"200 OK") == 6
+
+
+def test_who_says_nothing_or_drips_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 300_000)
+    began = time.monotonic()
+    assert talk(port, b"") == b""
+    assert talk(port, b"GET /healthz HTTP/1.1\r\nx: ") == b""
+    assert time.monotonic() - began < 10
+
+
+def test_who_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that nobody takes fill the socket; the connection is cut in its time all the same."""
+    monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 500_000)
+    with socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        link.connect(("127.0.0.1", port))
+        link.settimeout(10)
+        with pytest.raises((ConnectionError, TimeoutError)) as cut:  # noqa: PT012 - which send meets the cut is not known
+            while True:
+                link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+        assert not isinstance(cut.value, TimeoutError)
+
+
+def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
+    links = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(3)]
+    for link in links:  # an answer shows that the connection is counted
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200 OK" in link.recv(65536)
+    with socket.create_connection(("127.0.0.1", port), 10) as extra:
+        extra.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        try:
+            extra.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert extra.recv(100) == b""
+        except ConnectionError as error:
+            assert isinstance(error, ConnectionResetError | BrokenPipeError)  # noqa: PT017 - cut before or after the send
+    for link in links:
+        link.close()

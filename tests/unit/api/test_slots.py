@@ -1,0 +1,57 @@
+"""Proves that places are bounded, come back however a holder ends, and that a full house says busy after its wait."""
+
+import threading
+import time
+
+import pytest
+
+from gateway.api.faults import Fault
+from gateway.api.slots import Slots
+
+
+def test_a_full_house_says_busy() -> None:
+    slots = Slots("streams", 2)
+    held = [slots.take(), slots.take()]
+    with pytest.raises(Fault, match="all 2 streams") as caught:
+        slots.take()
+    assert (caught.value.code, slots.refused, slots.used) == ("busy", 1, 2)
+    held[0].release()
+    held[0].release()  # once is enough, twice does no harm
+    assert slots.used == 1
+    assert slots.take() is not None
+
+
+def test_a_dropped_lease_gives_its_place_back() -> None:
+    slots = Slots("streams", 1)
+    lease = slots.take()
+    del lease
+    assert slots.used == 0
+
+
+def test_who_waits_gets_the_next_place() -> None:
+    slots = Slots("streams", 1, wait_us=20_000_000)
+    lease = slots.take()
+    got = threading.Event()
+
+    def wait() -> None:
+        with_place = slots.take()
+        got.set()
+        with_place.release()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert not got.is_set()
+    lease.release()
+    waiter.join(10)
+    assert got.is_set()
+    assert slots.used == 0
+
+
+def test_who_went_away_does_not_wait() -> None:
+    slots = Slots("streams", 1, wait_us=20_000_000)
+    lease = slots.take()
+    began = time.monotonic()
+    with pytest.raises(Fault):
+        slots.take(lambda: True)
+    assert time.monotonic() - began < 5
+    lease.release()

@@ -1,0 +1,133 @@
+"""Proves that who waits for the frontier is woken by the gateway's pipe, by the slow poll without it, and by stop and its end; and
+that a frontier once shown never moves back.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from gateway.api.watch import FrontierWatch
+from gateway.core import limits
+
+
+class Mark(NamedTuple):
+    offset: int
+
+
+class Log:
+    """A frontier that the test moves, and the pipe that tells of it."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.looks = 0
+        self.read_fd, self.write_fd = os.pipe()
+        self.gone = threading.Event()
+        self.watch = FrontierWatch(self.look, self.read_fd, self.gone.set)
+
+    def look(self) -> Mark:
+        self.looks += 1
+        return Mark(self.offset)
+
+    def move(self, offset: int, tell: bool = True) -> None:
+        self.offset = offset
+        if tell:
+            os.write(self.write_fd, b"!")
+
+    def waiter(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> tuple[threading.Thread, list[Mark]]:
+        got: list[Mark] = []
+        thread = threading.Thread(target=lambda: got.append(self.watch.wait(beyond, timeout_us, given_up)))
+        thread.start()
+        return thread, got
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log()
+    yield log
+    log.watch.stop()
+    os.close(log.read_fd)
+    if log.write_fd >= 0:
+        os.close(log.write_fd)
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.005)
+
+
+def test_everybody_who_waits_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)  # the poll cannot be what wakes them
+    waiters = [log.waiter(4, 60_000_000) for _ in range(20)]
+    log.move(3)
+    log.move(5)
+    for thread, got in waiters:
+        thread.join(10)
+        assert got == [Mark(5)]
+
+
+def test_a_move_that_nobody_told_of_is_seen_all_the_same(log: Log) -> None:
+    thread, got = log.waiter(0, 60_000_000)
+    log.move(1, tell=False)
+    thread.join(10)
+    assert got == [Mark(1)]
+
+
+def test_time_passes_and_callers_go_away(log: Log) -> None:
+    assert log.watch.wait(10, 1000) == Mark(0)
+    thread, got = log.waiter(10, 60_000_000, lambda: True)
+    thread.join(10)
+    assert got == [Mark(0)]
+
+
+def test_a_frontier_once_shown_does_not_move_back(log: Log) -> None:
+    log.move(9)
+    assert log.watch.now() == Mark(9)
+    log.move(4)
+    assert log.watch.now() == Mark(9)
+    assert log.watch.wait(8, 0) == Mark(9)
+
+
+def test_nobody_waits_nobody_looks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = log.looks
+    for offset in range(1000):
+        log.move(offset)
+    thread, got = log.waiter(998, 60_000_000)
+    thread.join(10)
+    assert got == [Mark(999)]
+    assert log.looks - before < 10
+
+
+def test_stop_ends_every_wait(log: Log) -> None:
+    thread, got = log.waiter(5, 60_000_000)
+    log.watch.stop()
+    thread.join(10)
+    assert got == [Mark(0)]
+    assert not log.gone.is_set()
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_the_end_of_the_pipe_is_told_once(log: Log, waiting: bool) -> None:
+    thread = log.waiter(5, 2_000_000)[0] if waiting else None
+    log.move(1)
+    os.close(log.write_fd)
+    log.write_fd = -1
+    assert log.gone.wait(10)
+    log.gone.clear()
+    assert log.watch.wait(0, 1000) == Mark(1)  # still good for who is there
+    if thread:
+        thread.join(10)
+    assert not log.gone.is_set()
+
+
+def test_without_a_pipe_the_poll_is_left() -> None:
+    place = [0]
+    watch = FrontierWatch(lambda: Mark(place[0]), None, lambda: None)
+    place[0] = 1
+    assert watch.wait(0, 60_000_000) == Mark(1)
+    watch.stop()
