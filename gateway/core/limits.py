@@ -135,6 +135,12 @@ FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end o
 EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
 READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
 
+# Spark
+SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_RETRY_US = 200_000  # after one that failed
+SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, kept to tell how long records have been waiting
+SPARK_SMALL_RECORDS = 50_000  # a range up to this is one partition: planning it would cost more than it gains
+
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
@@ -161,3 +167,5 @@ invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a
 invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
 invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
 invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
+invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
+invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")
