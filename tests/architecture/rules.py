@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+import sys
 import tokenize
 from collections.abc import Iterator
 
@@ -81,6 +82,20 @@ def impure_calls(text: str) -> Iterator[str]:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in IMPURE_CALLS:
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
+
+
+def undeclared_imports(text: str, declared: set[str]) -> Iterator[str]:
+    """Imports of libraries, lazy ones too, that are neither Python's own nor declared."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            top = name.partition(".")[0]
+            if top not in sys.stdlib_module_names and top not in declared:
+                yield f"{name} is not declared"
 
 
 def machine_paths(text: str) -> Iterator[str]:

@@ -3,17 +3,20 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.architecture import rules
 
 ROOT = Path(__file__).resolve().parents[2]
+OUR_MODULES = {"gateway", "streaming", "connectors", "pyspark_tutti", "tutti", "benchmarks", "tests"}
 TEXT = {".py", ".md", ".toml", ".sh", ".yml", ".yaml", ".json", ".html", ".svg", ".txt", ".cfg", ""}
 
 
@@ -49,6 +52,15 @@ def project() -> dict[str, Any]:
     return tomllib.loads(read("pyproject.toml"))
 
 
+def modules_of(*extras: str) -> set[str]:
+    """Modules that the dependencies bring, with those of the extras, and our own."""
+    metadata = project()["project"]
+    lists = [metadata["dependencies"], *(metadata["optional-dependencies"][extra] for extra in extras)]
+    wanted = {canonicalize_name(Requirement(text).name) for text in chain(*lists)}
+    installed = packages_distributions().items()
+    return {module for module, names in installed if wanted & {canonicalize_name(name) for name in names}} | OUR_MODULES
+
+
 def make_targets() -> set[str]:
     """What `make` knows."""
     return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
@@ -73,6 +85,23 @@ def test_core_and_data_call_nothing_of_the_outside() -> None:
 
 def test_no_path_of_one_machine() -> None:
     assert findings(rules.machine_paths, [*files(TEXT), ROOT / ".ci/run"]) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "extras"),
+    [
+        ("gateway", []),
+        ("gateway/cli", ["demo"]),
+        ("streaming", ["spark"]),
+        ("pyspark_tutti", ["spark"]),
+        ("benchmarks", ["spark", "kafka", "demo"]),
+    ],
+)
+def test_what_is_imported_is_declared(room: str, extras: list[str]) -> None:
+    paths = [path for path in files({".py"}, room) if room == "gateway/cli" or "cli" not in path.parts]
+    declared = modules_of(*extras)
+    assert paths
+    assert findings(lambda text: rules.undeclared_imports(text, declared), paths) == []
 
 
 def test_every_protocol_has_its_notes() -> None:
