@@ -33,9 +33,13 @@ class Mailbox(Generic[Item]):
         """Add an item; wakes the taker if it sleeps. Never blocks."""
         self._items.append(item)
         if self._sleeping:
-            self._sleeping = False
-            with contextlib.suppress(BlockingIOError):  # the counter is full: the taker is awake by now
-                os.eventfd_write(self.fd, 1)
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the taker though nothing was put; also from a signal handler."""
+        self._sleeping = False
+        with contextlib.suppress(BlockingIOError):  # the counter is full: the taker is awake by now
+            os.eventfd_write(self.fd, 1)
 
     def take(self, items_max: int) -> list[Item]:
         """At most `items_max` items in the order they were put; does not wait."""

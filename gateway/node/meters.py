@@ -7,7 +7,27 @@ from collections import Counter
 from collections.abc import Sequence
 
 #: Upper bounds of latency buckets, microseconds.
-LATENCY_BOUNDS_US = (50, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000, 500_000, 2_000_000)
+LATENCY_BOUNDS_US = (
+    50,
+    100,
+    150,
+    200,
+    300,
+    400,
+    500,
+    700,
+    1000,
+    1500,
+    2000,
+    3000,
+    5000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    500_000,
+    2_000_000,
+)
 #: Upper bounds of how many frames one sync made durable.
 FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 

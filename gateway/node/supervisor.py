@@ -115,7 +115,9 @@ class Supervisor:
             poll.register(self._stop_fd, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
             while True:
-                happened = {fd for fd, _ in poll.poll(limits.POLL_US_MAX / 1000 if self._was_ready else limits.READS_PROBE_US / 1000)}
+                happened = {
+                    fd for fd, _ in poll.poll(limits.POLL_US_MAX / 1000 if self._was_ready else limits.READS_PROBE_US / 1000)
+                }
                 if pidfd in happened:
                     child.wait()
                     return self._stop_asked(0)

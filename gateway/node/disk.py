@@ -1,0 +1,250 @@
+"""The disk thread: everything that waits for the disk happens here, so that the socket thread never does.
+
+One round takes all that was queued meanwhile: frames of all Persists go down in one gathered write, one fdatasync makes them
+durable, one `Persisted` with the highest token goes back. Rows of the index come after that, and what the log wants done while idle
+last.
+
+The order is the one the stack asked for: scalars are durable before frames of the same or a later Persist are written, and frames
+of an earlier one before the scalars.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import limits
+from gateway.core.actions import Deliver, Persist
+from gateway.core.events import Event, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.data.frame import Frame
+from gateway.errors import DiskFull, TuttiError
+from gateway.log.options import Space
+from gateway.node.mailbox import Mailbox
+from gateway.node.meters import DiskMeters
+
+US = 1_000_000
+NS_PER_US = 1000
+_ITEMS_MAX = 4096
+
+
+class Log(Protocol):
+    """What the disk thread needs of `gateway.log.writer.LogWriter`."""
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        """Write, not synced."""
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+
+    def write_scalars(self, scalars: Scalars) -> None:
+        """Make scalars durable."""
+
+    def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
+        """Index a decided run."""
+
+    def idle(self) -> bool:
+        """Do what is to be done while nothing is queued; True to be called again soon."""
+
+    def space(self) -> Space:
+        """How much room there is."""
+
+
+class Disk:
+    """Carries out Persist and Deliver, in a thread of its own or, in tests, by `run_once`."""
+
+    def __init__(
+        self,
+        writer: Log,
+        report: Callable[[Event], None],
+        indexed: Callable[[], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            writer: the log; only this thread uses it from now on.
+            report: takes events for the stack; called in the disk thread.
+            indexed: called, in the disk thread, when there is more to read.
+            log: for what an operator must know.
+        """
+        self._writer = writer
+        self._report = report
+        self._indexed = indexed
+        self._log = log
+        self._queue: Mailbox[Persist | Deliver | None] = Mailbox()
+        self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
+        self._decided: deque[Deliver] = deque()
+        self._appended = 0  # bytes since the last sync
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
+        self._space_looked_at = 0.0
+        self.space = Space(0, False, "")
+        self.failed = ""
+        self.full = ""
+        self._full_at = 0.0
+        self._told_low = False
+        self.meters = DiskMeters()
+
+    # For the socket thread
+
+    def persist(self, action: Persist) -> None:
+        """Queue frames or scalars to be made durable."""
+        self._queue.put(action)
+
+    def deliver(self, action: Deliver) -> None:
+        """Queue a decided run to be indexed."""
+        self._queue.put(action)
+
+    @property
+    def depth(self) -> int:
+        """How many things wait."""
+        return len(self._queue) + len(self._waiting) + len(self._decided)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the thread. Waits for it, but not for a disk that is full or failed."""
+        self._queue.put(None)
+        self._thread.join()
+        self._queue.close()
+
+    # In the disk thread
+
+    def _run(self) -> None:
+        while True:
+            busy = self.run_once()
+            if self._stopping and (self.failed or self.full or not self.depth):
+                return
+            if busy:
+                continue
+            again = self._idle()
+            self._queue.wait((limits.MARK_IDLE_US if again or self.full else limits.SPACE_LOOK_US) // 1000)
+
+    def run_once(self) -> bool:
+        """Do one round of what is queued; False when there was nothing to do."""
+        for item in self._queue.take(_ITEMS_MAX):
+            if item is None:
+                self._stopping = True
+            elif isinstance(item, Persist):
+                self._waiting.append(item)
+            else:
+                self._decided.append(item)
+        self._look_at_space()
+        if self.failed:
+            self._waiting.clear()
+            self._decided.clear()
+            return False
+        try:
+            return self._round()
+        except (TuttiError, OSError) as error:
+            self._fail(str(error))
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave the gateway voting for nothing
+            self._log.exception("the disk thread met a defect")
+            self._fail(f"a defect in the disk thread: {type(error).__name__}: {error}")
+        return False
+
+    def _round(self) -> bool:
+        wrote = self._write()
+        indexed = False
+        while self._decided:
+            run = self._decided.popleft()
+            self._writer.decided(run.frames, run.offsets, run.aborted)
+            indexed = True
+        if indexed:
+            self._indexed()
+        return wrote or indexed
+
+    def _write(self) -> bool:
+        """Make what waits durable, up to one sync's worth, and report it."""
+        frames: list[Frame] = []
+        token = size = 0
+        done = 0
+        scalars: Scalars | None = None
+        for action in self._waiting:
+            if (action.scalars is not None and frames) or size >= limits.SYNC_BYTES_MAX:
+                break
+            if action.scalars is not None:
+                scalars = action.scalars
+            frames.extend(action.frames)
+            size += sum(frame.size for frame in action.frames)
+            token = action.token
+            done += 1
+        if not done or (self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US):
+            return False
+        if scalars is not None:
+            self._writer.write_scalars(scalars)
+        if frames:
+            if not self._append(frames):
+                return False
+            self._sync(len(frames), size)
+        for _ in range(done):
+            self._waiting.popleft()
+        self._report(Persisted(token))
+        return True
+
+    def _append(self, frames: list[Frame]) -> bool:
+        """Write; False when there was no room, in which case nothing was written and the same is tried again later."""
+        try:
+            self._writer.append(frames)
+        except DiskFull as error:
+            self._full_at = time.monotonic()
+            self.full = str(error)
+            self._tell_space()
+            return False
+        if self.full:
+            self.full = ""
+            self._tell_space()
+        return True
+
+    def _sync(self, frames: int, size: int) -> None:
+        began = time.monotonic_ns()
+        self._writer.sync()
+        meters = self.meters
+        meters.sync_us.add((time.monotonic_ns() - began) // NS_PER_US)
+        meters.frames_per_sync.add(frames)
+        meters.syncs += 1
+        meters.bytes += size
+
+    def _idle(self) -> bool:
+        if self.failed:
+            return False
+        try:
+            return self._writer.idle()
+        except (TuttiError, OSError) as error:
+            self._fail(str(error))
+            return False
+
+    def _look_at_space(self) -> None:
+        now = time.monotonic()
+        if now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
+            self._space_looked_at = now
+            self.space = self._writer.space()
+            self._tell_space()
+
+    def _tell_space(self) -> None:
+        """Tell the stack when the disk begins or ceases to be low; a write that found no room counts as low whatever is free."""
+        reason = self.full or (self.space.reason if self.space.low else "")
+        if bool(reason) == self._told_low:
+            return
+        self._told_low = bool(reason)
+        if reason:
+            self._log.warning(
+                "the disk runs low; new records are refused, reads go on", free_bytes=self.space.free_bytes, reason=reason
+            )
+        else:
+            self._log.info("the disk has room again", free_bytes=self.space.free_bytes)
+        self._report(SpaceChanged(self._told_low, reason))
+
+    def _fail(self, reason: str) -> None:
+        self.failed = reason
+        self._log.error(
+            "writing failed; this gateway takes no more records until it is started again, and goes on serving reads", reason=reason
+        )
+        self._report(WriteFailed(reason))

@@ -1,0 +1,82 @@
+"""The gate: what a client submitted is checked here as a whole, before anything of it is ordered or written.
+
+The body's CRC is the producer's own, so damage on the way shows here; Arrow's full validation and the limits come next. What fails
+is answered with the reason and never reaches the stack: the next batch of the same producer then meets a sequence gap, and its
+client decides what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gateway.core import limits
+from gateway.data.frame import Frame, payload_crc
+from gateway.data.schema import validate_body
+from gateway.data.wire import RefusedAnswer
+from gateway.errors import FormatError, TooLarge
+
+SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
+
+
+def check_frames(frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
+    """Frames that may be ordered, and refusals of the others."""
+    good: list[Frame] = []
+    refused: list[RefusedAnswer] = []
+    for frame in frames:
+        try:
+            check_frame(frame)
+        except TooLarge as error:
+            refused.append(_refusal(frame, "too_large", error))
+        except FormatError as error:
+            refused.append(_refusal(frame, "malformed", error))
+        else:
+            good.append(frame)
+    return good, refused
+
+
+def check_frame(frame: Frame) -> None:
+    """Check everything about a submitted batch that does not depend on other batches.
+
+    Raises:
+        TooLarge: the batch or a record in it exceeds a limit; the message names the limit.
+        FormatError: anything else; the message says what was wrong.
+    """
+    if frame.body_length > limits.BODY_BYTES_MAX:
+        raise TooLarge(
+            f"the batch has {frame.body_length} bytes and the limit is {limits.BODY_BYTES_MAX} (one batch as it travels)"
+        )
+    if frame.raw_length > limits.RAW_BYTES_MAX:
+        raise TooLarge(f"the batch has {frame.raw_length} bytes decompressed and the limit is {limits.RAW_BYTES_MAX}")
+    if not 1 <= frame.first_sequence <= SEQUENCE_MAX - frame.count or not frame.count:
+        raise FormatError(f"{frame.count} records from sequence {frame.first_sequence} are no batch: sequences start at 1")
+    found = payload_crc(frame.progress, frame.body)
+    if found != frame.body_crc:
+        raise FormatError(
+            f"the batch arrived damaged: its CRC is {found:#010x} and its header says {frame.body_crc:#010x}; send it again"
+        )
+    batch = validate_body(frame, limits.RAW_BYTES_MAX)
+    if batch.nbytes > limits.RECORD_BYTES_MAX:  # only then can one of its records be too large
+        _check_records(batch)
+
+
+def _check_records(batch: pa.RecordBatch) -> None:
+    keys, values = (_lengths(batch.column(number)) for number in (0, 1))
+    largest = int((keys + values).max())
+    if largest > limits.RECORD_BYTES_MAX:
+        raise TooLarge(f"a record's key and value have {largest} bytes and the limit is {limits.RECORD_BYTES_MAX}")
+
+
+def _lengths(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
+    """Bytes of each value of a validated binary column; what a null covers counts too, since it travels."""
+    offsets = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset)
+    lengths: npt.NDArray[np.int64] = np.diff(offsets.to_numpy().astype(np.int64))
+    return lengths
+
+
+def _refusal(frame: Frame, code: str, error: Exception) -> RefusedAnswer:
+    return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, str(error), retry=False)

@@ -1,0 +1,110 @@
+"""Offsets of duplicates, looked up in the index by a thread of its own, off the way of new messages.
+
+A duplicate is rare but comes in crowds: after a restart each producer sends again what was not answered. The client port is not
+drained while more than a bounded number of them wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import limits
+from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
+from gateway.errors import TuttiError
+from gateway.node.mailbox import Mailbox
+
+_BATCH = 1024
+
+
+class Index(Protocol):
+    """What is needed of `gateway.log.reader.LogReader`."""
+
+    def find(self, producer: int, first_sequence: int) -> int | None:
+        """Offset of a committed batch; None if the log no longer holds it."""
+
+    def close(self) -> None:
+        """Let files go."""
+
+
+class Located(NamedTuple):
+    """Answers to duplicates of one session."""
+
+    session: int
+    answers: tuple[Committed, ...]
+
+
+class Lookups:
+    """Takes duplicates, gives `Located`."""
+
+    def __init__(self, open_index: Callable[[], Index], report: Callable[[Located], None], log: FilteringBoundLogger) -> None:
+        """Prepare.
+
+        Args:
+            open_index: opens the index; called in the thread when it is first needed.
+            report: takes answers; called in the thread.
+            log: for what an operator must know.
+        """
+        self._open_index = open_index
+        self._report = report
+        self._log = log
+        self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
+        self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
+        self._index: Index | None = None
+        self._taken = 0  # written by the socket thread only
+        self._answered = 0  # written by this one's only
+
+    @property
+    def waiting(self) -> int:
+        """Duplicates that wait for their offset."""
+        return self._taken - self._answered
+
+    def put(self, session: int, duplicates: list[Duplicate]) -> None:
+        """Queue duplicates of a session; they were decided and indexed, or soon will be."""
+        self._taken += len(duplicates)
+        self._queue.put((session, duplicates))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is queued and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._queue.close()
+        if self._index is not None:
+            self._index.close()
+
+    def _run(self) -> None:
+        while True:
+            self._queue.wait(limits.POLL_US_MAX // 1000)
+            for item in self._queue.take(_BATCH):
+                if item is None:
+                    return
+                session, duplicates = item
+                self.answer(session, duplicates)
+
+    def answer(self, session: int, duplicates: list[Duplicate]) -> None:
+        """Look the offsets up and report them (in the thread; in tests, at once)."""
+        offsets = self._find(duplicates)
+        answers = [
+            Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
+            for one, offset in zip(duplicates, offsets, strict=True)
+        ]
+        self._answered += len(duplicates)
+        self._report(Located(session, tuple(answers)))
+
+    def _find(self, duplicates: list[Duplicate]) -> list[int]:
+        try:
+            if self._index is None:
+                self._index = self._open_index()
+            found = [self._index.find(one.producer, one.first_sequence) for one in duplicates]
+        except (TuttiError, OSError) as error:
+            # That they committed is certain; where is what the index could not tell.
+            self._log.error("offsets of duplicates could not be looked up", error=str(error), count=len(duplicates))
+            return [OFFSET_UNKNOWN] * len(duplicates)
+        return [OFFSET_UNKNOWN if offset is None else offset for offset in found]

@@ -1,0 +1,150 @@
+"""The client port: a ZeroMQ ROUTER, drained in bounded batches, that never blocks the socket thread.
+
+ZeroMQ bounds what it queues by messages for each connection, and does not count the parts of a message that has not ended. A client
+that sends parts without end could so fill the memory; the gateway watches its own size and calls `reopen`, which closes every
+connection and drops what they queued. Clients connect again by themselves and send again what was not answered.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import zmq
+
+from gateway.core import limits
+from gateway.data.frame import Buffer
+from gateway.errors import TuttiError
+
+PARTS_MAX = 1 + limits.FRAMES_A_MESSAGE_MAX
+
+
+class PortInUse(TuttiError):
+    """Somebody else listens where the gateway wants to."""
+
+
+class Sent(enum.Enum):
+    """What became of an answer: it left, it was dropped because the client's queue is full, or the client is gone."""
+
+    LEFT = 1
+    FULL = 2
+    GONE = 3
+
+
+class Message(NamedTuple):
+    """One message of a client. `parts` is empty if it had too many parts, or too large ones in sum."""
+
+    routing: bytes
+    parts: list[Buffer]
+    size: int
+
+
+class ClientPort:
+    """The ROUTER that clients connect to. Owned by one thread."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind.
+
+        Raises:
+            PortInUse: the address is taken.
+            TuttiError: it cannot be bound for another reason.
+        """
+        self._host, self._number = host, port
+        self._endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._context = zmq.Context(io_threads=1)
+        try:
+            self._socket = self._open()
+        except TuttiError:
+            self._context.term()
+            raise
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """The socket, for the poller; another one after `reopen`."""
+        return self._socket
+
+    def _open(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
+        try:
+            socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
+            socket.set(zmq.RCVHWM, limits.RECEIVE_HIGH_WATER_MARK)
+            socket.set(zmq.SNDHWM, limits.SEND_HIGH_WATER_MARK)
+            socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+            socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to somebody who is gone is told
+            socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+            socket.set(zmq.HEARTBEAT_IVL, limits.CONNECTION_BEAT_MS)
+            socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.CONNECTION_BEAT_MS)
+            socket.set(zmq.IPV6, int(":" in self._host))
+            socket.bind(self._endpoint)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            if error.errno == zmq.EADDRINUSE:
+                raise PortInUse(in_use_text(self._host, self._number, "clients")) from error
+            raise TuttiError(
+                f"the client port {self._endpoint} cannot be opened: {error.strerror}; set `listen` to an address of this host"
+            ) from error
+        return socket
+
+    def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
+        """Messages that are there, without waiting: up to `messages_max`, and none more once they have `bytes_max` bytes."""
+        messages: list[Message] = []
+        size = 0
+        receive = self._socket.recv
+        while len(messages) < messages_max and size < bytes_max:
+            try:
+                routing = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._rest(routing)
+            messages.append(message)
+            size += message.size
+        return messages
+
+    def _rest(self, routing: bytes) -> Message:
+        """The parts behind the sender's; they arrived together, so this does not wait."""
+        receive = self._socket.recv
+        part = receive(copy=False)
+        size = len(part)
+        parts: list[Buffer] = [part.buffer]
+        kept = True
+        while part.more:
+            part = receive(copy=False)
+            size += len(part)
+            if kept and (len(parts) == PARTS_MAX or size > limits.MESSAGE_BYTES_MAX):
+                kept = False
+                parts.clear()
+            if kept:
+                parts.append(part.buffer)
+        return Message(routing, parts, size)
+
+    def send(self, routing: bytes, data: bytes) -> Sent:
+        """Send one answer, or drop it; never waits."""
+        send = self._socket.send
+        try:
+            send(routing, zmq.SNDMORE | zmq.NOBLOCK)
+            send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            return Sent.FULL
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return Sent.GONE
+        return Sent.LEFT
+
+    def reopen(self) -> None:
+        """Close every connection, drop what is queued for them and by them, and listen again."""
+        self._socket.close(0)
+        # The old socket lets go of its address in ZeroMQ's own time.
+        self._context.term()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._open()
+
+    def close(self) -> None:
+        """Stop listening; answers that were sent have a moment to leave. Harmless when it is closed already."""
+        self._socket.close()
+        self._context.term()
+
+
+def in_use_text(host: str, port: int, whose: str) -> str:
+    """What is said when a port is taken."""
+    return f"port {port} on {host} ({whose}) is in use: stop what listens there, or give the gateway another port"

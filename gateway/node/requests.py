@@ -1,0 +1,127 @@
+"""Control messages of clients: what can be answered at once is, the rest becomes an event for the stack."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, TopicAsked
+from gateway.data.names import check_name, check_producer
+from gateway.data.wire import (
+    Answer,
+    Denied,
+    Done,
+    EpochFenced,
+    EpochOpened,
+    Fence,
+    Forget,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    SaveOffset,
+    Status,
+    StatusAnswer,
+    Welcome,
+)
+from gateway.errors import UsageError
+
+INSTANCE_BYTES = 16
+EPOCH_MAX = 2**32 - 2
+OFFSET_MAX = 2**63 - 1
+
+Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers
+
+
+class Books(Protocol):
+    """What the gateway knows and may tell."""
+
+    def welcome(self) -> Welcome:
+        """The answer to Hello."""
+
+    def status(self) -> bytes:
+        """Status as JSON."""
+
+    def producers(self) -> bytes:
+        """The received-table as JSON."""
+
+    def epoch_of(self, name: str) -> int:
+        """The current epoch of a producer, 0 if it is not known."""
+
+
+class Fences:
+    """Fences that wait for their epoch: an operator's fence is an epoch begun for an instance that nobody is."""
+
+    def __init__(self, entropy: bytes) -> None:
+        """`entropy`: 16 random bytes; no client has them for an instance."""
+        self._instance = entropy
+        self._waiting: dict[tuple[int, int], tuple[str, int]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any fence waits."""
+        return bool(self._waiting)
+
+    def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
+        """The event that fences a producer whose current epoch is `epoch`."""
+        self._waiting[session, request] = name, 1
+        return EpochAsked(session, request, name, self._instance, epoch + 1)
+
+    def forget(self, session: int) -> None:
+        """The session is gone."""
+        for key in [key for key in self._waiting if key[0] == session]:
+            del self._waiting[key]
+
+    def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
+        """An answer of the stack as the operator is told, or the next try."""
+        if not isinstance(answer, EpochOpened | EpochFenced | Denied):
+            return answer
+        waited = self._waiting.pop((session, answer.request), None)
+        if waited is None or isinstance(answer, Denied):
+            return answer
+        if isinstance(answer, EpochOpened):
+            return Done(answer.request)
+        name, tries = waited
+        if tries >= limits.FENCE_TRIES_MAX:
+            return Denied(answer.request, "busy", f"epochs of {name!r} begin faster than it can be fenced; try again", retry=True)
+        self._waiting[session, answer.request] = name, tries + 1
+        return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
+
+
+def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | msgspec.Struct:
+    """What a request becomes: an event for the stack, or its answer.
+
+    Raises:
+        UsageError: a name or a number in it is wrong; the message says which.
+    """
+    match asked:
+        case OpenProducer(request, name, instance, epoch):
+            check_producer(name)
+            if len(instance) != INSTANCE_BYTES:
+                raise UsageError(f"an instance has {INSTANCE_BYTES} bytes, not {len(instance)}")
+            _check_range("epoch", epoch, 1, EPOCH_MAX)
+            return EpochAsked(session, request, name, instance, epoch)
+        case OpenTopic(request, name):
+            return TopicAsked(session, request, check_name("topic", name))
+        case SaveOffset(request, reader, offset):
+            _check_range("offset", offset, 0, OFFSET_MAX)
+            return OffsetsAsked(session, request, check_name("reader", reader), offset)
+        case Forget(request, names):
+            if not 1 <= len(names) <= limits.PRODUCERS_MAX:
+                raise UsageError(f"{len(names)} producers cannot be forgotten at once: name 1 to {limits.PRODUCERS_MAX}")
+            return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
+        case Fence(request, name):
+            epoch = books.epoch_of(check_producer(name))
+            if not epoch:
+                return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows them")
+            return fences.begin(session, request, name, epoch)
+        case Status(request):
+            return StatusAnswer(request, books.status())
+        case Producers(request):
+            return StatusAnswer(request, books.producers())
+
+
+def _check_range(what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{what} {value} is not within {low} and {high}")

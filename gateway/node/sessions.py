@@ -1,0 +1,95 @@
+"""Clients that said Hello: by the address that ZeroMQ routes by, by number (the stack's word for them) and by their own token.
+
+A client that connects again is routed by another address; it says Hello with the same token and keeps its number, so that answers
+to what it sent before reach it. ZeroMQ does not tell when a client goes away: a send to it fails, or it is forgotten after a long
+silence; either way it then has to say Hello again, which costs it nothing but the round trip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core import limits
+
+
+@dataclass(slots=True)
+class Session:
+    """One client. `requests` counts what it asked and was not yet answered; `heard_us` is when it last said something (mono)."""
+
+    number: int
+    routing: bytes
+    token: bytes
+    client: str
+    heard_us: int
+    requests: int = 0
+
+
+class Sessions:
+    """The table of clients, bounded by `most`."""
+
+    def __init__(self, most: int) -> None:
+        """An empty table."""
+        self._most = most
+        self._by_routing: dict[bytes, Session] = {}
+        self._by_number: dict[int, Session] = {}
+        self._by_token: dict[bytes, Session] = {}
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def heard(self, routing: bytes, now_us: int) -> Session | None:
+        """The client that something came from; None if it has not said Hello."""
+        session = self._by_routing.get(routing)
+        if session is not None:
+            session.heard_us = now_us
+        return session
+
+    def get(self, number: int) -> Session | None:
+        """The client of that number, None if it is gone."""
+        return self._by_number.get(number)
+
+    def hello(self, routing: bytes, token: bytes, client: str, now_us: int) -> tuple[Session | None, list[Session]]:
+        """Take a client in.
+
+        Returns its session (None: all places are taken by clients that are at work) and those that had to go for it.
+        """
+        gone: list[Session] = []
+        other = self._by_routing.get(routing)
+        if other is not None and other.token != token:
+            self.remove(other)
+            gone.append(other)
+        session = self._by_token.get(token)
+        if session is not None:
+            del self._by_routing[session.routing]
+            session.routing, session.client, session.heard_us = routing, client, now_us
+            self._by_routing[routing] = session
+            return session, gone
+        if len(self._by_number) >= self._most:
+            gone.extend(self.idle(now_us - limits.SESSION_EVICT_US))
+            for old in gone:
+                self.remove(old)
+            if len(self._by_number) >= self._most:
+                return None, gone
+        self._last_number += 1
+        session = Session(self._last_number, routing, token, client, now_us)
+        self._by_routing[routing] = self._by_number[session.number] = self._by_token[token] = session
+        return session, gone
+
+    def idle(self, since_us: int) -> list[Session]:
+        """Clients that said nothing since then and wait for nothing."""
+        return [session for session in self._by_number.values() if session.heard_us < since_us]
+
+    def remove(self, session: Session) -> None:
+        """Forget a client; harmless when it is forgotten already."""
+        if self._by_number.pop(session.number, None) is not None:
+            del self._by_routing[session.routing]
+            del self._by_token[session.token]
+
+    def clear(self) -> list[Session]:
+        """Forget all clients; returns them."""
+        gone = list(self._by_number.values())
+        self._by_routing.clear()
+        self._by_number.clear()
+        self._by_token.clear()
+        return gone

@@ -1,0 +1,182 @@
+"""Stand-ins for the node's edges, and batches to submit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import structlog
+
+from gateway.core.actions import Action, Deliver, Persist
+from gateway.core.events import Event, Now, Scalars
+from gateway.data.frame import Frame, Kind
+from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, raw_length_of, timestamp_range
+from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
+from gateway.errors import DiskFull
+from gateway.log.options import Space
+from gateway.node.port import Message, Sent
+
+LOG = structlog.get_logger()
+START_US = 1_700_000_000_000_000
+
+
+def record_batch(values: Sequence[bytes | None], first_us: int = START_US) -> pa.RecordBatch:
+    """Records with these values, a microsecond apart."""
+    count = len(values)
+    columns: list[pa.Array[Any]] = [
+        pa.nulls(count, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array(range(first_us, first_us + count), TIMESTAMP),
+        pa.nulls(count, HEADERS),
+    ]
+    return pa.record_batch(columns, schema=BATCH_SCHEMA)
+
+
+def batch_frame(
+    values: Sequence[bytes | None] = (b"x",),
+    *,
+    producer: int = 1,
+    epoch: int = 1,
+    sequence: int = 1,
+    topic: int = 1,
+    progress: bytes = b"",
+    compression: Literal["lz4", "zstd"] | None = None,
+) -> Frame:
+    """An unplaced BATCH frame as a client makes it."""
+    batch = record_batch(values)
+    low, high = timestamp_range(batch.column(2))
+    return Frame(
+        Kind.BATCH,
+        bytes(encode_batch(batch, compression)),
+        progress=progress,
+        flags=compression_flags(compression),
+        producer=producer,
+        epoch=epoch,
+        first_sequence=sequence,
+        count=len(values),
+        topic=topic,
+        min_timestamp=low,
+        max_timestamp=high,
+        raw_length=raw_length_of(batch),
+    )
+
+
+class Clients:
+    """Takes answers; `gone` and `full` are routings that cannot be reached."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, bytes]] = []
+        self.gone: set[bytes] = set()
+        self.full: set[bytes] = set()
+
+    def send(self, routing: bytes, data: bytes) -> Sent:
+        if routing in self.gone:
+            return Sent.GONE
+        if routing in self.full:
+            return Sent.FULL
+        self.sent.append((routing, data))
+        return Sent.LEFT
+
+    def told(self, routing: bytes) -> list[FromGateway | tuple[int, int, int, int, int]]:
+        """What a client was told so far, decoded: control messages, and receipts as rows; empties the list."""
+        told: list[FromGateway | tuple[int, int, int, int, int]] = []
+        for to, data in self.sent:
+            if to == routing and data[:1] == b"R":
+                told.extend(decode_receipts(data))
+            elif to == routing:
+                told.append(decode_from_gateway(data))
+        self.sent = [(to, data) for to, data in self.sent if to != routing]
+        return told
+
+
+class Lookups:
+    """Keeps what is to be looked up."""
+
+    def __init__(self) -> None:
+        self.queued: list[tuple[int, list[Duplicate]]] = []
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(duplicates) for _, duplicates in self.queued)
+
+    def put(self, session: int, duplicates: list[Duplicate]) -> None:
+        self.queued.append((session, duplicates))
+
+
+class DiskQueue:
+    """Keeps what the driver queues."""
+
+    def __init__(self) -> None:
+        self.queued: list[Persist | Deliver] = []
+
+    def persist(self, action: Persist) -> None:
+        self.queued.append(action)
+
+    def deliver(self, action: Deliver) -> None:
+        self.queued.append(action)
+
+
+class HandClock:
+    """Moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.mono_us = 1_000_000
+
+    def now(self) -> Now:
+        return Now(self.mono_us, START_US + self.mono_us)
+
+
+class Script:
+    """A stack that answers events by a function and remembers them."""
+
+    def __init__(self, answer: Callable[[Event], Sequence[Action]]) -> None:
+        self.answer = answer
+        self.events: list[Event] = []
+
+    def step(self, event: Event, now: Now) -> Sequence[Action]:
+        self.events.append(event)
+        return self.answer(event)
+
+
+class Writer:
+    """A log that only notes what is done to it; fails or is full on demand."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.full = False
+        self.broken = ""
+        self.room = Space(1 << 40, False, "")
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        if self.full:
+            raise DiskFull("no room for a segment")
+        self.done.append("append " + " ".join(str(frame.first_sequence) for frame in frames))
+
+    def sync(self) -> None:
+        if self.broken:
+            raise OSError(5, self.broken)
+        self.done.append("sync")
+
+    def write_scalars(self, scalars: Scalars) -> None:
+        self.done.append(f"scalars {scalars.promised}")
+
+    def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
+        self.done.append("decided " + " ".join(str(frame.first_sequence) for frame in frames))
+
+    def idle(self) -> bool:
+        return False
+
+    def space(self) -> Space:
+        return self.room
+
+
+def message(routing: bytes, parts: Sequence[bytes | bytearray | memoryview]) -> Message:
+    """A message as the port hands it over."""
+    return Message(routing, list(parts), sum(map(len, parts)))
+
+
+def token() -> bytes:
+    """A client's session."""
+    return os.urandom(16)

@@ -1,0 +1,153 @@
+"""Proves the disk thread's order: one write and one sync for all that waits, scalars and frames in the order of their Persists, a
+report only after the sync; a full disk is waited for, a failed one ends writing for good.
+"""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import Deliver, Persist
+from gateway.core.events import Event, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.log.options import Space
+from gateway.node.disk import Disk
+from tests.unit.node.fakes import LOG, Writer, batch_frame
+
+
+class Bench:
+    """A disk whose reports are noted among what it did."""
+
+    def __init__(self) -> None:
+        self.writer = Writer()
+        self.reports: list[Event] = []
+        self.notified = 0
+        self.disk = Disk(self.writer, self.report, self.notify, LOG)
+
+    def report(self, event: Event) -> None:
+        self.reports.append(event)
+        if isinstance(event, Persisted):
+            self.writer.done.append(f"persisted {event.token}")
+
+    def notify(self) -> None:
+        self.notified += 1
+
+
+def persist(token: int, *sequences: int, promised: int | None = None) -> Persist:
+    scalars = None if promised is None else Scalars(promised=promised)
+    return Persist(token, tuple(batch_frame(sequence=sequence) for sequence in sequences), scalars)
+
+
+def test_one_write_and_one_sync_serve_all_that_waits() -> None:
+    bench = Bench()
+    for token in (1, 2, 3):
+        bench.disk.persist(persist(token, 10 * token, 10 * token + 1))
+    assert bench.disk.run_once() is True
+    assert bench.writer.done == ["append 10 11 20 21 30 31", "sync", "persisted 3"]
+    assert bench.disk.run_once() is False
+    assert bench.disk.meters.syncs == 1
+
+
+def test_scalars_and_frames_keep_the_order_of_their_persists() -> None:
+    bench = Bench()
+    bench.disk.persist(persist(1, promised=7))
+    bench.disk.persist(persist(2, 1, promised=8))
+    bench.disk.persist(persist(3, 2))
+    bench.disk.persist(persist(4, promised=9))
+    while bench.disk.run_once():
+        pass
+    done = ["scalars 8", "append 1 2", "sync", "persisted 3", "scalars 9", "persisted 4"]
+    assert bench.writer.done == done
+
+
+def test_a_round_stays_within_one_syncs_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SYNC_BYTES_MAX", 1000)
+    bench = Bench()
+    for token in (1, 2, 3):
+        bench.disk.persist(persist(token, token))
+    bench.disk.run_once()
+    assert bench.writer.done == ["append 1 2", "sync", "persisted 2"]
+    bench.disk.run_once()
+    assert bench.writer.done[3:] == ["append 3", "sync", "persisted 3"]
+
+
+def test_the_index_comes_after_the_sync_and_readers_are_told_once() -> None:
+    bench = Bench()
+    bench.disk.deliver(Deliver((batch_frame(sequence=1),), (0,), frozenset(), 1))
+    bench.disk.deliver(Deliver((batch_frame(sequence=2),), (1,), frozenset(), 2))
+    bench.disk.persist(persist(1, 3))
+    bench.disk.run_once()
+    assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1", "decided 2"]
+    assert bench.notified == 1
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.writer.full = True
+    bench.disk.persist(persist(1, 1))
+    assert bench.disk.run_once() is False
+    assert bench.disk.run_once() is False
+    assert bench.reports == [SpaceChanged(True, "no room for a segment")]
+    bench.writer.full = False
+    assert bench.disk.run_once() is True
+    assert bench.reports == [SpaceChanged(True, "no room for a segment"), SpaceChanged(False, ""), Persisted(1)]
+
+
+def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    bench = Bench()
+    bench.disk.run_once()
+    bench.writer.room = Space(5, True, "5 bytes are free")
+    bench.disk.run_once()
+    bench.disk.run_once()
+    bench.writer.room = Space(1 << 40, False, "")
+    bench.disk.run_once()
+    assert bench.reports == [SpaceChanged(True, "5 bytes are free"), SpaceChanged(False, "")]
+
+
+def test_a_failed_sync_ends_writing_for_good() -> None:
+    bench = Bench()
+    bench.writer.broken = "input/output error"
+    bench.disk.persist(persist(1, 1))
+    bench.disk.run_once()
+    assert len(bench.reports) == 1
+    assert isinstance(bench.reports[0], WriteFailed)
+    bench.writer.broken = ""
+    bench.disk.persist(persist(2, 2))
+    bench.disk.run_once()
+    assert len(bench.reports) == 1
+    assert bench.writer.done == ["append 1"]
+
+
+def test_a_defect_in_the_thread_is_a_failure_too() -> None:
+    bench = Bench()
+    bench.writer.sync = lambda: 1 / 0  # type: ignore[assignment]  # the point is that it raises what nobody foresaw
+    bench.disk.persist(persist(1, 1))
+    bench.disk.run_once()
+    assert isinstance(bench.reports[0], WriteFailed)
+    assert "ZeroDivisionError" in bench.reports[0].reason
+
+
+@pytest.mark.parametrize("trouble", ["none", "full", "failed"])
+def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
+    bench = Bench()
+    bench.writer.full = trouble == "full"
+    bench.writer.broken = "gone" if trouble == "failed" else ""
+    bench.disk.start()
+    for token in range(1, 20):
+        bench.disk.persist(persist(token, token))
+    if trouble != "none":
+        wait_for(lambda: bool(bench.reports))
+    bench.disk.stop()
+    if trouble == "none":
+        assert bench.reports[-1] == Persisted(19)
+    else:
+        assert not any(isinstance(report, Persisted) for report in bench.reports)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -1,0 +1,405 @@
+"""Proves the driver's order with a scripted stack: what clients say becomes events in their order, the frontier moves before
+receipts leave, decided runs go to the index last, and every bound is a clear answer or a pause.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, SetTimer, Stopped, ViewInstalled
+from gateway.core.events import (
+    EpochAsked,
+    Event,
+    LeaveAsked,
+    Persisted,
+    SessionClosed,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+    WriteFailed,
+)
+from gateway.data.frame import Frame
+from gateway.data.wire import (
+    PROTOCOL,
+    Bye,
+    Committed,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    Fence,
+    Hello,
+    OpenProducer,
+    OpenTopic,
+    RefusedAnswer,
+    SaveOffset,
+    Status,
+    StatusAnswer,
+    TopicOpened,
+    Welcome,
+    encode_control,
+    encode_submit,
+)
+from gateway.errors import InvariantViolated
+from gateway.node.driver import Driver
+from gateway.node.lookup import Located
+from gateway.node.meters import Meters
+from gateway.node.port import Message
+from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, Lookups, Script, batch_frame, message, token
+
+A, B = b"routing-a", b"routing-b"
+WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
+
+
+class Shelf:
+    """Answers questions with fixed words."""
+
+    def __init__(self, _driver: Driver) -> None:
+        self.epochs = {"old": 4}
+
+    def welcome(self) -> Welcome:
+        return WELCOME
+
+    def status(self) -> bytes:
+        return b'{"state":"primary"}'
+
+    def producers(self) -> bytes:
+        return b"{}"
+
+    def epoch_of(self, name: str) -> int:
+        return self.epochs.get(name, 0)
+
+
+class Bench:
+    """A driver with a scripted stack; `trail` is what left it, in order."""
+
+    def __init__(self, sessions_max: int = 10, undecided_bytes_max: int = 1 << 20) -> None:
+        self.answers: dict[type, Sequence[Action]] = {}
+        self.stack = Script(lambda event: self.answers.get(type(event), ()))
+        self.clock, self.clients, self.lookups, self.disk = HandClock(), Clients(), Lookups(), DiskQueue()
+        self.frontiers: list[tuple[int, int, int]] = []  # position, offset, messages sent before
+        self.driver = Driver(
+            self.stack,
+            clock=self.clock,
+            disk=self.disk,
+            clients=self.clients,
+            lookups=self.lookups,
+            frontier=self.frontier,
+            books=Shelf,
+            meters=Meters(),
+            log=LOG,
+            sessions_max=sessions_max,
+            undecided_bytes_max=undecided_bytes_max,
+            entropy=b"e" * 16,
+        )
+
+    def frontier(self, position: int, offset: int) -> None:
+        self.frontiers.append((position, offset, len(self.clients.sent)))
+
+    def say(self, *messages: Message) -> list[Event]:
+        """One turn; returns the events that it led to."""
+        before = len(self.stack.events)
+        self.driver.turn(messages, ())
+        return self.stack.events[before:]
+
+    def happen(self, *events: Event | Located) -> list[Event]:
+        before = len(self.stack.events)
+        self.driver.turn((), events)
+        return self.stack.events[before:]
+
+    def hello(self, routing: bytes = A) -> None:
+        self.say(control(routing, Hello(PROTOCOL, "test", token())))
+        assert self.clients.told(routing) == [WELCOME]
+
+
+def takes(bench: Bench) -> bool:
+    return bench.driver.takes_messages
+
+
+def control(routing: bytes, asked: object) -> Message:
+    return message(routing, [encode_control(asked)])  # type: ignore[arg-type]  # every request is a Struct
+
+
+def submit(routing: bytes, *frames: Frame) -> Message:
+    return message(routing, [bytes(part) for part in encode_submit(frames)])
+
+
+def placed(frame: Frame, position: int) -> Frame:
+    frame.stamp(1 << 16 | 1, position, 0)
+    return frame
+
+
+def test_a_stranger_is_told_to_say_hello() -> None:
+    bench = Bench()
+    assert bench.say(submit(A, batch_frame()), control(A, Status(7))) == []
+    first, second = bench.clients.told(A)
+    assert isinstance(first, Denied)
+    assert isinstance(second, Denied)
+    assert (first.request, first.code) == (0, "hello")
+    assert (second.request, second.code) == (7, "hello")
+
+
+def test_another_protocol_is_refused_with_both_numbers() -> None:
+    bench = Bench()
+    bench.say(control(A, Hello(PROTOCOL + 1, "test", token())))
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert denied.code == "protocol"
+    assert str(PROTOCOL + 1) in denied.reason
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [b"X"],
+        [b"C"],
+        [b"C", b"second part"],
+        [b"S"],
+        [b"S" + bytes(200)],
+        [b"R" + bytes(7)],
+        [b"C\x93\x01\x02\x03"],
+        [],
+    ],
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_no_message_is_answered_and_harms_nobody(parts: list[bytes], known: bool) -> None:
+    bench = Bench()
+    bench.hello(B)
+    if known:
+        bench.hello(A)
+    events = bench.say(message(A, parts), submit(B, batch_frame()))
+    assert [type(event) for event in events] == [Submitted]
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert denied.code in ("malformed", "hello")
+
+
+def test_one_event_a_client_and_turn_and_order_within_a_client_is_kept() -> None:
+    bench = Bench()
+    bench.hello(A)
+    bench.hello(B)
+    first, second, third, other = (batch_frame(sequence=sequence) for sequence in (1, 2, 3, 50))
+    events = bench.say(submit(A, first), submit(B, other), submit(A, second), control(A, OpenTopic(1, "t")), submit(A, third))
+    assert events == [Submitted(1, (first, second)), TopicAsked(1, 1, "t"), Submitted(2, (other,)), Submitted(1, (third,))]
+
+
+def test_a_wrong_batch_is_refused_and_the_right_ones_go_on() -> None:
+    bench = Bench()
+    bench.hello()
+    wrong = batch_frame(sequence=2)
+    wrong.body_crc ^= 1
+    events = bench.say(submit(A, batch_frame(sequence=1), wrong, batch_frame(sequence=3)))
+    assert [frame.first_sequence for event in events if isinstance(event, Submitted) for frame in event.frames] == [1, 3]
+    (refused,) = bench.clients.told(A)
+    assert isinstance(refused, RefusedAnswer)
+    assert (refused.first_sequence, refused.code) == (2, "malformed")
+    assert bench.driver.meters.refused == {"malformed": 1}
+
+
+def test_the_frontier_moves_before_receipts_and_the_index_comes_last() -> None:
+    bench = Bench()
+    bench.hello()
+    frame = placed(batch_frame((b"a", b"b")), 3)
+    run = Deliver((frame,), (10,), frozenset(), 12)
+    bench.answers = {
+        Submitted: [Persist(1, (frame,))],
+        Persisted: [Reply(1, (Committed(1, 1, 1, 2, 10),)), run],
+    }
+    bench.say(submit(A, batch_frame()))
+    assert bench.disk.queued == [Persist(1, (frame,))]
+    assert bench.clients.sent == []
+    assert bench.driver.undecided_frames == 1
+    bench.happen(Persisted(1))
+    assert bench.frontiers == [(3, 12, 0)]
+    assert bench.clients.told(A) == [(1, 1, 10, 1, 2)]
+    assert bench.disk.queued[1:] == [run]
+    assert (bench.driver.undecided_frames, bench.driver.undecided_bytes) == (0, 0)
+    assert bench.driver.meters.commit_us.count == 1
+    assert bench.driver.meters.records_committed == 2
+
+
+def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
+    bench = Bench()
+    bench.answers = {Persisted: [Deliver((placed(batch_frame(), 5),), (0,), frozenset(), 1)]}
+    bench.happen(Persisted(1))
+    with pytest.raises(InvariantViolated, match="frontier would move back"):
+        bench.happen(Persisted(2))
+
+
+def test_receipts_of_a_turn_are_one_message_in_the_stacks_order_with_other_answers() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.answers = {
+        Persisted: [
+            Reply(1, (Committed(1, 1, 1, 1, 0), Committed(1, 1, 2, 1, 1), Expected(1, 1, 9))),
+            Reply(1, (Committed(2, 1, 1, 1, 2),)),
+        ]
+    }
+    bench.happen(Persisted(1), Persisted(2))
+    assert [data[:1] for _, data in bench.clients.sent] == [b"R", b"C", b"R", b"C", b"R"]
+    told = bench.clients.told(A)
+    assert told[:3] == [(1, 1, 0, 1, 1), (1, 2, 1, 1, 1), Expected(1, 1, 9)]
+
+
+def test_duplicates_are_looked_up_and_answered_later() -> None:
+    bench = Bench()
+    bench.hello()
+    duplicate = Duplicate(1, 1, 5, 2)
+    bench.answers = {Submitted: [Reply(1, (duplicate,))]}
+    bench.say(submit(A, batch_frame()))
+    assert bench.lookups.queued == [(1, [duplicate])]
+    assert bench.clients.sent == []
+    bench.happen(Located(1, (Committed(1, 1, 5, 2, 77),)))
+    assert bench.clients.told(A) == [(1, 5, 77, 1, 2)]
+
+
+def test_the_port_is_not_drained_above_the_bounds() -> None:
+    bench = Bench(undecided_bytes_max=1000)
+    bench.hello()
+    frame = placed(batch_frame([b"x" * 2000]), 1)
+    bench.answers = {Submitted: [Persist(1, (frame,))], Persisted: [Deliver((frame,), (0,), frozenset(), 1)]}
+    assert takes(bench)
+    bench.say(submit(A, batch_frame()))
+    assert not takes(bench)
+    bench.happen(Persisted(1))
+    assert takes(bench)
+    bench.lookups.queued.append((1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX))
+    assert not takes(bench)
+
+
+def test_requests_are_bounded_for_each_client_and_freed_by_answers() -> None:
+    bench = Bench()
+    bench.hello()
+    most = limits.REQUESTS_A_SESSION_MAX
+    bench.say(*(control(A, OpenTopic(number, "t")) for number in range(most)))
+    assert bench.clients.told(A) == []
+    assert bench.say(control(A, OpenTopic(most, "t"))) == []
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert (denied.code, denied.retry) == ("limit", True)
+    bench.answers = {Persisted: [Reply(1, (TopicOpened(0, 1),))]}
+    bench.happen(Persisted(1))
+    assert len(bench.say(control(A, OpenTopic(most, "t")))) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        OpenTopic(3, "no/slash"),
+        OpenProducer(3, "", b"i" * 16, 1),
+        OpenProducer(3, "p", b"short", 1),
+        OpenProducer(3, "p", b"i" * 16, 0),
+        SaveOffset(3, "reader", -1),
+        SaveOffset(3, "two words", 1),
+    ],
+)
+def test_wrong_requests_are_denied_by_name(asked: object) -> None:
+    bench = Bench()
+    bench.hello()
+    assert bench.say(control(A, asked)) == []
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert (denied.request, denied.code) == (3, "name")
+
+
+def test_status_is_answered_at_once() -> None:
+    bench = Bench()
+    bench.hello()
+    assert bench.say(control(A, Status(5))) == []
+    assert bench.clients.told(A) == [StatusAnswer(5, b'{"state":"primary"}')]
+
+
+def test_a_fence_is_the_next_epoch_for_nobody_and_tries_again() -> None:
+    bench = Bench()
+    bench.hello()
+    (asked,) = bench.say(control(A, Fence(9, "old")))
+    assert asked == EpochAsked(1, 9, "old", b"e" * 16, 5)
+    bench.answers = {Persisted: [Reply(1, (EpochFenced(9, 7),))], TimeAdvanced: [Reply(1, (EpochOpened(9, 1, 8, 0, b""),))]}
+    assert bench.happen(Persisted(1))[1:] == [EpochAsked(1, 9, "old", b"e" * 16, 8)]
+    assert bench.clients.told(A) == []
+    bench.happen(TimeAdvanced())
+    assert bench.clients.told(A) == [Done(9)]
+    bench.say(control(A, Fence(10, "nobody")))
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert denied.code == "unknown"
+
+
+def test_a_client_that_is_gone_is_told_to_the_stack_once() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.clients.gone.add(A)
+    bench.answers = {Persisted: [Reply(1, (Committed(1, 1, 1, 1, 0), Expected(1, 1, 2)))]}
+    assert bench.happen(Persisted(1))[1:] == [SessionClosed(1)]
+    assert bench.happen(Persisted(2))[1:] == []
+
+
+def test_a_client_that_does_not_read_loses_answers_and_nothing_else() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.clients.full.add(A)
+    bench.answers = {Persisted: [Reply(1, (Committed(1, 1, 1, 1, 0),))]}
+    assert bench.happen(Persisted(1))[1:] == []
+    assert bench.driver.meters.sends_dropped == 1
+
+
+def test_goodbyes_long_silences_and_dropped_connections_close_sessions() -> None:
+    bench = Bench()
+    bench.hello(A)
+    assert bench.say(control(A, Bye())) == [SessionClosed(1)]
+    bench.hello(A)
+    bench.clock.mono_us += limits.SESSION_IDLE_US + 1
+    bench.hello(B)
+    before = len(bench.stack.events)
+    bench.driver.sweep()
+    assert bench.stack.events[before:] == [SessionClosed(2)]
+    bench.driver.drop_clients()
+    assert bench.stack.events[-1] == SessionClosed(3)
+
+
+def test_places_are_bounded() -> None:
+    bench = Bench(sessions_max=1)
+    bench.hello(A)
+    bench.say(control(B, Hello(PROTOCOL, "second", token())))
+    (denied,) = bench.clients.told(B)
+    assert isinstance(denied, Denied)
+    assert (denied.code, denied.retry) == ("limit", True)
+
+
+def test_timers_come_when_they_are_due() -> None:
+    bench = Bench()
+    bench.answers = {Persisted: [SetTimer(bench.clock.mono_us + 2000)]}
+    bench.happen(Persisted(1))
+    bench.answers = {}
+    assert bench.driver.wait_us() == 2000
+    assert bench.happen() == []
+    bench.clock.mono_us += 2000
+    assert bench.driver.wait_us() == 0
+    assert bench.happen() == [TimeAdvanced()]
+    assert bench.driver.wait_us() == limits.POLL_US_MAX
+
+
+def test_state_follows_view_halt_and_failure() -> None:
+    bench = Bench()
+    assert bench.driver.state == "joining"
+    bench.answers = {Persisted: [ViewInstalled(1 << 16 | 1, (1,), 1, True)], WriteFailed: []}
+    bench.happen(Persisted(1))
+    assert bench.driver.state == "primary"
+    bench.happen(WriteFailed("the disk is gone"))
+    assert bench.driver.state == "halted"
+    assert bench.driver.halted == "the disk is gone"
+
+
+def test_leaving_is_asked_once() -> None:
+    bench = Bench()
+    bench.answers = {LeaveAsked: [Stopped()], Persisted: [Halt("enough")]}
+    bench.driver.leave()
+    bench.driver.leave()
+    assert bench.stack.events == [LeaveAsked()]
+    assert bench.driver.stopped
+    bench.happen(Persisted(1))
+    assert bench.driver.state == "halted"

@@ -1,0 +1,96 @@
+"""Proves that nothing wrong passes the gate, that what is right does, and that a refusal says what was wrong."""
+
+from typing import Literal
+
+import pytest
+
+from gateway.core import limits
+from gateway.data.frame import Frame, payload_crc
+from gateway.errors import FormatError, TooLarge
+from gateway.node.ingest import check_frame, check_frames
+from tests.unit.node.fakes import batch_frame
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
+    frames = [batch_frame((b"a", None, b"c"), progress=b"here", compression=compression), batch_frame((b"",))]
+    good, refused = check_frames(frames)
+    assert good == frames
+    assert refused == []
+
+
+def broken(frame: Frame, **fields: object) -> Frame:
+    for name, value in fields.items():
+        setattr(frame, name, value)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"body_crc": 1}, "arrived damaged"),
+        ({"progress": b"other"}, "arrived damaged"),
+        ({"count": 0}, "no batch"),
+        ({"count": 3}, "header says 3"),
+        ({"first_sequence": 0}, "sequences start at 1"),
+        ({"first_sequence": 2**63 - 1}, "no batch"),
+        ({"min_timestamp": 0}, "header says 0"),
+        ({"flags": 1}, "compressed by None"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(fields: dict[str, object], what: str) -> None:
+    with pytest.raises(FormatError, match=what):
+        check_frame(broken(batch_frame((b"a", b"b")), **fields))
+
+
+def test_every_flipped_byte_is_found() -> None:
+    frame = batch_frame((b"hello", b"world"))
+    body = bytes(frame.body)
+    for at in range(0, len(body), 7):
+        damaged = bytearray(body)
+        damaged[at] ^= 0x10
+        with pytest.raises(FormatError, match="arrived damaged"):
+            check_frame(broken(batch_frame((b"hello", b"world")), body=bytes(damaged)))
+
+
+def test_damage_with_a_fitting_crc_never_crashes() -> None:
+    frame = batch_frame((b"hello", b"world"), compression="lz4")
+    body = bytes(frame.body)
+    refused = 0
+    for at in range(len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 0xFF
+        changed = broken(batch_frame((b"hello", b"world"), compression="lz4"), body=bytes(damaged))
+        changed.body_crc = payload_crc(b"", changed.body)
+        try:
+            check_frame(changed)
+        except FormatError:
+            refused += 1
+    assert refused > len(body) // 4
+
+
+def test_a_record_over_the_limit_is_refused_by_its_limit() -> None:
+    with pytest.raises(TooLarge, match=str(limits.RECORD_BYTES_MAX)):
+        check_frame(batch_frame((b"small", bytes(limits.RECORD_BYTES_MAX + 1))))
+    check_frame(batch_frame((bytes(limits.RECORD_BYTES_MAX), bytes(limits.RECORD_BYTES_MAX - 4096))))
+
+
+def test_a_batch_over_the_limit_is_refused_by_its_limit() -> None:
+    with pytest.raises(TooLarge, match=str(limits.BODY_BYTES_MAX)):
+        check_frame(batch_frame([bytes(limits.MIB)] * 9))
+    with pytest.raises(TooLarge, match=str(limits.RAW_BYTES_MAX)):
+        check_frame(broken(batch_frame(), raw_length=limits.RAW_BYTES_MAX + 1))
+
+
+def test_a_bomb_is_refused_before_it_is_decompressed() -> None:
+    bomb = batch_frame([bytes(limits.MIB)] * 40, compression="zstd")
+    assert bomb.body_length < limits.MIB
+    bomb.raw_length = 1
+    with pytest.raises(FormatError, match="decompressed"):
+        check_frame(bomb)
+
+
+def test_refusals_carry_identity_and_code() -> None:
+    good, refused = check_frames([batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
+    assert [frame.first_sequence for frame in good] == [5]
+    assert [(answer.producer, answer.epoch, answer.first_sequence, answer.code) for answer in refused] == [(1, 1, 6, "malformed")]

@@ -1,0 +1,133 @@
+"""Proves that the client port takes whole messages within its bounds, tells where answers went, and can start anew."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+import zmq
+
+from gateway.core import limits
+from gateway.node.port import ClientPort, Message, PortInUse, Sent
+
+
+@pytest.fixture
+def port() -> Iterator[ClientPort]:
+    port = ClientPort("127.0.0.1", 0)
+    yield port
+    port.close()
+
+
+class Connect(Protocol):
+    """Connects a client."""
+
+    def __call__(self, where: str, receive_high_water_mark: int = 1000) -> zmq.Socket[bytes]:
+        """A DEALER connected to an endpoint."""
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes DEALERs that are closed at the end."""
+    context = zmq.Context()
+    with contextlib.ExitStack() as sockets:
+
+        def dealer(where: str, receive_high_water_mark: int = 1000) -> zmq.Socket[bytes]:
+            socket = context.socket(zmq.DEALER)
+            sockets.callback(socket.close, 0)
+            socket.set(zmq.RCVHWM, receive_high_water_mark)
+            socket.connect(where)
+            return socket
+
+        yield dealer
+    context.term()
+
+
+def endpoint(port: ClientPort) -> str:
+    return port.socket.get_string(zmq.LAST_ENDPOINT)
+
+
+def drained(port: ClientPort, count: int, messages_max: int = 100, bytes_max: int = 1 << 30) -> list[Message]:
+    got: list[Message] = []
+    deadline = time.monotonic() + 10
+    while len(got) < count and time.monotonic() < deadline:
+        port.socket.poll(100)
+        got.extend(port.drain(messages_max, bytes_max))
+    return got
+
+
+def test_parts_arrive_together_and_in_order(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port))
+    client.send_multipart([b"S1", b"body" * 1000, b""])
+    client.send(b"C2")
+    first, second = drained(port, 2)
+    assert [bytes(part) for part in first.parts] == [b"S1", b"body" * 1000, b""]
+    assert first.size == 4002
+    assert [bytes(part) for part in second.parts] == [b"C2"]
+    assert first.routing == second.routing
+
+
+def test_a_drain_is_bounded(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port))
+    for _ in range(10):
+        client.send(bytes(100))
+    assert len(drained(port, 4, messages_max=4)[:4]) == 4
+    got = drained(port, 2, bytes_max=150)
+    assert len(got) == 2
+
+
+def test_a_message_of_too_many_parts_is_emptied_and_the_next_one_is_whole(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port))
+    client.send_multipart([b"x"] * (limits.FRAMES_A_MESSAGE_MAX + 5))
+    client.send_multipart([b"y"] * (limits.FRAMES_A_MESSAGE_MAX + 1))
+    many, most = drained(port, 2)
+    assert many.parts == []
+    assert len(most.parts) == limits.FRAMES_A_MESSAGE_MAX + 1
+
+
+def test_parts_that_are_too_large_in_sum_are_dropped(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port))
+    client.send_multipart([bytes(limits.MESSAGE_BYTES_MAX // 2)] * 3)
+    (message,) = drained(port, 1)
+    assert message.parts == []
+    assert message.size > limits.MESSAGE_BYTES_MAX
+
+
+def test_answers_tell_where_they_went(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port))
+    client.send(b"hi")
+    (message,) = drained(port, 1)
+    assert port.send(message.routing, b"there") is Sent.LEFT
+    assert client.poll(5000)
+    assert client.recv() == b"there"
+    assert port.send(b"nobody", b"there") is Sent.GONE
+
+
+def test_a_client_that_does_not_read_costs_a_bounded_queue(port: ClientPort, connect: Connect) -> None:
+    client = connect(endpoint(port), 1)
+    client.send(b"hi")
+    (message,) = drained(port, 1)
+    outcomes = [port.send(message.routing, bytes(64 * 1024)) for _ in range(limits.SEND_HIGH_WATER_MARK + 2000)]
+    assert outcomes[0] is Sent.LEFT
+    assert outcomes[-1] is Sent.FULL
+
+
+def test_a_port_in_use_is_one_sentence(port: ClientPort) -> None:
+    number = int(endpoint(port).rpartition(":")[2])
+    with pytest.raises(PortInUse, match=f"port {number} on 127.0.0.1 .* is in use"):
+        ClientPort("127.0.0.1", number)
+
+
+def test_reopening_drops_what_was_queued_and_listens_again(connect: Connect) -> None:
+    probe = ClientPort("127.0.0.1", 0)
+    number = int(endpoint(probe).rpartition(":")[2])
+    probe.close()
+    port = ClientPort("127.0.0.1", number)
+    client = connect(f"tcp://127.0.0.1:{number}")
+    client.send(b"before")
+    drained(port, 1)
+    port.reopen()
+    client.send(b"after")
+    assert [bytes(message.parts[0]) for message in drained(port, 1)] == [b"after"]
+    port.close()
+    port.close()

@@ -1,0 +1,53 @@
+"""Proves the small parts: a wall clock that only goes forward, histograms that count, memory that is measured."""
+
+import mmap
+import os
+import time
+
+import pytest
+
+from gateway.node import memory
+from gateway.node.clock import Clock
+from gateway.node.meters import Histogram, Meters
+
+
+def test_a_clock_that_goes_back_is_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    walls = iter([5_000_000_000, 3_000_000_000, 5_000_001_000, 6_000_000_000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(walls))
+    clock = Clock()
+    nows = [clock.now() for _ in range(4)]
+    assert [now.wall_us for now in nows] == [5_000_000, 5_000_000, 5_000_001, 6_000_000]
+    assert [now.mono_us for now in nows] == sorted(now.mono_us for now in nows)
+
+
+def test_a_histogram_counts_into_the_first_bucket_that_holds_the_value() -> None:
+    histogram = Histogram((10, 20))
+    for value, times in ((1, 1), (10, 2), (11, 1), (20, 1), (21, 3)):
+        histogram.add(value, times)
+    assert histogram.to_dict() == {"bounds": [10, 20], "counts": [3, 2, 3], "sum": 1 + 20 + 11 + 20 + 63}
+    assert histogram.count == 8
+    assert histogram.quantile(0.3) == 10
+    assert histogram.quantile(0.5) == 20
+    assert histogram.quantile(1.0) == 20
+    assert Histogram((10,)).quantile(0.5) == 0
+
+
+def test_meters_name_what_they_count() -> None:
+    meters = Meters()
+    meters.refused["malformed"] += 2
+    meters.commit_us.add(300, 4)
+    told = meters.to_dict()
+    assert told["refused"] == {"malformed": 2}
+    assert told["commit_us"] == meters.commit_us.to_dict()
+
+
+def test_memory_is_measured_and_given_back() -> None:
+    before = memory.resident_bytes()
+    with mmap.mmap(-1, 32 << 20) as block:
+        block.write(b"x" * (32 << 20))
+        during = memory.resident_bytes()
+    assert during - before > 24 << 20
+    assert memory.resident_bytes() < during - (24 << 20)
+    assert memory.trim() in (True, False)
+    assert memory.pss_bytes(os.getpid()) > 1 << 20
+    assert memory.pss_bytes(2**22 + 1) == 0

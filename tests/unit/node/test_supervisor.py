@@ -1,0 +1,91 @@
+"""Proves that the reads process is started again when it dies, is told of, ends when told to, and sees the end of its gateway."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.node.supervisor import Notifier, Supervisor
+from tests.unit.node.fakes import LOG
+
+# Listens, and ends when its pipe does, as the reads process does.
+CHILD = """
+import os, select, socket, sys
+fd, port = int(sys.argv[1]), int(sys.argv[2])
+listener = socket.create_server(("127.0.0.1", port))
+os.set_blocking(fd, True)
+while os.read(fd, 100):
+    print("told", flush=True)
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READS_RESTART_US_MIN", 1000)
+    notifier, port, ready = Notifier(), free_port(), []
+    command = [sys.executable, "-c", CHILD, str(notifier.read_fd), str(port)]
+    supervisor = Supervisor(command, [notifier.read_fd], [("127.0.0.1", port)], LOG, lambda: ready.append(1))
+    supervisor.start()
+    wait_for(lambda: bool(ready))
+    first = supervisor.pid
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: supervisor.pid not in (0, first))
+    second = supervisor.pid
+    supervisor.stop()
+    assert not alive(second)
+    assert supervisor.starts == 2
+    assert ready == [1]
+    notifier.close()
+
+
+def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READS_END_US_MAX", 200_000)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    supervisor = Supervisor([sys.executable, "-c", deaf], [], [("127.0.0.1", 1)], LOG, lambda: None)
+    supervisor.start()
+    wait_for(lambda: supervisor.pid != 0)
+    pid = supervisor.pid
+    supervisor.stop()
+    assert not alive(pid)
+
+
+def test_a_command_that_cannot_run_does_not_stop_the_supervisor() -> None:
+    supervisor = Supervisor(["no such program"], [], [], LOG, lambda: None)
+    supervisor.start()
+    supervisor.stop()
+    assert supervisor.starts == 0
+
+
+def test_notifying_never_blocks_and_the_pipe_ends_with_the_gateway() -> None:
+    notifier = Notifier()
+    for _ in range(100_000):
+        notifier.notify()
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(notifier.read_fd), str(free_port())],
+        pass_fds=[notifier.read_fd],
+        stdout=subprocess.DEVNULL,
+    )
+    notifier.close()
+    assert child.wait(20) == 0
