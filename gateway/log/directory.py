@@ -1,0 +1,190 @@
+"""A gateway's data directory: who owns it, and that one process at a time writes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from typing import Any
+
+import msgspec
+
+from gateway.errors import DirectoryRefused
+from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
+from gateway.log.storage import Storage, read_file
+
+_IGNORED = {LOCK, IDENTITY + ".tmp", "lost+found"}  # may stand in a directory that no gateway has begun to use
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun."""
+
+    format: int
+    gateway: str
+    group: str
+    incarnation: str
+    log: str = ""
+
+
+def read_identity(path: str) -> Identity | None:
+    """The identity of a directory, None if it has none.
+
+    Raises:
+        DirectoryRefused: it cannot be read, has a form that is not known, or a newer format.
+    """
+    file = os.path.join(path, IDENTITY)
+    try:
+        data = read_file(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; check its owner and mode") from error
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
+        if isinstance(version, int) and version != FORMAT_VERSION:
+            raise DirectoryRefused(
+                f"data directory {path} has format {version} and this release knows format {FORMAT_VERSION}: "
+                "use the release that wrote it, or a new directory"
+            )
+        return msgspec.json.decode(data, type=Identity)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise DirectoryRefused(f"{file} is not an identity of a gateway ({error}): restore it, or use a new directory") from error
+
+
+class Directory:
+    """An open and locked data directory. The lock goes with the process, whatever way that ends."""
+
+    def __init__(self, path: str, identity: Identity, lock: int, storage: Storage) -> None:
+        """Made by `open_directory`."""
+        self.path = path
+        self.identity = identity
+        self.storage = storage
+        self._lock = lock
+
+    @property
+    def gateway(self) -> str:
+        """Name of the gateway."""
+        return self.identity.gateway
+
+    @property
+    def group(self) -> str:
+        """Name of its group."""
+        return self.identity.group
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that name this disk: another directory of the same gateway has another."""
+        return bytes.fromhex(self.identity.incarnation)
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of the log, 16 bytes, empty until it has begun."""
+        return bytes.fromhex(self.identity.log)
+
+    def remember_log(self, log: bytes) -> None:
+        """Write down which log the directory holds, once it has durably begun."""
+        if log != self.log:
+            identity = Identity(FORMAT_VERSION, self.gateway, self.group, self.identity.incarnation, log.hex())
+            _write_identity(self.path, identity, self.storage)
+            self.identity = identity
+
+    def close(self) -> None:
+        """Let the directory go."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def open_directory(path: str, *, gateway: str, group: str, create: bool = True, storage: Storage | None = None) -> Directory:
+    """Lock the data directory of a gateway; a new or empty one becomes its own.
+
+    Raises:
+        DirectoryRefused: it is locked, belongs to another gateway or group, has another format, holds something else, or cannot be
+            read or written.
+    """
+    storage = storage or Storage()
+    path = os.path.abspath(path)
+    try:
+        if create:
+            _make(path, storage)
+        lock = _lock(path)
+    except OSError as error:
+        raise DirectoryRefused(
+            f"data directory {path} cannot be used: {error.strerror}; check the path, its owner and mode"
+        ) from error
+    try:
+        identity = _own(path, gateway, group, create, storage)
+    except OSError as error:
+        os.close(lock)
+        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; check its owner and mode") from error
+    except BaseException:
+        os.close(lock)
+        raise
+    return Directory(path, identity, lock, storage)
+
+
+def lock_directory(path: str, storage: Storage | None = None) -> Directory:
+    """Lock a directory that a gateway has used, whoever it is (for repair).
+
+    Raises:
+        DirectoryRefused: as `open_directory`, and if it is no data directory.
+    """
+    storage = storage or Storage()
+    path = os.path.abspath(path)
+    identity = read_identity(path)
+    if identity is None:
+        raise DirectoryRefused(f"{path} is not the data directory of a gateway: it has no {IDENTITY}")
+    return open_directory(path, gateway=identity.gateway, group=identity.group, create=False, storage=storage)
+
+
+def _make(path: str, storage: Storage) -> None:
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        os.mkdir(directory)
+        storage.sync_directory(os.path.dirname(directory))
+
+
+def _lock(path: str) -> int:
+    lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        raise DirectoryRefused(
+            f"data directory {path} is in use by process {holder}: stop that gateway first, or give this one a directory of its own"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+    found = read_identity(path)
+    if found is None:
+        others = sorted(set(os.listdir(path)) - _IGNORED)
+        if others or not create:
+            what = f"holds {others[0]!r}" if others else "is empty"
+            raise DirectoryRefused(
+                f"{path} is not the data directory of a gateway: it {what} and has no {IDENTITY}; give a new directory"
+            )
+        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex)
+        os.makedirs(os.path.join(path, LOG), exist_ok=True)
+        _write_identity(path, found, storage)
+        return found
+    for what, wanted, has in (("gateway", gateway, found.gateway), ("group", group, found.group)):
+        if wanted != has:
+            raise DirectoryRefused(
+                f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
+            )
+    if not os.path.isdir(os.path.join(path, LOG)):
+        raise DirectoryRefused(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
+    return found
+
+
+def _write_identity(path: str, identity: Identity, storage: Storage) -> None:
+    data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+    storage.replace_file(os.path.join(path, IDENTITY), data)

@@ -1,0 +1,103 @@
+"""What a decided run leaves behind: index rows, sealed indexes, snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gateway.data.frame import Frame
+from gateway.errors import InvariantViolated
+from gateway.log.index import IndexWriter, encode_row, index_sealed
+from gateway.log.layout import FRAMES_AT, index_path, positions_named
+from gateway.log.options import LogOptions
+from gateway.log.recovery import Found
+from gateway.log.room import Room
+from gateway.log.segment import Segment
+from gateway.log.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
+from gateway.log.storage import Storage
+
+
+class Indexer:
+    """Follows the decided log. `state` is what it says; `segments` are the writer's, those that are decided leave at the front."""
+
+    def __init__(
+        self, directory: str, options: LogOptions, storage: Storage, room: Room, found: Found, segments: list[Segment]
+    ) -> None:
+        """Go on where `found` ends."""
+        self._directory = directory
+        self._options = options
+        self._storage = storage
+        self._room = room
+        self._segments = segments
+        self.state = found.state
+        self._snapshot_at = found.base.position
+        self._within = found.base.position if found.base.position != found.base.segment else 0  # snapshot within a segment
+
+    def complete(self, found: Found) -> None:
+        """Do what the run before did not come to: seal indexes, write snapshots at boundaries, remove snapshots left over."""
+        for first, rows in found.finished:
+            path = index_path(self._directory, first)
+            if index_sealed(path, first) is None:
+                index = IndexWriter(path, first, rows, self._storage)
+                index.seal()
+                index.close()
+        for snapshot in found.boundaries:
+            if read_snapshot(self._directory, snapshot.position) is None:
+                write_snapshot(self._directory, snapshot, self._storage, durable=True)
+        firsts = positions_named(self._directory, "seg")
+        for position in positions_named(self._directory, "snap"):
+            if position not in {*firsts, self._within}:
+                remove_snapshot(self._directory, position, self._storage)
+
+    def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
+        """Index a decided run.
+
+        Raises:
+            InvariantViolated: the offsets are not those that the log gives.
+            DiskFull, OSError: the disk did not take it.
+        """
+        at = 0
+        while at < len(frames):
+            segment = self._segments[0]
+            room = len(frames) if segment.last is None else segment.last - frames[at].position + 1
+            until = min(at + room, len(frames))
+            self._index(segment, frames[at:until], offsets[at:until], aborted)
+            at = until
+            self.pass_boundaries()
+        self._snapshot_now_and_then()
+
+    def _index(self, segment: Segment, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
+        state = self.state
+        rows = []
+        for frame, offset, place in zip(frames, offsets, segment.take_places(len(frames)), strict=True):
+            void = frame.position in aborted
+            found = state.apply(frame, void)
+            if found != offset:
+                raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
+            rows.append(encode_row(frame, place, offset, state.tick, void))
+        data = b"".join(rows)
+        self._room.with_room(lambda: segment.index.append(data), "the index")
+
+    def pass_boundaries(self) -> None:
+        """Seal the index of a segment whose every position is decided, and write down what the next one starts from."""
+        while self._segments[0].last == self.state.position:
+            done, following = self._segments[:2]
+            self._room.with_room(done.index.seal, "the index")
+            self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
+            done.index.close()
+            self._storage.close(done.fd)
+            del self._segments[0]
+
+    def _snapshot_now_and_then(self) -> None:
+        """Move the snapshot within the segment along; the more producers there are, the more seldom, as it costs more."""
+        interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
+        if self.state.position + 1 - self._snapshot_at >= interval:
+            segment = self._segments[0]
+            self._write_snapshot(Snapshot(self.state, segment.first, segment.decided_place, segment.index.rows_crc))
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        start = snapshot.position == snapshot.segment
+        self._room.with_room(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
+        self._snapshot_at = snapshot.position
+        if self._within:
+            remove_snapshot(self._directory, self._within, self._storage)
+        self._within = 0 if start else snapshot.position

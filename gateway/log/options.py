@@ -1,0 +1,40 @@
+"""What can be set about a log, and what is said about the room it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gateway.core import limits
+
+VoteMark = Literal["timely", "strict"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Settings of a log.
+
+    Attributes:
+        segment_bytes: size of a segment's file.
+        prepared_segments: how many segments of written zeros are kept ready (0: none, and no helper thread).
+        reserved_bytes: size of the file that is given up when the disk is full, so that what is not a BATCH can still be written.
+        disk_low_bytes: below so much free space new messages are to be refused.
+        vote_mark: "strict" makes the mark durable before a sync is reported done (one more small sync a group), "timely" with the
+            next sync or 10 ms later (C5).
+        snapshot_frames: after so many decided frames a further snapshot is written, which bounds the time that a start takes.
+    """
+
+    segment_bytes: int = limits.SEGMENT_BYTES
+    prepared_segments: int = limits.PREPARED_SEGMENTS
+    reserved_bytes: int = limits.RESERVED_BYTES
+    disk_low_bytes: int = limits.DISK_LOW_BYTES
+    vote_mark: VoteMark = "timely"
+    snapshot_frames: int = 32_768
+
+
+class Space(NamedTuple):
+    """Room on the log's file system: bytes free, whether that is low, and if so why and what to do."""
+
+    free_bytes: int
+    low: bool
+    reason: str

@@ -1,0 +1,301 @@
+"""What a start finds on the disk (design, section 6): the log as far as it is good, and what kind of end it has.
+
+The newest good mark says how far earlier syncs reached. A log that ends at or above it ends there, whatever stands behind: that was
+written and not synced in time, it is *torn*, and is cut. A log that ends below it has lost what was durable: that is *damage*, and
+nothing is changed. The two are told apart by the mark alone.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gateway.core.events import Recovered, Scalars
+from gateway.data.frame import HEADER_SIZE, TERMINATOR
+from gateway.data.state import LogState
+from gateway.errors import Damaged, DirectoryRefused, InvariantViolated
+from gateway.log.index import Rows, no_rows
+from gateway.log.layout import (
+    FRAMES_AT,
+    LOG,
+    SCALARS,
+    SegmentHeader,
+    positions_named,
+    read_header,
+    segment_path,
+)
+from gateway.log.marks import Mark, newest_mark, segment_marks
+from gateway.log.scalars import Stored, read_scalars
+from gateway.log.snapshot import Snapshot, beginning, newest_snapshot, rows_before
+from gateway.log.storage import Storage
+from gateway.log.walk import SegmentMap, Walk, voided, walk
+
+
+@dataclass(slots=True)
+class FoundSegment:
+    """A segment that holds undecided frames, or is the last.
+
+    Attributes:
+        first: its first position.
+        rows: index rows of its decided frames.
+        undecided: places of the others.
+        place: where the next frame goes, or where the frames end.
+    """
+
+    first: int
+    rows: Rows
+    undecided: array[int]
+    place: int
+
+
+@dataclass(slots=True)
+class Found:
+    """All that the writer starts from.
+
+    Attributes:
+        recovered: what the stack starts from.
+        stored: the scalars; None on a new disk.
+        mark: the newest mark.
+        state: the decided log, the writer's own copy.
+        base: the snapshot that it was made from.
+        end: position, view and chain of the last frame.
+        segments: those that hold undecided frames, and the last.
+        finished: segments that were walked and whose every position is decided: first position and rows.
+        boundaries: the snapshots of the starts of segments that the decided log passed on the way.
+    """
+
+    recovered: Recovered
+    stored: Stored | None
+    mark: Mark
+    state: LogState
+    base: Snapshot
+    end: tuple[int, int, int]
+    segments: list[FoundSegment] = field(default_factory=list)
+    finished: list[tuple[int, Rows]] = field(default_factory=list)
+    boundaries: list[Snapshot] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Where the walk over all segments ended: its last good position, the chain there, and segments that do not go on from it."""
+
+    walks: list[Walk]
+    position: int
+    chain: int
+    later: list[int]
+
+
+def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
+    """Find the log's end, cut what is torn, and make the tail durable.
+
+    Args:
+        directory: of the gateway, locked by the caller.
+        log: uuid that the directory is known to hold, empty if none is known.
+        live: frontier (position, offset) that the run before showed, if that was under this boot; else zeros.
+        failed: whether that run ended with a failed sync: what is not surely durable is then written again.
+
+    Raises:
+        Damaged: something durable is damaged or gone; nothing was changed.
+        DirectoryRefused: the segments belong to another log.
+        FormatError: something was written by a newer release.
+    """
+    stored = read_scalars(directory)
+    firsts = positions_named(directory, "seg")
+    if not firsts or stored is None:
+        return _blank(directory, stored, firsts)
+    mark = newest_mark(directory, stored.mark, firsts)
+    frontier = max(mark.frontier_position, live[0])
+    base = _base(directory, frontier)
+    header = _check_segments(directory, firsts, base, log)
+    ending = _go_along(directory, firsts, base, frontier)
+    _check_mark(directory, base, ending, mark, frontier)
+    _check_later(directory, ending, mark)
+    if failed:
+        _write_again(storage, ending, mark.position)
+    _cut(directory, storage, ending)
+    if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
+        _remove(directory, storage, 0)
+        return _blank(directory, stored, [])
+    return _result(directory, stored, mark, base, ending, frontier, header.log)
+
+
+def _blank(directory: str, stored: Stored | None, firsts: list[int]) -> Found:
+    if firsts:
+        path = os.path.join(directory, SCALARS)
+        raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
+    if stored is not None and stored.mark.position:
+        path = os.path.join(directory, LOG)
+        raise Damaged(f"the log ended at position {stored.mark.position} and {path} holds no segment; restore the files")
+    scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
+    return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
+
+
+def _base(directory: str, frontier: int) -> Snapshot:
+    """The snapshot to start from: one within a segment only if the index rows before it are as they were."""
+    found = newest_snapshot(directory, frontier)
+    if rows_before(directory, found) is not None:
+        return found
+    return newest_snapshot(directory, frontier, starts_only=True)
+
+
+def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: bytes) -> SegmentHeader:
+    if base.segment not in firsts:
+        path = segment_path(directory, base.segment)
+        raise Damaged(f"segment {path} is missing: restore it, or see what is left with `{_command(directory)}`")
+    header = read_header(directory, firsts[-1])
+    if log and header.log != log:
+        raise DirectoryRefused(
+            f"data directory {directory} is that of log {log.hex()} and its segments are of log {header.log.hex()}: "
+            "put the files of one log together"
+        )
+    return header
+
+
+def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int) -> _Ending:
+    walks: list[Walk] = []
+    position, chain, place = base.position, base.state.chain, base.place
+    firsts = [first for first in firsts if first >= base.segment]
+    for at, first in enumerate(firsts):
+        header = read_header(directory, first)
+        if (at or position == first) and (first != position or header.chain != chain):
+            return _Ending(walks, position - 1, chain, firsts[at:])
+        found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=frontier + 1)
+        walks.append(found)
+        position, chain, place = found.position, found.chain, FRAMES_AT
+    return _Ending(walks, position - 1, chain, [])
+
+
+def _check_mark(directory: str, base: Snapshot, ending: _Ending, mark: Mark, frontier: int) -> None:
+    """Whatever was decided was durable before, so the frontier that the run before showed counts like the mark."""
+    durable = max(mark.position, frontier)
+    if ending.position < durable:
+        raise _damage(directory, base, ending, durable)
+    chain = base.state.chain if mark.position == base.state.position else None
+    for found in ending.walks:
+        if found.first <= mark.position < found.position:
+            chain = found.frame(mark.position).header_crc
+    if chain is not None and chain != mark.chain:
+        raise Damaged(
+            f"the log in {directory} holds another frame at position {mark.position} (chain {chain:#010x}) than the one that was "
+            f"made durable (chain {mark.chain:#010x}): files of different logs or times were mixed; restore them"
+        )
+
+
+def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Damaged:
+    position = ending.position + 1
+    offset = base.state.next_offset
+    aborts = []
+    for found in ending.walks:
+        aborts += found.aborted(found.headers())
+    for found in ending.walks:
+        offset += int(found.rows(found.headers(), aborts, 0, 0)["count"].sum())
+    if ending.walks:
+        path, place, why = ending.walks[-1].segment.path, ending.walks[-1].place, ending.walks[-1].stop.value
+    else:
+        path, place, why = segment_path(directory, base.segment), 0, "another chain in the header"
+    return Damaged(
+        f"the log is damaged at position {position} (offset {offset}): {path} has {why} at byte {place}, and everything up to "
+        f"position {durable} was durable. Nothing was changed. Restore the file, or see what would be lost with "
+        f"`{_command(directory)}`"
+    )
+
+
+def _command(directory: str) -> str:
+    return f"tutti log repair {directory}"
+
+
+def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
+    """A segment is begun only when everything before it is durable. One that does not go on from the end is left over from a repair
+    that lowered the mark after the segment was begun and did not come to remove it; or else the log is damaged before it.
+    """
+    for first in ending.later:
+        newest = max((found.sequence for found in segment_marks(directory, first) if found is not None), default=None)
+        if newest is None or newest >= mark.sequence:
+            raise Damaged(
+                f"the log ends at position {ending.position} and segment {segment_path(directory, first)} goes on elsewhere: "
+                f"restore what is missing between, or see what would be lost with `{_command(directory)}`"
+            )
+
+
+def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
+    """After a failed sync the page cache may show what the disk does not hold, and call it clean."""
+    for found in ending.walks:
+        if found.position - 1 <= durable:
+            continue
+        start = found.places[max(0, durable + 1 - found.first)]
+        fd = storage.open(found.segment.path)
+        try:
+            storage.write(fd, [bytes(found.segment.view[start : found.place])], start)
+        finally:
+            storage.close(fd)
+
+
+def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
+    """Make the end an end: later segments away, an invalid header at the next place, all of it durable."""
+    _remove(directory, storage, ending.position + 1, ending.later)
+    for found in ending.walks:
+        fd = storage.open(found.segment.path)
+        try:
+            size = read_header(directory, found.segment.first).size
+            if storage.size(fd) < size:
+                storage.allocate(fd, size)
+            last = found is ending.walks[-1] and found.place + HEADER_SIZE <= size
+            if last and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
+                storage.write(fd, [TERMINATOR], found.place)
+            storage.sync(fd)
+        finally:
+            storage.close(fd)
+
+
+def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = ()) -> None:
+    """Remove segments, indexes and snapshots that begin above a position, and those of the segments `also`."""
+    removed = False
+    for kind in ("snap", "idx", "seg"):
+        for position in reversed(positions_named(directory, kind)):
+            if position > above or position in also:
+                storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
+                removed = True
+    if removed:
+        storage.sync_directory(os.path.join(directory, LOG))
+
+
+def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _Ending, frontier: int, log: bytes) -> Found:
+    state = base.state.copy()
+    rows = rows_before(directory, base)
+    if rows is None:
+        raise InvariantViolated(f"the index rows before position {base.position} changed during the start")
+    headers = [found.headers() for found in ending.walks]
+    aborts = [
+        abort
+        for found, some in zip(ending.walks, headers, strict=True)
+        for abort in found.aborted(some[: _decided(found, frontier)])
+    ]
+    segments, finished, boundaries, tail = [], [], [], []
+    view = mark.view if mark.position == base.state.position else base.state.view
+    for found, some in zip(ending.walks, headers, strict=True):
+        decided = _decided(found, frontier)
+        if found.first == found.segment.first == state.position + 1 != base.position:
+            boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
+        rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))
+        void = voided(some[:decided], aborts)
+        for position in range(found.first, found.first + decided):
+            state.apply(found.frame(position), position in void)
+        tail += [found.frame(position) for position in range(found.first + decided, found.position)]
+        if found is not ending.walks[-1] and decided == len(found.places):
+            finished.append((found.segment.first, rows))
+        else:
+            segments.append(FoundSegment(found.segment.first, rows, found.places[decided:], found.place))
+        rows = no_rows()
+        if len(some):
+            view = int(some["view"][-1])
+    recovered = Recovered(log, stored.scalars, state, tuple(tail))
+    end = (ending.position, view, ending.chain)
+    return Found(recovered, stored, mark, state.copy(), base, end, segments, finished, boundaries)
+
+
+def _decided(found: Walk, frontier: int) -> int:
+    return min(max(frontier - found.first + 1, 0), len(found.places))

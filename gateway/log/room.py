@@ -1,0 +1,97 @@
+"""Room on the disk: told early, and a reserve for what must be written even when there is none (design, section 6)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from gateway.errors import DiskFull
+from gateway.log.layout import RESERVE
+from gateway.log.options import LogOptions, Space
+from gateway.log.storage import Storage
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_ENOUGH = 1.25  # so much more than the limit ends a low; else it would come and go with every file
+
+Result = TypeVar("Result")
+
+
+class Room:
+    """Looks after free space and the reserve."""
+
+    def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
+        """Look at the file system of `directory`, and set the reserve aside if there is room."""
+        self._directory = directory
+        self._options = options
+        self._storage = storage
+        self._reserve = os.path.join(directory, RESERVE)
+        self._low = False
+        self.in_reserve = False  # the reserve was given up: only what must be written is
+        self._keep_reserve()
+
+    def space(self) -> Space:
+        """How much room there is. Below the limit new messages are to be refused; with a quarter more it is over."""
+        free = self._storage.free_bytes(self._directory)
+        limit = self._options.disk_low_bytes
+        self._low = free < (limit * _ENOUGH if self._low else limit)
+        if not self._low:
+            self._keep_reserve()
+        low = self._low or self.in_reserve
+        reason = (
+            f"{free >> 20} MiB are free on the disk of {self._directory} and new records are taken from {limit >> 20} MiB on: "
+            "free some space"
+            if low
+            else ""
+        )
+        return Space(free, low, reason)
+
+    def take_reserve(self) -> str | None:
+        """Path of the reserve, to be used as a segment; None if it is gone. From then on only what must be written is taken."""
+        if not os.path.exists(self._reserve):
+            return None
+        self.in_reserve = True
+        return self._reserve
+
+    def with_room(self, act: Callable[[], Result], what: str) -> Result:
+        """Do something that must be done; the reserve makes room for it once.
+
+        Raises:
+            DiskFull: there is no room even so.
+        """
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in NO_ROOM or not os.path.exists(self._reserve):
+                raise
+        self._storage.remove(self._reserve)
+        self.in_reserve = True
+        try:
+            return act()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(f"no room on the disk of {self._directory} for {what}: free some space") from error
+            raise
+
+    def _keep_reserve(self) -> None:
+        size = self._options.reserved_bytes
+        if not size or (os.path.exists(self._reserve) and os.path.getsize(self._reserve) >= size):
+            self.in_reserve = False
+            return
+        if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
+            return
+        temporary = self._reserve + ".tmp"
+        fd = self._storage.open(temporary, create=True)
+        try:
+            self._storage.allocate(fd, size)
+            self._storage.sync(fd)
+        except OSError as error:
+            self._storage.remove(temporary)
+            if error.errno not in NO_ROOM:
+                raise
+            return  # somebody else was faster; the next look tries again
+        finally:
+            self._storage.close(fd)
+        self._storage.rename(temporary, self._reserve)
+        self.in_reserve = False

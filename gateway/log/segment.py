@@ -1,0 +1,93 @@
+"""Segments from the writer's side: taken into use whole, filled in order, never changed behind what was written."""
+
+from __future__ import annotations
+
+import os
+from array import array
+
+from gateway.log.index import IndexWriter
+from gateway.log.layout import LOG, PREPARED, SegmentHeader, segment_path
+from gateway.log.marks import Mark
+from gateway.log.storage import Storage
+
+_NEW = "new.tmp"
+
+
+class Segment:
+    """A segment that is written to, or holds undecided frames.
+
+    Attributes:
+        first, last: first position; last position once a later segment has begun, else None.
+        place: where the next frame goes.
+        undecided: places of the frames that are not decided yet, in order; the first is that of position `next_undecided`.
+    """
+
+    def __init__(self, first: int, fd: int, size: int, place: int, index: IndexWriter, slot: int) -> None:
+        """A segment whose frames up to `place` are decided as far as `index` has rows; `slot` is the mark slot to write next."""
+        self.first = first
+        self.last: int | None = None
+        self.fd = fd
+        self.size = size
+        self.place = place
+        self.index = index
+        self.slot = slot
+        self.undecided = array("Q")
+        self.undecided_from = 0  # how many of `undecided` are decided by now (the array is cut now and then)
+
+    @property
+    def next_undecided(self) -> int:
+        """The first position of this segment that is not decided."""
+        return self.first + self.index.count
+
+    @property
+    def decided_place(self) -> int:
+        """Where that position stands, or will stand."""
+        return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.place
+
+    def take_places(self, count: int) -> array[int]:
+        """Places of the next `count` frames that are decided."""
+        start = self.undecided_from
+        taken = self.undecided[start : start + count]
+        self.undecided_from = start + count
+        if self.undecided_from > 4096:
+            del self.undecided[: self.undecided_from]
+            self.undecided_from = 0
+        return taken
+
+
+def prepared_paths(directory: str) -> list[str]:
+    """Segments of written zeros that are ready for use."""
+    folder = os.path.join(directory, LOG)
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(PREPARED) and name.endswith(".seg"))
+
+
+def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: Mark, source: str | None) -> int:
+    """Take a new segment into use, durably, and return its descriptor: a crash leaves it whole or not there.
+
+    Everything before its first position must be durable: the mark in it says so.
+
+    Args:
+        source: path of a file of zeros of the right size to use (prepared, or the reserve); None allocates one.
+
+    Raises:
+        OSError: there is no room, or the disk failed.
+    """
+    path = source or os.path.join(directory, LOG, _NEW)
+    fd = storage.open(path, create=source is None)
+    try:
+        if source is None:
+            storage.truncate(fd, 0)  # left over from a crash
+            storage.allocate(fd, header.size)
+        storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
+        storage.sync(fd)
+        storage.rename(path, segment_path(directory, header.first))
+        storage.sync_directory(os.path.join(directory, LOG))
+    except BaseException:
+        storage.close(fd)
+        raise
+    return fd
+
+
+def older_slot(marks: list[Mark | None]) -> int:
+    """The slot to write next: the one that does not hold the newest mark."""
+    return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)

@@ -1,0 +1,117 @@
+"""The thin layer between the log and the operating system.
+
+Everything that must survive a crash goes through it, so that tests can replace it: one that records writes and syncs rebuilds what
+a disk may hold after a power loss, another one fails on demand. Errors are those of the system (OSError); the writer gives them
+their meaning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from gateway.data.frame import Buffer
+
+IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
+
+
+class Storage:
+    """Files by descriptor and path. Nothing is durable before `sync` of the file (and `sync_directory` for names)."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create` the file is made if it is not there."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        """Up to `size` bytes from `at`; fewer only at the end of the file."""
+        parts = []
+        while size > 0 and (part := os.pread(fd, size, at)):
+            parts.append(part)
+            size -= len(part)
+            at += len(part)
+        return b"".join(parts)
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        """Write the buffers back to back from `at`, without a copy; returns when all of it was taken."""
+        for start in range(0, len(parts), IOV_MAX):
+            some = parts[start : start + IOV_MAX]
+            length = sum(map(len, some))
+            done = os.pwritev(fd, some, at)
+            if done < length:
+                _write_rest(fd, some, at, done)
+            at += length
+
+    def sync(self, fd: int) -> None:
+        """Make the file's data durable, and what is needed to read it back (fdatasync)."""
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve blocks for the file's first `size` bytes, which read as zeros."""
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the file's size; what is added reads as zeros and has no blocks."""
+        os.ftruncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        """The file's size, bytes."""
+        return os.fstat(fd).st_size
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing what had it."""
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        """Take a file's name away."""
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make names made, changed or taken away in the directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be allocated on the file system of `path`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def replace_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Put `data` under `path`: a crash leaves the old file or the new one, never a mix (temp, fsync, rename, fsync directory).
+
+        What is not `durable` saves the syncs: only for files that carry a CRC and can be made again.
+        """
+        temporary = path + ".tmp"
+        fd = self.open(temporary, create=True)
+        try:
+            self.truncate(fd, 0)
+            self.write(fd, [data], 0)
+            if durable:
+                self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        if durable:
+            self.sync_directory(os.path.dirname(path))
+
+
+def read_file(path: str, size: int = -1) -> bytes:
+    """A file's content, or its first `size` bytes. Reading needs no storage: what was written is seen."""
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def _write_rest(fd: int, parts: Sequence[Buffer], at: int, done: int) -> None:
+    """Go on after a short write: a signal or a nearly full disk may end one early; a full one raises here."""
+    left = memoryview(b"".join(parts))[done:]
+    at += done
+    while left:
+        done = os.pwrite(fd, left, at)
+        left = left[done:]
+        at += done

@@ -1,0 +1,255 @@
+"""Going along the frames of a segment: as far as the chain holds.
+
+Nothing is believed before its CRC was seen: lengths of a frame come from a header that continues the chain. A header that does, and
+is of a version or kind that is not known, was written by a newer release: that is neither torn nor damaged.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+import struct
+from array import array
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gateway.data.bodies import AbortBody, TickBody, decode_body
+from gateway.data.frame import (
+    CRC_AT,
+    HEADER_DTYPE,
+    HEADER_SIZE,
+    KINDS,
+    MAGIC,
+    TERMINATOR,
+    VERSION,
+    Frame,
+    Kind,
+    check_payload,
+    decode_frame,
+    padded,
+)
+from gateway.errors import Damaged, FormatError
+from gateway.log.index import Rows, build_rows
+
+MADV_POPULATE_READ = 22  # Linux 5.14; reads pages in at once, and a bad sector is an error here and not a signal later
+POPULATE_BYTES = 4 << 20
+_FIXED = struct.Struct("<4sBBHQQ")
+_LENGTHS = struct.Struct("<HI")
+_CRC = struct.Struct("<I")
+
+
+class Stop(enum.Enum):
+    """Why a walk ended."""
+
+    LAST = "the last position asked for"
+    FULL = "the end of the segment"
+    CLEAN = "an empty place"
+    HEADER = "a bad header"
+    BODY = "a bad body"
+
+
+class SegmentMap:
+    """A segment, mapped for reading."""
+
+    def __init__(self, path: str, first: int) -> None:
+        """Map the file of the segment whose first position is `first`.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self.path = path
+        self.first = first
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(fd).st_size
+            self.map = mmap.mmap(fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ) if self.size else None
+        finally:
+            os.close(fd)
+        self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
+
+    def populate(self, start: int, end: int) -> None:
+        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.
+
+        Raises:
+            Damaged: the device cannot read them.
+        """
+        if self.map is None:
+            return
+        page = mmap.PAGESIZE
+        start -= start % page
+        length = min(end, self.size) - start
+        if length <= 0:
+            return
+        try:
+            self.map.madvise(MADV_POPULATE_READ, start, length)
+        except OSError as error:
+            if error.errno in _NOT_KNOWN:
+                return  # an older kernel: the pages come one by one
+            raise Damaged(f"{self.path} cannot be read between bytes {start} and {start + length}: {error.strerror}") from error
+
+    def release(self, start: int, end: int) -> None:
+        """The bytes are not needed soon: they leave this process's memory (the page cache keeps them as it likes)."""
+        if self.map is None:
+            return
+        page = mmap.PAGESIZE
+        start += -start % page
+        end -= end % page
+        if start < end:
+            self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
+_NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
+
+
+class Walk:
+    """What a walk found.
+
+    Attributes:
+        first: position of the first frame.
+        places: where each good frame stands.
+        place: where the walk stopped; `position` would be there.
+        chain: header CRC of the last good frame.
+        stop: why it stopped.
+    """
+
+    __slots__ = ("chain", "first", "place", "places", "segment", "stop")
+
+    def __init__(self, segment: SegmentMap, first: int, place: int, chain: int) -> None:
+        """A walk that is about to start at `place`."""
+        self.segment = segment
+        self.first = first
+        self.place = place
+        self.chain = chain
+        self.places = array("Q")
+        self.stop = Stop.LAST
+
+    @property
+    def position(self) -> int:
+        """The first position that was not found."""
+        return self.first + len(self.places)
+
+    def frame(self, position: int) -> Frame:
+        """A frame that was found; its body is a view of the segment."""
+        return decode_frame(self.segment.view, self.places[position - self.first])
+
+    def headers(self) -> npt.NDArray[np.void]:
+        """The headers of all frames found, copied together."""
+        data = np.frombuffer(self.segment.view, dtype=np.uint8)
+        places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
+        gathered = data[places.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
+        return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
+
+    def aborted(self, headers: npt.NDArray[np.void]) -> list[tuple[int, int, int, int]]:
+        """The ABORTs among the frames: (position voided from, position of the ABORT, producer, epoch) of each."""
+        found = []
+        for at in np.flatnonzero(headers["kind"] == Kind.ABORT):
+            frame = self.frame(self.first + int(at))
+            found.append((decode_body(AbortBody, frame.body).position, frame.position, frame.producer, frame.epoch))
+        return found
+
+    def rows(self, headers: npt.NDArray[np.void], aborts: list[tuple[int, int, int, int]], offset: int, tick: int) -> Rows:
+        """Index rows of the frames found; `aborts` are those of the whole decided log that may void some of them."""
+        ticks = [
+            (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
+            for at in np.flatnonzero(headers["kind"] == Kind.TICK)
+        ]
+        places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
+        ends = np.append(places[1:], np.uint64(self.place))
+        return build_rows(
+            headers,
+            places,
+            (ends - places).astype(np.uint32),
+            ticks,
+            aborted=voided(headers, aborts),
+            offset=offset,
+            tick=tick,
+        )
+
+
+def voided(headers: npt.NDArray[np.void], aborts: list[tuple[int, int, int, int]]) -> frozenset[int]:
+    """Positions of the batches among `headers` that an ABORT voids: those of its producer and epoch from the position that it names
+    up to its own (design, section 4.4).
+    """
+    found: set[int] = set()
+    for start, end, producer, epoch in aborts:
+        hit = (
+            (headers["kind"] == Kind.BATCH)
+            & (headers["position"] >= start)
+            & (headers["position"] < end)
+            & (headers["producer"] == producer)
+            & (headers["epoch"] == epoch)
+        )
+        found.update(int(position) for position in headers["position"][hit])
+    return frozenset(found)
+
+
+def walk(segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int = 0) -> Walk:
+    """Walk from `place`, where `position` stands after a frame whose header CRC is `chain`.
+
+    Args:
+        last: stop after this position; None goes on as far as the chain holds.
+        bodies_from: check the bodies of batches from this position on (of all other kinds always: they are read here).
+
+    Raises:
+        FormatError: a frame is whole and of a version or kind that this release does not know.
+        Damaged: the device cannot read the bytes.
+    """
+    found = Walk(segment, position, place, chain)
+    view, size, places = segment.view, segment.size, found.places
+    extend = google_crc32c.extend
+    populated = place
+    while True:
+        if last is not None and position > last:
+            found.stop = Stop.LAST
+            break
+        if place + HEADER_SIZE > size:
+            found.stop = Stop.FULL
+            break
+        if place + HEADER_SIZE > populated:
+            populated = place + POPULATE_BYTES
+            segment.populate(place, populated)
+        head = bytes(view[place : place + HEADER_SIZE])
+        magic, version, kind, _, _, named = _FIXED.unpack_from(head)
+        crc = extend(chain, head[:CRC_AT])
+        if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
+            found.stop = Stop.CLEAN if head == TERMINATOR else Stop.HEADER
+            break
+        if version != VERSION or kind not in KINDS:
+            raise FormatError(
+                f"{segment.path}, byte {place}: position {position} is a frame of version {version} and kind {kind}, which this "
+                "release does not know; use the release that wrote it"
+            )
+        progress_length, body_length = _LENGTHS.unpack_from(head, 70)
+        end = place + HEADER_SIZE + padded(progress_length) + padded(body_length)
+        if end > size:
+            found.stop = Stop.HEADER
+            break
+        if (kind != Kind.BATCH or position >= bodies_from) and not _payload_good(segment, place, end):
+            found.stop = Stop.BODY
+            break
+        places.append(place)
+        place, position, chain = end, position + 1, crc
+    found.place, found.chain = place, chain
+    return found
+
+
+def _payload_good(segment: SegmentMap, place: int, end: int) -> bool:
+    segment.populate(place, end)
+    try:
+        check_payload(decode_frame(segment.view, place))
+    except Damaged:
+        return False
+    return True
+
+
+def padding_clean(view: memoryview, place: int, frame: Frame) -> bool:
+    """Whether the padding of the frame at `place` is zeros, as it was written: no CRC covers it, and it carries nothing."""
+    progress_at = place + HEADER_SIZE
+    body_at = progress_at + padded(len(frame.progress))
+    return not (
+        any(view[progress_at + len(frame.progress) : body_at])
+        or any(view[body_at + frame.body_length : body_at + padded(frame.body_length)])
+    )

@@ -1,0 +1,358 @@
+"""The log's one writer: frames in, durable by one sync for all that came meanwhile, indexed when decided.
+
+One thread calls it (the node's disk thread), but for `frontier` and `beat`, which only touch the live page and may come from
+another. After a failed write or sync it refuses everything (`DiskFailed`): what the page cache then holds is no longer known, and
+the same data is never tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from gateway.core import limits
+from gateway.core.events import Recovered, Scalars
+from gateway.data.bodies import RosterBody, decode_body
+from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
+from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
+from gateway.log.directory import Directory
+from gateway.log.index import IndexWriter, no_rows
+from gateway.log.indexer import Indexer
+from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header, segment_path
+from gateway.log.live import LivePage
+from gateway.log.marks import Mark, segment_marks
+from gateway.log.options import LogOptions, Space
+from gateway.log.prepare import Preparer
+from gateway.log.recovery import Found, FoundSegment, recover
+from gateway.log.room import NO_ROOM, Room
+from gateway.log.scalars import ScalarsFile
+from gateway.log.segment import Segment, begin_segment, older_slot, prepared_paths
+from gateway.log.storage import Storage
+
+_US = 1_000_000
+
+
+class LogWriter:
+    """Writes one directory. Made by `open`."""
+
+    def __init__(self, directory: Directory, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
+        """Go on where `found` ends."""
+        self._directory = directory
+        self._path = directory.path
+        self._options = options
+        self._storage = storage
+        self._live = live
+        self._failed = ""
+        self._log = found.recovered.log
+        self._scalars = ScalarsFile(self._path, storage, found.stored)
+        self._frontier = (found.state.position, found.state.next_offset)
+        self._end = self._durable = found.end  # position, view, chain
+        self._marked = found.mark  # the newest that is durable
+        self._mark_sequence = found.mark.sequence
+        self._slot_mark: Mark | None = None  # written into the slot, not synced
+        self._synced_at = time.monotonic()
+        self._room = Room(self._path, options, storage)
+        self._preparer = Preparer(self._path, options, storage)
+        self._segments = [self._reopen(segment) for segment in found.segments]
+        for segment, later in zip(self._segments, self._segments[1:], strict=False):
+            segment.last = later.first - 1
+        self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
+
+    @classmethod
+    def open(
+        cls, directory: Directory, options: LogOptions | None = None, storage: Storage | None = None
+    ) -> tuple[LogWriter, Recovered]:
+        """Recover a directory's log and get ready to write behind it.
+
+        Raises:
+            Damaged: something durable is damaged or gone.
+            DirectoryRefused: the directory holds segments of another log.
+            FormatError: something was written by a newer release.
+            DiskFull, DiskFailed: the disk has no room, or failed.
+        """
+        options, storage = options or LogOptions(), storage or Storage()
+        live = LivePage(directory.path)
+        try:
+            found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
+            writer = cls(directory, options, storage, found, live)
+            writer._begin(found)
+        except OSError as error:
+            live.close()
+            raise _failure("starting the log in", directory.path, error) from error
+        except BaseException:
+            live.close()
+            raise
+        return writer, found.recovered
+
+    def _begin(self, found: Found) -> None:
+        self._indexer.complete(found)
+        if self._log:
+            self._directory.remember_log(self._log)
+        self._preparer.clear()
+        if self._options.prepared_segments:
+            if not self._segments and not prepared_paths(self._path):
+                self._preparer.prepare_one(patient=False)  # so that the first writes of a new gateway are no slower than later ones
+            self._preparer.start()
+        self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
+
+    def _reopen(self, found: FoundSegment) -> Segment:
+        path = segment_path(self._path, found.first)
+        size = read_header(self._path, found.first).size
+        fd = self._storage.open(path)
+        index = IndexWriter(index_path(self._path, found.first), found.first, found.rows, self._storage)
+        segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(self._path, found.first)))
+        segment.undecided = found.undecided
+        return segment
+
+    # Writing
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        """Write frames behind the log, in order, without a sync and without a copy. Frames that are in it already are passed over,
+        so that after `DiskFull` the same call can be made again as it was.
+
+        Raises:
+            DiskFull: there is no room for them.
+            DiskFailed: the disk failed, now or before.
+        """
+        self._check_usable()
+        frames = self._new_of(frames)
+        if not frames:
+            return
+        self._preparer.wrote()
+        with self._watching("writing to"):
+            if self._room.in_reserve and any(frame.kind == Kind.BATCH for frame in frames):
+                raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
+            if not self._segments:
+                invariant(frames[0].kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frames[0]!r}")
+                self._log = decode_body(RosterBody, frames[0].body).log
+                self._begin_segment()
+            left = frames
+            while left:
+                left = self._append_some(left)
+
+    def _append_some(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """Write as many as the segment takes; if some are left, a new segment has begun for them."""
+        segment = self._segments[-1]
+        place, limit = segment.place, segment.size - HEADER_SIZE
+        position, view, chain = self._end
+        parts: list[Buffer] = []
+        places = []
+        for frame in frames:
+            size = frame.size
+            if place + size > limit:
+                break
+            position += 1
+            if frame.position != position or header_chain(frame.header, chain) != frame.header_crc:
+                raise InvariantViolated(
+                    f"{frame!r} does not follow position {position - 1} with chain {chain:#010x}, the log's end"
+                )
+            parts += frame.extents()
+            places.append(place)
+            place += size
+            view, chain = frame.view, frame.header_crc
+        if places:
+            parts.append(TERMINATOR)
+            self._storage.write(segment.fd, parts, segment.place)
+            self._write_slot(segment)
+            segment.place = place
+            segment.undecided.extend(places)
+            self._end = (position, view, chain)
+        left = frames[len(places) :]
+        if left:
+            self._roll(left[0])
+        return left
+
+    def _new_of(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """Those of `frames` that are not in the log yet."""
+        position, _, chain = self._end
+        if not frames or frames[0].position > position:
+            return frames
+        known = position - frames[0].position + 1
+        invariant(
+            known <= len(frames) and frames[known - 1].header_crc == chain,
+            f"frames {frames[0].position} to {frames[-1].position} differ from the log, which ends at {position}",
+        )
+        return frames[known:]
+
+    def _roll(self, frame: Frame) -> None:
+        """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
+        segment = self._segments[-1]
+        invariant(
+            segment.place > FRAMES_AT and frame.size + FRAMES_AT + HEADER_SIZE <= self._options.segment_bytes,
+            f"{frame!r} of {frame.size} bytes does not fit into a segment of {self._options.segment_bytes}",
+        )
+        self.sync()
+        self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        position, _, chain = self._end
+        first, size = position + 1, self._options.segment_bytes
+        prepared = prepared_paths(self._path)
+        mark = self._next_mark()
+        try:
+            source = prepared[0] if prepared else None
+            fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
+        except OSError as error:
+            source = self._room.take_reserve() if error.errno in NO_ROOM else None
+            if source is None:
+                raise
+            size = self._options.reserved_bytes
+            fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
+        if prepared:
+            self._preparer.used()
+        if self._segments:
+            self._segments[-1].last = position
+        self._marked = mark
+        self._slot_mark = None
+        index = IndexWriter(index_path(self._path, first), first, no_rows(), self._storage)
+        self._segments.append(Segment(first, fd, size, FRAMES_AT, index, 1))
+        if self._indexer.state.position == position:
+            self._indexer.pass_boundaries()
+
+    def sync(self) -> None:
+        """Make everything appended durable.
+
+        Raises:
+            DiskFailed: the disk failed, now or before.
+        """
+        self._check_usable()
+        if not self._segments:
+            return
+        with self._watching("syncing"):
+            self._sync()
+            if self._options.vote_mark == "strict" and self._marked.position < self._durable[0]:
+                self._write_slot(self._segments[-1])
+                self._sync()
+
+    def _sync(self) -> None:
+        end, segment = self._end, self._segments[-1]
+        self._storage.sync(segment.fd)
+        self._durable = end
+        self._synced_at = time.monotonic()
+        if self._slot_mark is not None:
+            self._marked, self._slot_mark = self._slot_mark, None
+            segment.slot = 1 - segment.slot
+
+    def _next_mark(self) -> Mark:
+        self._mark_sequence += 1
+        position, view, chain = self._durable
+        return Mark(self._mark_sequence, position, view, chain, *self._frontier, time.time_ns() // 1000)
+
+    def _mark_behind(self) -> bool:
+        marked = self._marked
+        return marked.position != self._durable[0] or marked.frontier_position != self._frontier[0]
+
+    def _write_slot(self, segment: Segment) -> None:
+        """Say in the slot, once between two syncs, what the syncs before made durable."""
+        if self._slot_mark is None and self._mark_behind():
+            mark = self._next_mark()
+            self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
+            self._slot_mark = mark
+
+    def write_scalars(self, scalars: Scalars) -> None:
+        """Make the scalars durable, and with them the mark of what is durable.
+
+        Raises:
+            DiskFailed: the disk failed, now or before.
+        """
+        self._check_usable()
+        with self._watching("writing the scalars of"):
+            mark = self._next_mark()
+            self._scalars.write(scalars, mark)
+            self._marked = mark
+
+    # Deciding
+
+    def frontier(self, position: int, offset: int) -> None:
+        """The frontier has reached `position`, and `offset` behind its last record. To be called before any receipt leaves; may be
+        called from another thread.
+        """
+        self._frontier = (position, offset)
+        self._live.frontier(position, offset)
+
+    def beat(self, time_us: int) -> None:
+        """The gateway is at work at wall clock `time_us`; may be called from another thread."""
+        self._live.beat(time_us)
+
+    def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
+        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them.
+
+        Raises:
+            DiskFailed: the index could not be written, or the disk failed before.
+        """
+        self._check_usable()
+        with self._watching("indexing", must=True):
+            self._indexer.take(frames, offsets, aborted)
+            if frames:
+                self._directory.remember_log(self._log)
+            self._live.indexed(self._indexer.state, self._segments[-1].first)
+
+    # Beside the writing
+
+    def idle(self) -> bool:
+        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync. True while something
+        is left to do: call again within 10 ms.
+
+        Raises:
+            DiskFailed: the disk failed, now or before.
+        """
+        self._check_usable()
+        if not self._segments or (not self._mark_behind() and self._durable == self._end):
+            return False
+        if time.monotonic() - self._synced_at < limits.MARK_IDLE_US / _US:
+            return True
+        with self._watching("marking"):
+            self._write_slot(self._segments[-1])
+            self._sync()
+        return self._mark_behind()
+
+    def space(self) -> Space:
+        """How much room there is, and whether new messages are to be refused for the lack of it."""
+        return self._room.space()
+
+    @property
+    def prepared(self) -> int:
+        """How many prepared segments are ready."""
+        return len(prepared_paths(self._path))
+
+    def close(self) -> None:
+        """Bring the mark up to date and let everything go; the log is not synced (what was to be durable is)."""
+        self._preparer.close()
+        try:
+            if not self._failed and self._segments and self._mark_behind():
+                with self._watching("marking"):
+                    self._write_slot(self._segments[-1])
+                    self._sync()
+        finally:
+            for segment in self._segments:
+                segment.index.close()
+                self._storage.close(segment.fd)
+            self._scalars.close()
+            self._live.close()
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise DiskFailed(self._failed)
+
+    @contextmanager
+    def _watching(self, what: str, *, must: bool = False) -> Iterator[None]:
+        """Give errors of the system their meaning; any but a lack of room ends the writer, and that too for what `must` be done."""
+        try:
+            yield
+        except (OSError, DiskFull) as error:
+            failure = error if isinstance(error, DiskFull) else _failure(what, self._path, error)
+            if must and isinstance(failure, DiskFull):
+                failure = DiskFailed(str(failure))
+            if isinstance(failure, DiskFailed):
+                self._failed = str(failure)
+                self._live.fail()
+            raise failure from error
+
+
+def _failure(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
+    if error.errno in NO_ROOM:
+        return DiskFull(f"no room on the disk for {what} {path} ({error.strerror}): free some space")
+    return DiskFailed(
+        f"{what} {path} failed ({error.strerror}): nothing more is written until the gateway is started again; check the disk first"
+    )

@@ -1,0 +1,281 @@
+"""Makes logs for tests: frames as a group of one would order them, and beside them, made independently, what they mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from gateway.core.events import Recovered, Scalars
+from gateway.data.bodies import (
+    AbortBody,
+    Entry,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    ViewBody,
+    Voter,
+    encode_body,
+)
+from gateway.data.frame import Frame, Kind
+from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
+from gateway.log.directory import Directory, open_directory
+from gateway.log.options import LogOptions
+from gateway.log.storage import Storage
+from gateway.log.writer import LogWriter
+
+SMALL = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
+LOG = bytes(range(16))
+VIEW = (1 << 16) | 1
+GATEWAY, GROUP = "g1", "test"
+
+
+@dataclass
+class Record:
+    """A record as the log's readers must see it; `position` is its frame's."""
+
+    position: int
+    topic: str
+    producer: str
+    sequence: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: list[tuple[str, bytes | None]] | None
+    tick: int
+    view: int
+
+
+class History:
+    """Frames in order. Every method adds one and returns it; `frames[i]` has position i + 1."""
+
+    def __init__(self, *, begin: bool = True) -> None:
+        self.frames: list[Frame] = []
+        self.records: list[Record] = []
+        self.void: set[int] = set()
+        self.topics: dict[str, int] = {}
+        self.producers: dict[str, list[int]] = {}  # name: number, epoch, sequence
+        self.names: dict[int, str] = {}
+        self.ticks: list[tuple[int, int, int]] = []
+        self.view_id = VIEW
+        self.clock = 1_700_000_000_000_000
+        if begin:
+            self.roster()
+            self.view()
+
+    def _add(self, frame: Frame) -> Frame:
+        previous = self.frames[-1].header_crc if self.frames else 0
+        frame.stamp(self.view_id, len(self.frames) + 1, previous)
+        self.frames.append(frame)
+        return frame
+
+    def roster(self) -> Frame:
+        body = RosterBody(GROUP, LOG, (Voter(1, GATEWAY, bytes(16), "127.0.0.1:7400"),))
+        return self._add(Frame(Kind.ROSTER, encode_body(body)))
+
+    def view(self, counter: int = 1) -> Frame:
+        self.view_id = (counter << 16) | 1
+        return self._add(Frame(Kind.VIEW, encode_body(ViewBody((1,)))))
+
+    def topic(self, name: str) -> Frame:
+        self.topics[name] = len(self.topics) + 1
+        return self._add(Frame(Kind.TOPIC, encode_body(TopicBody(name)), topic=self.topics[name]))
+
+    def epoch(self, name: str) -> Frame:
+        if name not in self.producers:
+            number = len(self.names) + 1
+            self.producers[name] = [number, 0, 0]
+            self.names[number] = name
+        entry = self.producers[name]
+        entry[1] += 1
+        body = EpochBody(name, bytes(16), entry[2], b"")
+        return self._add(Frame(Kind.EPOCH, encode_body(body), producer=entry[0], epoch=entry[1]))
+
+    def batch(
+        self,
+        producer: str,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
+        progress: bytes = b"",
+        compression: str | None = None,
+    ) -> Frame:
+        if topic not in self.topics:
+            self.topic(topic)
+        if producer not in self.producers:
+            self.epoch(producer)
+        number, epoch, sequence = self.producers[producer]
+        count = len(values)
+        times = [self.clock + i for i in range(count)]
+        self.clock += count
+        keys = keys or [None] * count
+        headers = headers or [None] * count
+        columns = [list(keys), list(values), times, [h and [{"key": k, "value": v} for k, v in h] for h in headers]]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, BATCH_SCHEMA, strict=True)]
+        body = encode_batch(pa.record_batch(arrays, schema=BATCH_SCHEMA), compression)
+        frame = Frame(
+            Kind.BATCH,
+            memoryview(body),
+            progress=progress,
+            flags=compression_flags(compression),
+            producer=number,
+            epoch=epoch,
+            first_sequence=sequence + 1,
+            count=count,
+            topic=self.topics[topic],
+            origin=1,
+            min_timestamp=times[0],
+            max_timestamp=times[-1],
+        )
+        self._add(frame)
+        self.producers[producer][2] += count
+        tick = self.ticks[-1][0] if self.ticks else 0
+        for i in range(count):
+            self.records.append(
+                Record(
+                    frame.position,
+                    topic,
+                    producer,
+                    sequence + 1 + i,
+                    keys[i],
+                    values[i],
+                    times[i],
+                    headers[i],
+                    tick,
+                    self.view_id,
+                )
+            )
+        return frame
+
+    def tick(self) -> Frame:
+        number = len(self.ticks) + 1
+        self.clock += 1000
+        self.ticks.append((number, self.clock, len(self.frames) + 1))
+        return self._add(Frame(Kind.TICK, encode_body(TickBody(number, self.clock))))
+
+    def offsets(self, reader: str, offset: int) -> Frame:
+        return self._add(Frame(Kind.OFFSETS, encode_body(OffsetsBody({reader: offset}))))
+
+    def forget(self, name: str) -> Frame:
+        number, epoch, _ = self.producers.pop(name)
+        return self._add(Frame(Kind.FORGET, encode_body(ForgetBody((number,), epoch))))
+
+    def abort(self, position: int) -> Frame:
+        """Void the batches of the producer of the batch at `position` from there on."""
+        first = self.frames[position - 1]
+        body = AbortBody(position, "no space", Entry(bytes(16), first.epoch, first.first_sequence - 1, b""))
+        frame = self._add(Frame(Kind.ABORT, encode_body(body), producer=first.producer, epoch=first.epoch))
+        for other in self.frames[position - 1 : -1]:
+            if other.kind == Kind.BATCH and (other.producer, other.epoch) == (first.producer, first.epoch):
+                self.void.add(other.position)
+        self.records = [record for record in self.records if record.position not in self.void]
+        self.producers[self.names[first.producer]][2] = first.first_sequence - 1
+        return frame
+
+    def offsets_of(self, frames: Sequence[Frame]) -> list[int]:
+        """Offset of each frame: how many records that are not void stand before it."""
+        found, at, index = [], 0, 0
+        for frame in frames:
+            while index < frame.position - 1:
+                other = self.frames[index]
+                at += other.count if other.kind == Kind.BATCH and other.position not in self.void else 0
+                index += 1
+            found.append(at)
+        return found
+
+    def offset_after(self, position: int) -> int:
+        """Records committed up to and including a position."""
+        return sum(
+            frame.count
+            for frame in self.frames[:position]
+            if frame.kind == Kind.BATCH and frame.position not in self.void
+        )
+
+
+def opened(
+    path: Path | str, options: LogOptions = SMALL, storage: Storage | None = None
+) -> tuple[LogWriter, Recovered, Callable[[], None]]:
+    """An open writer of a directory, what it recovered, and how to let both go."""
+    directory: Directory = open_directory(str(path), gateway=GATEWAY, group=GROUP, storage=storage)
+    try:
+        writer, recovered = LogWriter.open(directory, options, storage)
+    except BaseException:
+        directory.close()
+        raise
+
+    def close() -> None:
+        writer.close()
+        directory.close()
+
+    return writer, recovered, close
+
+
+def decide(writer: LogWriter, history: History, start: int, end: int) -> None:
+    """Decide positions start..end, as the node does: the frontier first, then the rows."""
+    frames = history.frames[start - 1 : end]
+    writer.frontier(end, history.offset_after(end))
+    writer.decided(frames, history.offsets_of(frames), history.void)
+
+
+def write_log(path: Path | str, history: History, options: LogOptions = SMALL, *, step: int = 7, decided: int | None = None) -> None:
+    """Write a whole history, a sync every `step` frames, everything decided (or up to a position), and close."""
+    writer, recovered, close = opened(path, options)
+    done = len(recovered.tail) + recovered.state.position
+    decided = len(history.frames) if decided is None else decided
+    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    upto = recovered.state.position
+    while done < len(history.frames):
+        some = history.frames[done : done + step]
+        writer.append(some)
+        writer.sync()
+        done += len(some)
+        until = min(done, decided)
+        if until > upto:
+            decide(writer, history, upto + 1, until)
+            upto = until
+    if upto < decided:
+        decide(writer, history, upto + 1, decided)
+    close()
+
+
+def sample(batches: int = 60, *, size: int = 300) -> History:
+    """A log with a bit of everything, several small segments long."""
+    history = History()
+    for number in range(batches):
+        topic, producer = f"topic{number % 3}", f"producer{number % 4}"
+        values = [b"v%d-%d" % (number, i) * (size // 8) for i in range(1 + number % 5)]
+        keys = [None if i % 2 else b"k%d" % i for i in range(len(values))]
+        headers = [[("h", b"x"), ("n", None)] if i == 1 else None for i in range(len(values))]
+        batch = history.batch(
+            producer, topic, values, keys=keys, headers=headers, progress=b"p%d" % number, compression=[None, "lz4", "zstd"][number % 3]
+        )
+        if number % 10 == 7:
+            history.tick()
+        if number % 20 == 11:
+            history.batch(producer, topic, [b"also void"])
+            history.abort(batch.position)
+            history.epoch(producer)
+        if number % 25 == 13:
+            history.offsets("reader", number)
+        if number % 30 == 17:
+            history.forget(producer)
+    return history
+
+
+def same_boot(path: Path | str) -> None:
+    """Nothing: the directory stays as a killed gateway leaves it."""
+
+
+def other_boot(path: Path | str) -> None:
+    """Make the directory look as after a reboot: the live page says nothing."""
+    live = Path(path) / "live"
+    if live.exists():
+        os.truncate(live, 0)
