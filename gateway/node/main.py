@@ -197,7 +197,7 @@ def _log_options(config: Config) -> LogOptions:
         segment_bytes=log.segment_bytes,
         prepared_segments=log.prepared_segments,
         disk_low_bytes=log.disk_low_bytes,
-        vote_mark="strict" if log.vote_mark == "strict" else "idle",
+        vote_mark=log.vote_mark,
     )
 
 

@@ -1,0 +1,132 @@
+"""A real gateway process for tests: started on free ports, killed, stopped, started again on the same directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+READY_WAIT_S = 60.0
+STOP_WAIT_S = 40.0
+
+
+def free_base_port() -> int:
+    """A port P with P+1, P+2, P+3 free too, below the range that the system hands out by itself."""
+    for _ in range(500):
+        base = random.randrange(10_000, 32_000)
+        try:
+            for port in range(base, base + 4):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return base
+    raise RuntimeError("no four free ports in a row were found")
+
+
+class GatewayProcess:
+    """`tutti serve` on a directory. Logs go to `<directory>.log`."""
+
+    def __init__(self, root: Path, name: str = "g1", extra: str = "") -> None:
+        """Write its configuration; `extra` is TOML appended to it."""
+        self.name = name
+        self.port = free_base_port()
+        self.data = root / name
+        self.log = root / f"{name}.log"
+        self.config = root / f"{name}.toml"
+        own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "127.0.0.1:{self.port}"\n'
+        self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}')
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready: dict[str, Any] = {}
+        self.starts = 0
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"tutti://127.0.0.1:{self.port}"
+
+    @property
+    def admin(self) -> str:
+        """Its admin pages."""
+        return f"http://127.0.0.1:{self.port + 3}"
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, wait: bool = True) -> Self:
+        """Start it and, unless told otherwise, wait until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.starts += 1
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout_s: float = READY_WAIT_S) -> dict[str, Any]:
+        """Wait for the ready line; AssertionError with the log's end when it does not come."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        said = b""
+        fd = self.process.stdout.fileno()
+        while b"\n" not in said:
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([fd], [], [], max(0, left))
+            chunk = os.read(fd, 65_536) if readable else b""
+            if not chunk:
+                raise AssertionError(f"no ready line (exit code {self.process.poll()}): {self.log_tail()}")
+            said += chunk
+        self.ready = json.loads(said.split(b"\n")[0])
+        return self.ready
+
+    def log_tail(self, characters: int = 3000) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", "replace")[-characters:] if self.log.exists() else ""
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def stop(self, timeout_s: float = STOP_WAIT_S) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout_s)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        assert self.process is not None
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happened, leave no process behind."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        elif self.process is not None:
+            self._close()
