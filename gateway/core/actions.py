@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.core.events import Scalars
+from gateway.core.messages import Message
 from gateway.data.frame import Frame
 from gateway.data.wire import Answer
 
@@ -29,7 +30,7 @@ class Send(msgspec.Struct, frozen=True, tag=True):
     """A message to another member (gateway number)."""
 
     to: int
-    message: object
+    message: Message
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +60,15 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag=True):
     primary: bool
 
 
+class Suspect(msgspec.Struct, frozen=True, tag=True):
+    """A member holds the group up: no vote progress for the atomic period, or it cannot take what it must. For the operator and the
+    status; in a group of one it means that the disk does not answer.
+    """
+
+    member: int
+    reason: str
+
+
 class SetTimer(msgspec.Struct, frozen=True, tag=True):
     """Send TimeAdvanced at this time (`Now.mono_us`), or soon after; it replaces the timer set before."""
 
@@ -75,4 +85,4 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The orderly stop is done: nothing is under way."""
 
 
-Action = Persist | Send | Reply | Deliver | ViewInstalled | SetTimer | Halt | Stopped
+Action = Persist | Send | Reply | Deliver | ViewInstalled | Suspect | SetTimer | Halt | Stopped

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from gateway.core import limits
+from gateway.core.messages import Message
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 
@@ -15,6 +17,18 @@ class Now(NamedTuple):
 
     mono_us: int
     wall_us: int
+
+
+class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stack can be told: times in microseconds, periods in heartbeats, and the bounds that a configuration may move."""
+
+    heartbeat_us: int = limits.HEARTBEAT_US
+    tick_interval_us: int = limits.TICK_INTERVAL_US
+    atomic_period_heartbeats: int = limits.ATOMIC_PERIOD_HEARTBEATS
+    idle_producer_us: int = limits.IDLE_PRODUCER_US
+    producers_max: int = limits.PRODUCERS_MAX
+    topics_max: int = limits.TOPICS_MAX
+    undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -116,7 +130,7 @@ class Received(msgspec.Struct, frozen=True, tag=True):
     """A message of another member (gateway number)."""
 
     sender: int
-    message: object
+    message: Message
 
 
 class Persisted(msgspec.Struct, frozen=True, tag=True):

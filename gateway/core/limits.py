@@ -34,7 +34,7 @@ WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their produc
 FORGET_PRODUCERS_MAX = 1000  # by one FORGET
 
 # Core: forward-table and hold-back
-FORWARDED_BYTES_MAX = 128 * MIB  # of batches that came in here and are not decided; above it they are refused for now
+FORWARDED_MORE_BYTES_MAX = 64 * MIB  # of batches that came in here and wait for room among the undecided; above it: refused for now
 FORWARDED_FRAMES_MAX = 131_072
 REQUESTS_MAX = 16_384  # epochs, topics, offset commits that wait for the log at one gateway
 HELD_FRAMES_MAX = 65_536  # positions held back at a member until those before them come
@@ -44,7 +44,7 @@ HELD_BYTES_MAX = 64 * MIB
 HEARTBEAT_US = 200_000
 TICK_INTERVAL_US = 1_000_000
 ATOMIC_PERIOD_HEARTBEATS = 10
-RESEND_US = 3 * HEARTBEAT_US  # an origin sends again what was neither ordered nor answered for so long
+RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
 MARK_IDLE_US = 10_000
@@ -148,12 +148,11 @@ invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is wit
 invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
 invariant(FRAMES_A_MESSAGE_MAX <= UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames")
 invariant(
-    UNDECIDED_BYTES_MAX + DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_BYTES_MAX,
-    "what one drain submits beyond the undecided window waits in the forward-table",
+    DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX, "what one drain submits too many waits, and is not refused"
 )
 invariant(2 * UNDECIDED_FRAMES_MAX <= FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
 invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undecided when the disk runs low can be written")
-invariant(RESEND_US < ATOMIC_PERIOD_HEARTBEATS * HEARTBEAT_US, "a lost message is sent again before anybody is booted")
+invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
 invariant(STREAMS_MAX + FOLLOWERS_MAX < CALLS_MAX, "streams leave calls for everything else")

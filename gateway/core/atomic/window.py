@@ -1,0 +1,169 @@
+"""The pending window: the undecided end of this member's log, and how far each stage of two-phase commit has come in it.
+
+A position goes through the stages of `STAGES` one after the other; each is a mark that only moves forward and never passes the one
+before it. That is the whole rule of "vote after persisted, decide after voted", checked wherever a mark moves.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.core import limits
+from gateway.data.bodies import AbortBody, decode_body
+from gateway.data.frame import HEADER_SIZE, Frame, Kind, chained
+from gateway.data.state import LogState
+from gateway.errors import InvariantViolated, invariant
+
+
+class Stage(enum.IntEnum):
+    """How far a position has come at this member."""
+
+    TAKEN = 0  # it is in the window: ordered here, or received in order with the chain unbroken
+    WRITING = 1  # it was handed to the disk
+    DURABLE = 2  # the disk said that it is synced
+    VOTED = 3  # a YES that covers it left
+    DECIDED = 4  # a CONFIRM covers it: the frontier is behind it
+
+
+class Barrier(NamedTuple):
+    """An ordered ABORT: no decision stops in [first, abort), and the batches of (producer, epoch) in it are void."""
+
+    first: int
+    abort: int
+    producer: int
+    epoch: int
+
+
+def weight(frame: Frame) -> int:
+    """Bytes that a frame counts in a window: an estimate of what it holds in memory."""
+    return frame.body_length + 2 * HEADER_SIZE
+
+
+class Window:
+    """The undecided end of the log.
+
+    Attributes:
+        state: what the log says up to the frontier; `state.position` is the frontier.
+        frames: the undecided frames, in order.
+        bytes: what they hold in memory, about.
+        end, chain: the last position taken and its chain value.
+        barriers: ABORTs that are not decided, in order.
+    """
+
+    __slots__ = ("_bytes_max", "_marks", "barriers", "bytes", "chain", "end", "frames", "state")
+
+    def __init__(self, state: LogState, bytes_max: int = limits.UNDECIDED_BYTES_MAX) -> None:
+        self.state = state
+        self._bytes_max = bytes_max
+        self.frames: deque[Frame] = deque()
+        self.bytes = 0
+        self.end = state.position
+        self.chain = state.chain
+        self.barriers: list[Barrier] = []
+        self._marks = [state.position] * len(Stage)
+
+    @property
+    def frontier(self) -> int:
+        """The last decided position."""
+        return self.state.position
+
+    @property
+    def full(self) -> bool:
+        """Whether no further batch may be ordered."""
+        return self.bytes >= self._bytes_max or len(self.frames) >= limits.UNDECIDED_FRAMES_MAX
+
+    def mark(self, stage: Stage) -> int:
+        """How far the stage has come."""
+        return self._marks[stage]
+
+    def advance(self, stage: Stage, to: int) -> None:
+        """Move a stage forward.
+
+        Raises:
+            InvariantViolated: it would go back, or pass the stage before it: a vote before its fdatasync, a decision before a vote.
+        """
+        marks = self._marks
+        if not marks[stage] <= to <= marks[stage - 1]:
+            raise InvariantViolated(
+                f"{stage.name} goes from {marks[stage]} to {to}, and {Stage(stage - 1).name} is at {marks[stage - 1]}"
+            )
+        marks[stage] = to
+
+    def extend(self, frames: Sequence[Frame]) -> None:
+        """Take the next frames; each continues the chain."""
+        end, chain = self.end, self.chain
+        for frame in frames:
+            end += 1
+            if frame.position != end or not chained(frame, chain):
+                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
+            chain = frame.header_crc
+            self.bytes += frame.body_length + 2 * HEADER_SIZE
+            if frame.kind == Kind.ABORT:
+                self._bar(frame)
+        self.frames.extend(frames)
+        self.end, self.chain = end, chain
+        self._marks[Stage.TAKEN] = end
+
+    def _bar(self, frame: Frame) -> None:
+        first = decode_body(AbortBody, frame.body).position
+        invariant(self.frontier < first < frame.position, f"{frame!r} aborts {first} and the frontier is {self.frontier}")
+        self.barriers.append(Barrier(first, frame.position, frame.producer, frame.epoch))
+
+    def at(self, position: int) -> Frame:
+        """The undecided frame at the position."""
+        invariant(self.frontier < position <= self.end, f"position {position} is not in the window")
+        return self.frames[position - self.frontier - 1]
+
+    def barred(self, position: int) -> bool:
+        """Whether an ordered ABORT voids the batch at the position."""
+        frame = self.at(position)
+        return any(
+            barrier.first <= position < barrier.abort and (barrier.producer, barrier.epoch) == (frame.producer, frame.epoch)
+            for barrier in self.barriers
+        )
+
+    def reach(self, position: int) -> int:
+        """The last position up to `position` where a decision may stop."""
+        moved = True
+        while moved:
+            moved = False
+            for barrier in self.barriers:
+                if barrier.first <= position < barrier.abort:
+                    position, moved = barrier.first - 1, True
+        return position
+
+    def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
+        """Move the frontier: the decided run, the offset of each frame, and the positions of void batches in it."""
+        invariant(up_to == self.reach(up_to), f"the frontier would stop at {up_to}, between a batch and its ABORT")
+        self.advance(Stage.DECIDED, up_to)
+        void: frozenset[int] = frozenset()
+        if self.barriers and self.barriers[0].abort <= up_to:
+            void = self._void(up_to)
+        frames, apply = self.frames, self.state.apply
+        run = tuple([frames.popleft() for _ in range(up_to - self.frontier)])
+        offsets = tuple([apply(frame, frame.position in void) for frame in run])
+        self.bytes -= sum([frame.body_length for frame in run]) + 2 * HEADER_SIZE * len(run)
+        return run, offsets, void
+
+    def _void(self, up_to: int) -> frozenset[int]:
+        passed = [barrier for barrier in self.barriers if barrier.abort <= up_to]
+        self.barriers = [barrier for barrier in self.barriers if barrier.abort > up_to]
+        return frozenset(
+            position
+            for barrier in passed
+            for position in range(barrier.first, barrier.abort)
+            if _is_batch_of(self.at(position), barrier)
+        )
+
+    def restore(self, tail: Iterable[Frame]) -> None:
+        """Take what a start found behind the frontier, all of it durable."""
+        self.extend(tuple(tail))
+        self.advance(Stage.WRITING, self.end)
+        self.advance(Stage.DURABLE, self.end)
+
+
+def _is_batch_of(frame: Frame, barrier: Barrier) -> bool:
+    return frame.kind == Kind.BATCH and (frame.producer, frame.epoch) == (barrier.producer, barrier.epoch)

@@ -1,0 +1,19 @@
+"""What all layers of one member share: its configuration, its standing among views, its log's end, and the step under way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.core.atomic.window import Window
+from gateway.core.events import StackConfig
+from gateway.core.outbox import Outbox
+from gateway.core.standing import Standing
+
+
+class Context(NamedTuple):
+    """One for a member, for its whole run."""
+
+    config: StackConfig
+    standing: Standing
+    outbox: Outbox
+    window: Window

@@ -1,0 +1,1 @@
+"""*flush*: how a view begins (design, section 5). See NOTES.md."""

@@ -1,0 +1,202 @@
+"""*order* as one layer: it hands events and messages to its parts and carries what is decided back to them."""
+
+from __future__ import annotations
+
+from gateway.core.context import Context
+from gateway.core.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
+from gateway.core.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
+from gateway.core.order.forward import ForwardTable, Queue
+from gateway.core.order.received import Line, LineInput, LineState, Received
+from gateway.core.order.receiver import Receiver
+from gateway.core.order.requests import Requests
+from gateway.core.order.sequencer import Below, Sequencer
+from gateway.core.order.upkeep import Upkeep
+from gateway.data.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
+from gateway.data.frame import Frame, Kind
+from gateway.errors import InvariantViolated, invariant
+
+Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
+
+
+class Ordering:
+    """The layer.
+
+    Attributes:
+        low: why the disk takes nothing new; empty if it does.
+        sequencer: places frames; other layers order their own frames through it.
+        forward, requests: what came in here and waits for the log.
+        receiver: hold-back queue.
+        received: received-table at the log's end.
+    """
+
+    def __init__(self, context: Context, below: Below) -> None:
+        self.low = ""
+        self._standing = context.standing
+        self._window = context.window
+        self.received = Received(context.window.state)
+        self.sequencer = Sequencer(context, self.received, below)
+        self.forward = ForwardTable(context, self.received)
+        self.requests = Requests(context)
+        self.receiver = Receiver(context, self.received, self.forward, below)
+        self.upkeep = Upkeep(context, self.received, self.sequencer)
+
+    # Clients
+
+    def on_submitted(self, event: Submitted) -> None:
+        """Batches of a client."""
+        closed = self._closed()
+        if closed:
+            self.forward.refuse(event.session, event.frames, *closed)
+        else:
+            self.forward.submit(event.session, event.frames)
+
+    def on_asked(self, event: Asked) -> None:
+        """A request of a client."""
+        closed = self._closed()
+        if closed:
+            self.requests.deny(event.session, event.request, *closed, retry=True)
+        elif isinstance(event, EpochAsked):
+            self.requests.epoch(event.session, event.request, event.name, event.instance, event.epoch)
+        elif isinstance(event, TopicAsked):
+            self.requests.topic(event.session, event.request, event.name)
+        elif isinstance(event, OffsetsAsked):
+            self.requests.offsets(event.session, event.request, event.reader, event.offset)
+        else:
+            self.requests.forget(event.session, event.request, event.names)
+
+    def _closed(self) -> tuple[str, str] | None:
+        if self._standing.closed is not None:
+            return self._standing.closed
+        if not self._standing.primary:
+            return "not_primary", "this gateway is not in a view that decides yet; send again, here or at another gateway"
+        if self.low:
+            return "space", f"no space for anything new ({self.low}); reads go on, send again when there is room"
+        return None
+
+    def on_session_closed(self, event: SessionClosed) -> None:
+        """A client is gone."""
+        self.forward.session_closed(event.session)
+        self.requests.session_closed(event.session)
+
+    # Members
+
+    def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
+        """A message of this layer. One of another view, or of a member that may not send it, is ignored."""
+        standing = self._standing
+        if isinstance(message, Order):
+            self.receiver.on_order(sender, message)
+        elif isinstance(message, Echo):
+            self.receiver.on_echo(sender, message)
+        elif not standing.current(message.view) or not standing.primary or sender not in standing.members:
+            return
+        elif isinstance(message, Forward | Asking):
+            if standing.coordinating:
+                if isinstance(message, Forward):
+                    self.sequencer.on_forward(sender, message.frames)
+                else:
+                    self.sequencer.on_ask(sender, message.ask)
+        elif sender == standing.coordinator:
+            if isinstance(message, Resend):
+                self.forward.on_resend(message)
+            elif isinstance(message, Refuse):
+                self.forward.on_refuse(message)
+            else:
+                self.requests.on_deny(message)
+
+    # The log
+
+    def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
+        """The frontier passed the run: answer who waits for it, and let go what waited for its producers."""
+        invariant(run[-1].position == self._window.frontier, f"{run[-1]!r} is told as decided")
+        lines, forward = self.received.lines, self.forward
+        settled: dict[int, Line] = {}
+        number = epoch = -1
+        line: Line | None = None
+        queue: Queue | None = None
+        for frame, offset in zip(run, offsets, strict=True):
+            if frame.kind != Kind.BATCH:
+                self._frame_decided(frame, settled)
+                number = -1
+                continue
+            if frame.producer != number or frame.epoch != epoch:
+                number, epoch = frame.producer, frame.epoch
+                line = lines.get(number)
+                queue = forward.queue(number, epoch)
+            if line is None:
+                raise InvariantViolated(f"{frame!r} is decided and its producer has no line")
+            line.undecided -= 1
+            if not line.undecided:
+                settled[number] = line
+            if queue is not None and queue.frames and frame.position not in void:
+                forward.committed(queue, frame, offset)
+        for line in settled.values():
+            if not line.undecided:
+                self._settle(line)
+        self.sequencer.room()
+
+    def _settle(self, line: Line) -> None:
+        invariant(line.undecided == 0, f"producer {line.number} has {line.undecided} undecided frames")
+        self.upkeep.seen(line.number)
+        if line.waits:
+            self.sequencer.settled(line)
+        else:
+            self.received.settle(line)
+
+    def _frame_decided(self, frame: Frame, settled: dict[int, Line]) -> None:
+        """A frame that is no batch."""
+        kind = frame.kind
+        if kind in (Kind.EPOCH, Kind.ABORT):
+            line = self.received.lines[frame.producer]
+            line.undecided -= 1
+            if not line.undecided:
+                settled[line.number] = line
+            if kind == Kind.EPOCH:
+                if line.state is LineState.OPENING and line.epoch == frame.epoch:
+                    line.on(LineInput.EPOCH_DECIDED)
+                self.forward.fenced(frame.producer, frame.epoch)
+            else:
+                sequence = decode_body(AbortBody, frame.body).entry.sequence
+                self.forward.aborted(frame.producer, frame.epoch, sequence)
+        elif kind == Kind.FORGET:
+            for number in decode_body(ForgetBody, frame.body).producers:
+                self.received.forgotten.pop(number, None)
+                self.upkeep.forgotten(number)
+                self.forward.forgotten(number)
+        elif kind == Kind.OFFSETS:
+            for reader in decode_body(OffsetsBody, frame.body).readers:
+                self.received.readers.pop(reader, None)
+        if kind in (Kind.EPOCH, Kind.TOPIC, Kind.FORGET, Kind.OFFSETS):
+            self.requests.decided(frame)
+
+    # Views and time
+
+    def restored(self) -> None:
+        """A start put undecided frames into the window."""
+        self.received.rebuild(self._window.frames)
+
+    def installed(self) -> None:
+        """A view was installed."""
+        self.sequencer.installed()
+        self.receiver.installed()
+
+    def primary(self) -> None:
+        """The view's VIEW frame is decided: the forward-table drains to its coordinator, before anything new."""
+        self.forward.installed()
+        self.requests.installed()
+        self.upkeep.primary()
+
+    def end_of_step(self) -> None:
+        """Send out what was placed."""
+        self.upkeep.ordered()
+        self.sequencer.publish()
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        if self._standing.primary and self._standing.current(self._standing.view):
+            self.forward.beat()
+            self.requests.beat()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody waits for anything here."""
+        return not self.forward.count and not self.requests.count

@@ -1,0 +1,113 @@
+"""The member's half of *order*: frames come in any order and are taken in theirs (hold-back queue; Sambhu 1999, "Members")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.core import limits
+from gateway.core.atomic.window import weight
+from gateway.core.context import Context
+from gateway.core.messages import Echo, Order
+from gateway.core.order.forward import ForwardTable
+from gateway.core.order.received import Received
+from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
+from gateway.errors import invariant
+
+
+class Below(Protocol):
+    """Where frames go that are in order."""
+
+    def take(self, frames: Sequence[Frame]) -> None:
+        """Take the next frames of the log."""
+
+
+class Receiver:
+    """Takes ORDER and echoes of the view's coordinator.
+
+    Attributes:
+        discarded: frames that were thrown away, because they did not continue the chain or an own copy differed.
+        highest: the highest position heard of in this view.
+    """
+
+    def __init__(self, context: Context, received: Received, forward: ForwardTable, below: Below) -> None:
+        self._standing = context.standing
+        self._window = context.window
+        self._received = received
+        self._forward = forward
+        self._below = below
+        self._held: dict[int, Frame] = {}
+        self._held_bytes = 0
+        self.discarded = 0
+        self.highest = 0
+
+    def installed(self) -> None:
+        """What was held back belongs to another view."""
+        self._held, self._held_bytes, self.highest = {}, 0, 0
+
+    def on_order(self, sender: int, message: Order) -> None:
+        """Placed frames, whole."""
+        if self._counts(sender, message.view):
+            for frame in message.frames:
+                self._hold(frame)
+            self._drain()
+
+    def on_echo(self, sender: int, message: Echo) -> None:
+        """Headers of own frames; the bodies are in the forward-table."""
+        if not self._counts(sender, message.view):
+            return
+        for at in range(0, len(message.headers), HEADER_SIZE):
+            echoed = decode_header(message.headers, at)
+            own = self._forward.find(echoed)
+            if own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
+                # Another body was ordered under this sequence: it has to come from somebody who has it.
+                self.highest = max(self.highest, echoed.position)
+                self.discarded += 1
+            else:
+                echoed.body, echoed.progress = own.body, own.progress
+                self._hold(echoed)
+        self._drain()
+
+    def _counts(self, sender: int, view: int) -> bool:
+        standing = self._standing
+        return standing.current(view) and sender == standing.coordinator and sender != standing.me
+
+    def _hold(self, frame: Frame) -> None:
+        position = frame.position
+        self.highest = max(self.highest, position)
+        if position <= self._window.end or position in self._held:
+            return
+        if position > self._window.end + limits.HELD_FRAMES_MAX or self._held_bytes > limits.HELD_BYTES_MAX:
+            self.discarded += 1  # it comes again by repair
+            return
+        self._held[position] = frame
+        self._held_bytes += weight(frame)
+
+    def _drain(self) -> None:
+        """Take what is next, and what is next then."""
+        held, end, chain = self._held, self._window.end, self._window.chain
+        run: list[Frame] = []
+        while held:
+            frame = held.pop(end + 1, None)
+            if frame is None:
+                break
+            self._held_bytes -= weight(frame)
+            if not chained(frame, chain):
+                self.discarded += 1
+                break
+            invariant(frame.view <= self._standing.view, f"{frame!r} is of a later view than {self._standing.view}")
+            self._received.take(frame)
+            run.append(frame)
+            end, chain = frame.position, frame.header_crc
+        if run:
+            self._below.take(run)
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Ranges of positions that were heard of and are not here: what repair has to ask for."""
+        ranges = []
+        first = self._window.end + 1
+        for position in [*sorted(self._held), self.highest + 1]:
+            if position > first:
+                ranges.append((first, position - 1))
+            first = max(first, position + 1)
+        return ranges

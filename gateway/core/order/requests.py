@@ -1,0 +1,211 @@
+"""What clients asked for and waits for the log: epochs, topics, offset commits, forgetting.
+
+Like a batch, a request goes to the coordinator, which orders a frame or does nothing because one that answers it is already in the
+log; the answer comes from what *this* gateway's log decides. Only what no frame will answer is denied by a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskTopic, Deny
+from gateway.core.order.received import Names
+from gateway.data.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.wire import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
+
+EPOCH_MAX = 2**32 - 1
+
+
+class Request:
+    """One request: what is asked of the coordinator, and who waits for the answer."""
+
+    __slots__ = ("ask", "number", "sent_us", "session")
+
+    def __init__(self, session: int, number: int, ask: Ask, sent_us: int) -> None:
+        self.session = session
+        self.number = number
+        self.ask = ask
+        self.sent_us = sent_us
+
+
+class Requests:
+    """The requests that wait, by what they ask for. `names` are numbers by name as decided here."""
+
+    def __init__(self, context: Context) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
+        self.names = Names(context.window.state)
+        self._waiting: dict[tuple[type, object], list[Request]] = {}
+        self.count = 0
+
+    # From the client
+
+    def epoch(self, session: int, number: int, name: str, instance: bytes, epoch: int) -> None:
+        """Begin an epoch."""
+        if not 0 < epoch <= EPOCH_MAX:
+            self.deny(session, number, "malformed", f"epoch {epoch} is not between 1 and {EPOCH_MAX}", retry=False)
+            return
+        ask = AskEpoch(name, instance, epoch)
+        answer = self._epoch_answer(number, ask)
+        if answer is not None:
+            self._outbox.answers(session).append(answer)
+        else:
+            self._ask(session, number, ask)
+
+    def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
+        """The answer that the decided log has already."""
+        state = self._window.state
+        producer = self.names.producers.get(ask.name)
+        if producer is None:
+            return EpochFenced(number, state.floor) if ask.epoch <= state.floor else None
+        line = state.producers[producer]
+        if line.epoch == ask.epoch and line.instance == ask.instance:
+            return EpochOpened(number, producer, line.epoch, line.sequence, line.progress)
+        return EpochFenced(number, line.epoch) if line.epoch >= ask.epoch else None
+
+    def topic(self, session: int, number: int, name: str) -> None:
+        """Register a topic, or find it."""
+        known = self.names.topics.get(name)
+        if known is not None:
+            self._outbox.answers(session).append(TopicOpened(number, known))
+        else:
+            self._ask(session, number, AskTopic(name))
+
+    def offsets(self, session: int, number: int, reader: str, offset: int) -> None:
+        """Log an offset commit. One that waits for the same reader is overtaken, and answered with this one."""
+        end = self._window.state.next_offset
+        if not 0 <= offset <= end:
+            reason = f"reader {reader!r} commits offset {offset}, and the committed log ends at {end}"
+            self.deny(session, number, "offset", reason, retry=False)
+            return
+        ask = AskOffsets(reader, offset)
+        for waiting in self._waiting.get((AskOffsets, reader), ()):
+            waiting.ask = ask
+        self._ask(session, number, ask)
+
+    def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
+        """Take producers out of the received-table."""
+        unknown = [name for name in names if name not in self.names.producers]
+        if unknown or not names or len(names) > limits.FORGET_PRODUCERS_MAX:
+            reason = f"producer {unknown[0]!r} is not known" if unknown else f"{len(names)} names were given"
+            reason += f"; give 1 to {limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
+            self.deny(session, number, "unknown", reason, retry=False)
+            return
+        self._ask(session, number, AskForget(names))
+
+    def _ask(self, session: int, number: int, ask: Ask) -> None:
+        if self.count >= limits.REQUESTS_MAX:
+            reason = f"{self.count} requests wait at this gateway; ask again later"
+            self.deny(session, number, "limit", reason, retry=True)
+            return
+        self.count += 1
+        self._waiting.setdefault(_key(ask), []).append(Request(session, number, ask, self._outbox.now.mono_us))
+        self._outbox.send(self._standing.coordinator, Asking(self._standing.view, ask))
+
+    def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
+        """Answer that it cannot be done."""
+        self._outbox.answers(session).append(Denied(number, code, reason, retry))
+
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told."""
+        for request in self._all():
+            if request.session == session:
+                request.session = 0
+
+    # From the coordinator and the log
+
+    def on_deny(self, message: Deny) -> None:
+        """The coordinator cannot do it."""
+        for request in self._take(message.ask):
+            self.deny(request.session, request.number, message.code, message.reason, message.retry)
+
+    def _take(self, ask: Ask) -> list[Request]:
+        """The requests that ask for exactly this, no longer waiting."""
+        key = _key(ask)
+        waiting = self._waiting.get(key, [])
+        taken = [request for request in waiting if request.ask == ask]
+        self._keep(key, [request for request in waiting if request.ask != ask])
+        return taken
+
+    def _keep(self, key: tuple[type, object], left: list[Request]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return
+        self.count -= len(waiting) - len(left)
+        if left:
+            self._waiting[key] = left
+        else:
+            del self._waiting[key]
+
+    def decided(self, frame: Frame) -> None:
+        """An EPOCH, TOPIC, FORGET or OFFSETS frame is decided; `window.state` may be further already."""
+        self.names.apply(frame)
+        if frame.kind == Kind.EPOCH:
+            self._epoch_decided(frame, decode_body(EpochBody, frame.body))
+        elif frame.kind == Kind.TOPIC:
+            for request in self._take(AskTopic(decode_body(TopicBody, frame.body).name)):
+                self._outbox.answers(request.session).append(TopicOpened(request.number, frame.topic))
+        elif frame.kind == Kind.OFFSETS:
+            for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
+                for request in self._take(AskOffsets(reader, offset)):
+                    self._outbox.answers(request.session).append(Done(request.number))
+        elif frame.kind == Kind.FORGET:
+            self._forget_decided()
+
+    def _epoch_decided(self, frame: Frame, body: EpochBody) -> None:
+        key = (AskEpoch, body.name)
+        left = []
+        for request in self._waiting.get(key, ()):
+            ask = request.ask
+            if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
+                left.append(request)
+                continue
+            mine = ask.epoch == frame.epoch and ask.instance == body.instance
+            opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
+            fenced = EpochFenced(request.number, frame.epoch)
+            self._outbox.answers(request.session).append(opened if mine else fenced)
+        self._keep(key, left)
+
+    def _forget_decided(self) -> None:
+        for request in list(self._all()):
+            ask = request.ask
+            if isinstance(ask, AskForget) and not any(name in self.names.producers for name in ask.names):
+                for done in self._take(ask):
+                    self._outbox.answers(done.session).append(Done(done.number))
+            elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
+                floor = self._window.state.floor
+                if ask.epoch <= floor:
+                    for fenced in self._take(ask):
+                        self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
+
+    # Time and views
+
+    def installed(self) -> None:
+        """A new coordinator: it is asked everything again."""
+        for request in self._all():
+            self._again(request)
+
+    def beat(self) -> None:
+        """Ask again what had no answer for a while."""
+        for request in self._all():
+            if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
+                self._again(request)
+
+    def _again(self, request: Request) -> None:
+        request.sent_us = self._outbox.now.mono_us
+        self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
+
+    def _all(self) -> Iterator[Request]:
+        for waiting in self._waiting.values():
+            yield from waiting
+
+
+def _key(ask: Ask) -> tuple[type, object]:
+    if isinstance(ask, AskEpoch | AskTopic):
+        return type(ask), ask.name
+    return type(ask), ask.reader if isinstance(ask, AskOffsets) else ask.names

@@ -1,0 +1,319 @@
+"""The coordinator's half of *order*: one place for every frame (Sambhu 1999; Ban 2005; design, section 4, layer 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.atomic.window import weight
+from gateway.core.context import Context
+from gateway.core.messages import (
+    Ask,
+    AskEpoch,
+    AskForget,
+    AskOffsets,
+    AskTopic,
+    Deny,
+    Echo,
+    Order,
+    Refuse,
+    Resend,
+)
+from gateway.core.order.forward import parts
+from gateway.core.order.received import Line, LineInput, LineState, Received
+from gateway.core.order.verdicts import VERDICT, Verdict, relation
+from gateway.data.bodies import (
+    AbortBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    TopicBody,
+    encode_body,
+)
+from gateway.data.frame import Frame, Kind
+from gateway.errors import invariant
+
+
+class Below(Protocol):
+    """Where placed frames go."""
+
+    @property
+    def low(self) -> str:
+        """Why no batch can be taken, empty if it can."""
+
+    def take(self, frames: Sequence[Frame]) -> None:
+        """Take the next frames of the log."""
+
+
+class Sequencer:
+    """Orders what origins forward and ask for."""
+
+    def __init__(self, context: Context, received: Received, below: Below) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._received = received
+        self._below = below
+        self._placed: list[Frame] = []
+        self._refused: dict[int, dict[int, int]] = {}  # producer -> origin -> epoch: asked to send again when all is decided
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait for its frames
+        self._epochs_count = 0
+        self._full = False
+
+    def installed(self) -> None:
+        """A view began: what waited for the last coordinator is sent again by its origin."""
+        self._placed, self._refused, self._epochs, self._epochs_count = [], {}, {}, 0
+
+    # Batches
+
+    def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
+        """Order batches, or do with them what the table says."""
+        window, received = self._window, self._received
+        if self._below.low:
+            self._no_space(origin, frames, self._below.low)
+            return
+        view, end, chain = self._standing.view, window.end, window.chain
+        room_bytes = self._config.undecided_bytes_max - window.bytes
+        room_frames = limits.UNDECIDED_FRAMES_MAX - len(window.frames)
+        taken: list[Frame] = []
+        number = -1
+        line: Line | None = None
+        for frame in frames:
+            if frame.producer != number:
+                number = frame.producer
+                line = received.line(number)
+            if (
+                line is None
+                or line.state is not LineState.OPEN
+                or frame.epoch != line.epoch
+                or frame.first_sequence != line.sequence + 1
+                or room_bytes <= 0
+                or len(taken) >= room_frames
+            ):
+                self._judge(origin, frame, line)
+                continue
+            if not line.undecided:
+                received.lines[number] = line
+            end += 1
+            frame.origin = origin
+            frame.stamp(view, end, chain)
+            chain = frame.header_crc
+            line.extend(frame)
+            room_bytes -= weight(frame)
+            taken.append(frame)
+        if taken:
+            received.dirty = True
+            self._below.take(taken)
+            self._placed += taken
+
+    def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
+        view = self._standing.view
+        for frame in frames:
+            reason = f"no space for new messages: {low}; reads go on, send again when there is room"
+            self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
+
+    def _judge(self, origin: int, frame: Frame, line: Line | None) -> None:
+        """A batch that is not ordered now."""
+        if line is None:
+            return  # forgotten: the log answers
+        how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
+        verdict = VERDICT[line.state, how]
+        if verdict is Verdict.REFUSE:
+            reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun ({line.epoch} is {line.state.value})"
+            self._outbox.send(
+                origin,
+                Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
+            )
+        elif verdict is not Verdict.LEAVE:
+            # A gap, an overlap, or no room in the window (TAKE): it has to come again.
+            self._full = self._full or verdict is Verdict.TAKE
+            self._refused.setdefault(frame.producer, {})[origin] = frame.epoch
+            line.waits = True
+            self._received.lines[line.number] = line
+            if not line.undecided:
+                self._answer_refused(line)
+
+    def _answer_refused(self, line: Line) -> None:
+        """Everything of the producer is decided: tell the origins from where to send again, if there is room."""
+        if line.state is not LineState.OPEN:
+            self._refused.pop(line.number, None)  # the log answers
+        elif self._window.full or self._below.low:
+            self._full = True
+        else:
+            for origin, epoch in self._refused.pop(line.number, {}).items():
+                if epoch == line.epoch:
+                    message = Resend(self._standing.view, line.number, epoch, line.sequence + 1)
+                    self._outbox.send(origin, message)
+        self._unwait(line)
+
+    def _unwait(self, line: Line) -> None:
+        line.waits = line.number in self._refused or line.number in self._epochs
+        self._received.settle(line)
+
+    # Frames of the coordinator itself
+
+    def place(
+        self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
+    ) -> Frame:
+        """Order a frame that is no batch; `origin` is whoever asked for it (default: this member)."""
+        invariant(self._standing.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
+        frame = Frame(
+            kind,
+            encode_body(body),
+            producer=producer,
+            epoch=epoch,
+            topic=topic,
+            origin=origin or self._standing.me,
+        )
+        frame.stamp(self._standing.view, self._window.end + 1, self._window.chain)
+        self._received.take(frame)
+        self._below.take((frame,))
+        self._placed.append(frame)
+        return frame
+
+    def abort(self, frame: Frame, body: AbortBody) -> None:
+        """Void a batch and close its epoch."""
+        self.place(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
+
+    # Requests
+
+    def on_ask(self, origin: int, ask: Ask) -> None:
+        """Order the frame that answers a request, unless the log already holds it or will."""
+        if self._below.low:
+            self._deny(origin, ask, "space", f"no space for anything new: {self._below.low}; reads go on", True)
+        elif isinstance(ask, AskEpoch):
+            self._ask_epoch(origin, ask)
+        elif isinstance(ask, AskTopic):
+            if ask.name in self._received.names.topics:
+                return
+            if len(self._received.names.topics) >= self._config.topics_max:
+                self._deny(origin, ask, "limit", f"the log has {self._config.topics_max} topics; use one of them")
+                return
+            self.place(Kind.TOPIC, TopicBody(ask.name), origin=origin, topic=self._received.next_topic)
+        elif isinstance(ask, AskOffsets):
+            self._ask_offsets(origin, ask)
+        else:
+            self._ask_forget(origin, ask)
+
+    def _deny(self, origin: int, ask: Ask, code: str, reason: str, retry: bool = False) -> None:
+        self._outbox.send(origin, Deny(self._standing.view, ask, code, reason, retry))
+
+    def _ask_epoch(self, origin: int, ask: AskEpoch) -> None:
+        received = self._received
+        number = received.names.producers.get(ask.name)
+        if number is None:
+            if ask.epoch <= received.floor:
+                return  # the FORGET that raised the floor answers
+            if len(received.names.producers) >= self._config.producers_max:
+                reason = f"the group knows {self._config.producers_max} producers; forget some with `tutti producers forget`"
+                self._deny(origin, ask, "limit", reason)
+                return
+            body = EpochBody(ask.name, ask.instance, 0, b"")
+            self.place(Kind.EPOCH, body, origin=origin, producer=received.next_producer, epoch=ask.epoch)
+            return
+        line = received.line(number)
+        invariant(line is not None, f"producer {number} ({ask.name!r}) has a name and no line")
+        if line is None or line.epoch >= ask.epoch:
+            return  # the log answers: opened by this instance, or by another one
+        if not line.undecided:
+            self._place_epoch(origin, line, ask)
+            return
+        waiting = self._epochs.setdefault(number, [])
+        if (origin, ask) in waiting:
+            return
+        if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
+            if not waiting:
+                del self._epochs[number]
+            self._deny(origin, ask, "limit", f"{self._epochs_count} epochs wait for earlier messages; ask later", True)
+            return
+        waiting.append((origin, ask))
+        self._epochs_count += 1
+        line.waits = True
+        line.on(LineInput.EPOCH_ASKED)
+
+    def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
+        invariant(not line.undecided, f"an EPOCH of producer {line.number} comes before its earlier frames are decided")
+        body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
+        self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
+
+    def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
+        known, asked = self._window.state.readers, self._received.readers
+        if ask.reader not in known and ask.reader not in asked and len(known) + len(asked) >= limits.READERS_MAX:
+            self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
+            return
+        self.place(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)
+
+    def _ask_forget(self, origin: int, ask: AskForget) -> None:
+        received = self._received
+        numbers = []
+        for name in sorted(set(ask.names)):
+            number = received.names.producers.get(name)
+            if number is None:
+                continue  # forgotten already: the log answers when it is so for all of them
+            line = received.line(number)
+            if number in received.lines and line is not None and (line.undecided or line.waits):
+                self._deny(origin, ask, "busy", f"producer {name!r} still sends; fence it first", True)
+                return
+            numbers.append(number)
+        if numbers:
+            self.forget(numbers, origin)
+
+    def forget(self, numbers: Sequence[int], origin: int = 0) -> None:
+        """Order a FORGET of producers that have nothing undecided."""
+        received = self._received
+        lines = [line for line in map(received.line, numbers) if line is not None]
+        invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
+        epochs = [line.epoch for line in lines]
+        body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
+        self.place(Kind.FORGET, body, origin=origin)
+
+    # What is decided
+
+    def settled(self, line: Line) -> None:
+        """The last undecided frame of the producer is decided: an epoch that waited can begin, refused batches can come again."""
+        waiting = self._epochs.pop(line.number, None)
+        if waiting:
+            self._epochs_count -= len(waiting)
+            self._refused.pop(line.number, None)
+            self._unwait(line)
+            for origin, ask in waiting:
+                self._ask_epoch(origin, ask)
+        elif line.number in self._refused:
+            self._answer_refused(line)
+
+    def room(self) -> None:
+        """Something was decided: if batches were turned away for lack of room, they can come again."""
+        if self._full and not self._window.full and not self._below.low:
+            self._full = False
+            for number in list(self._refused):
+                line = self._received.lines.get(number)
+                if line is not None and not line.undecided:
+                    self._answer_refused(line)
+
+    # End of a step
+
+    def publish(self) -> None:
+        """Multicast what was placed in this step; an origin gets only the headers of its own batches."""
+        placed, self._placed = self._placed, []
+        for member in self._standing.others:
+            run: list[Frame] = []
+            echoed = False
+            for frame in placed:
+                own = frame.kind == Kind.BATCH and frame.origin == member
+                if own is not echoed:
+                    self._multicast(member, run, echoed)
+                    run, echoed = [], own
+                run.append(frame)
+            self._multicast(member, run, echoed)
+
+    def _multicast(self, member: int, run: list[Frame], echoed: bool) -> None:
+        view = self._standing.view
+        if echoed:
+            self._outbox.send(member, Echo(view, b"".join([frame.header for frame in run])))
+            return
+        for part in parts(run):
+            self._outbox.send(member, Order(view, part))

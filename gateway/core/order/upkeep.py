@@ -1,0 +1,87 @@
+"""What the coordinator adds of its own accord: ticks, and the forgetting of idle producers that have no name."""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.order.received import Received
+from gateway.core.order.sequencer import Sequencer
+from gateway.data.bodies import TickBody
+from gateway.data.frame import Kind
+from gateway.data.names import is_nameless
+
+
+class Upkeep:
+    """Ticks and forgetting. Both happen only while this member coordinates a view that decides."""
+
+    def __init__(self, context: Context, received: Received, sequencer: Sequencer) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._received = received
+        self._sequencer = sequencer
+        self._tick_us: int | None = None
+        self._look_us: int | None = None
+        self._since_us = 0
+        self._seen_us: dict[int, int] = {}
+
+    def primary(self) -> None:
+        """The view decides: records behind the last tick get theirs at once, and nobody counts as idle from before."""
+        now_us = self._outbox.now.mono_us
+        self._since_us, self._seen_us = now_us, {}
+        self._look_us = now_us + limits.FORGET_LOOK_US
+        self._tick_us = now_us if self._received.dirty else None
+
+    def ordered(self) -> None:
+        """End of a step: the first records behind a tick start the interval."""
+        if self._tick_us is None and self._received.dirty and self._active:
+            self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
+
+    def seen(self, producer: int) -> None:
+        """Something of the producer was decided."""
+        self._seen_us[producer] = self._outbox.now.mono_us
+
+    def forgotten(self, producer: int) -> None:
+        """It is gone."""
+        self._seen_us.pop(producer, None)
+
+    @property
+    def _active(self) -> bool:
+        return self._standing.primary and self._standing.coordinating
+
+    def time(self) -> None:
+        """Do what is due."""
+        if not self._active:
+            self._tick_us = self._look_us = None
+            return
+        now = self._outbox.now
+        if self._tick_us is not None and now.mono_us >= self._tick_us:
+            self._tick_us = None
+            if self._received.dirty:
+                received = self._received
+                # A clock that went back is absorbed: the log's own time goes on.
+                self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, now.wall_us)))
+        if self._look_us is not None and now.mono_us >= self._look_us:
+            self._look_us = now.mono_us + limits.FORGET_LOOK_US
+            self._forget(now.mono_us)
+
+    def _forget(self, now_us: int) -> None:
+        """Idle means: not seen by this coordinator for the time, which therefore begins anew with each coordinator."""
+        if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
+            return
+        idle = []
+        for number, producer in self._window.state.producers.items():
+            if not is_nameless(producer.name) or number in self._received.lines or number in self._received.forgotten:
+                continue
+            if now_us - self._seen_us.get(number, self._since_us) >= self._config.idle_producer_us:
+                idle.append(number)
+                if len(idle) == limits.FORGET_PRODUCERS_MAX:
+                    break
+        if idle:
+            self._sequencer.forget(idle)
+
+    def wake_us(self) -> int | None:
+        """When `time` is wanted next."""
+        due = [at for at in (self._tick_us, self._look_us) if at is not None]
+        return min(due, default=None)

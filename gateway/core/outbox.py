@@ -1,0 +1,129 @@
+"""What one step wants done, gathered by the layers in any order and handed out in the one order that is safe."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    Halt,
+    Persist,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
+from gateway.core.events import Now, Scalars
+from gateway.core.messages import Message
+from gateway.core.standing import Standing
+from gateway.data.frame import Frame
+from gateway.data.wire import Answer
+
+
+class Outbox:
+    """The actions of the step under way, and its time.
+
+    A message to this member itself never leaves: it waits in `local` until the stack hands it to its layer, so that a coordinator
+    treats its own requests and votes as everybody's.
+
+    Attributes:
+        now: the clocks at the event.
+        local: messages of this member to itself, in order.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_delivers",
+        "_finals",
+        "_persists",
+        "_sends",
+        "_standing",
+        "_suspects",
+        "_timer_us",
+        "_token",
+        "_views",
+        "local",
+        "now",
+    )
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._token = 0
+        self._timer_us: int | None = None
+        self.local: deque[Message] = deque()
+        self.now = Now(0, 0)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._persists: list[Persist] = []
+        self._sends: list[Send] = []
+        self._delivers: list[Deliver] = []
+        self._answers: dict[int, list[Answer]] = {}
+        self._views: list[ViewInstalled] = []
+        self._suspects: list[Suspect] = []
+        self._finals: list[Halt | Stopped] = []
+
+    def persist(self, frames: tuple[Frame, ...] = (), scalars: Scalars | None = None) -> int:
+        """Have frames or scalars written; returns the token that `Persisted` will name or exceed."""
+        self._token += 1
+        self._persists.append(Persist(self._token, frames, scalars))
+        return self._token
+
+    def send(self, to: int, message: Message) -> None:
+        """Send a message to a member, this one included."""
+        if to == self._standing.me:
+            self.local.append(message)
+        else:
+            self._sends.append(Send(to, message))
+
+    def answers(self, session: int) -> list[Answer]:
+        """The list of answers to a session in this step, to append to."""
+        found = self._answers.get(session)
+        if found is None:
+            found = self._answers[session] = []
+        return found
+
+    def deliver(self, frames: tuple[Frame, ...], offsets: tuple[int, ...], aborted: frozenset[int], next_offset: int) -> None:
+        """Hand a decided run out."""
+        self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
+
+    def installed(self) -> None:
+        """Tell of the view as it stands now."""
+        standing = self._standing
+        self._views.append(ViewInstalled(standing.view, standing.members, standing.coordinator, standing.primary))
+
+    def suspect(self, member: int, reason: str) -> None:
+        """Tell of a member that holds the group up."""
+        self._suspects.append(Suspect(member, reason))
+
+    def halt(self, reason: str) -> None:
+        """Stop taking part."""
+        self._finals.append(Halt(reason))
+
+    def stopped(self) -> None:
+        """The orderly stop is done."""
+        self._finals.append(Stopped())
+
+    def timer_came(self) -> None:
+        """The timer that was set is no longer running."""
+        self._timer_us = None
+
+    def take(self, wake_us: int | None) -> list[Action]:
+        """The actions of the step, in order; `wake_us` is when the layers want to be woken next, None for never.
+
+        A timer is set only when it comes earlier than the one that runs: a wake-up too many costs less than a timer moved in
+        every step.
+        """
+        actions: list[Action] = [*self._persists, *self._sends, *self._delivers]
+        actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session]
+        actions += self._views
+        actions += self._suspects
+        if wake_us is not None and (self._timer_us is None or wake_us < self._timer_us):
+            self._timer_us = wake_us
+            actions.append(SetTimer(wake_us))
+        actions += self._finals
+        self._clear()
+        return actions
