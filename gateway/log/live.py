@@ -115,7 +115,8 @@ class LivePage:
         self._words[BOOT_LOW] = self._words[BOOT_HIGH] = 0
 
     def close(self) -> None:
-        """Unmap the page; what it says stays."""
+        """End the run in order and unmap the page; the frontier in it stays good."""
+        self._words[PID] = 0
         self._words.release()
         self._map.close()
 

@@ -190,7 +190,7 @@ def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Da
     offset = base.state.next_offset
     aborts = []
     for found in ending.walks:
-        aborts += found.aborted(found.headers())
+        aborts += found.aborts(found.headers())
     for found in ending.walks:
         offset += int(found.rows(found.headers(), aborts, 0, 0)["count"].sum())
     if ending.walks:
@@ -272,7 +272,7 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
     aborts = [
         abort
         for found, some in zip(ending.walks, headers, strict=True)
-        for abort in found.aborted(some[: _decided(found, frontier)])
+        for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
     view = mark.view if mark.position == base.state.position else base.state.view

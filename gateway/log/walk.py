@@ -11,10 +11,13 @@ import mmap
 import os
 import struct
 from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from gateway.data.bodies import AbortBody, TickBody, decode_body
 from gateway.data.frame import (
@@ -51,6 +54,20 @@ class Stop(enum.Enum):
     BODY = "a bad body"
 
 
+class Abort(NamedTuple):
+    """An ABORT frame: voids the batches of (producer, epoch) from `start` up to its own position `end`."""
+
+    start: int
+    end: int
+    producer: int
+    epoch: int
+
+
+def abort_of(frame: Frame) -> Abort:
+    """What an ABORT frame voids."""
+    return Abort(decode_body(AbortBody, frame.body).position, frame.position, frame.producer, frame.epoch)
+
+
 class SegmentMap:
     """A segment, mapped for reading."""
 
@@ -69,6 +86,7 @@ class SegmentMap:
         finally:
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
+        self.buffer = pa.py_buffer(self.view)
 
     def populate(self, start: int, end: int) -> None:
         """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.
@@ -142,22 +160,25 @@ class Walk:
         gathered = data[places.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
-    def aborted(self, headers: npt.NDArray[np.void]) -> list[tuple[int, int, int, int]]:
-        """The ABORTs among the frames: (position voided from, position of the ABORT, producer, epoch) of each."""
-        found = []
-        for at in np.flatnonzero(headers["kind"] == Kind.ABORT):
-            frame = self.frame(self.first + int(at))
-            found.append((decode_body(AbortBody, frame.body).position, frame.position, frame.producer, frame.epoch))
-        return found
+    def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
+        """The ABORTs among the first `headers` of the frames found."""
+        return [abort_of(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
 
-    def rows(self, headers: npt.NDArray[np.void], aborts: list[tuple[int, int, int, int]], offset: int, tick: int) -> Rows:
-        """Index rows of the frames found; `aborts` are those of the whole decided log that may void some of them."""
+    def rows(self, headers: npt.NDArray[np.void], aborts: Sequence[Abort], offset: int, tick: int) -> Rows:
+        """Index rows of the first frames found, those of `headers`.
+
+        Args:
+            headers: of these frames.
+            aborts: those of the decided log that may void some of them.
+            offset, tick: next offset and last tick's number before the first.
+        """
         ticks = [
             (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
         places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
-        ends = np.append(places[1:], np.uint64(self.place))
+        ends = np.append(places[1:], np.uint64(self.place))[: len(headers)]
+        places = places[: len(headers)]
         return build_rows(
             headers,
             places,
@@ -169,10 +190,8 @@ class Walk:
         )
 
 
-def voided(headers: npt.NDArray[np.void], aborts: list[tuple[int, int, int, int]]) -> frozenset[int]:
-    """Positions of the batches among `headers` that an ABORT voids: those of its producer and epoch from the position that it names
-    up to its own (design, section 4.4).
-    """
+def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[int]:
+    """Positions of the batches among `headers` that an ABORT voids (design, section 4.4)."""
     found: set[int] = set()
     for start, end, producer, epoch in aborts:
         hit = (

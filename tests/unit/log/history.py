@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,11 +193,7 @@ class History:
 
     def offset_after(self, position: int) -> int:
         """Records committed up to and including a position."""
-        return sum(
-            frame.count
-            for frame in self.frames[:position]
-            if frame.kind == Kind.BATCH and frame.position not in self.void
-        )
+        return sum(frame.count for frame in self.frames[:position] if frame.kind == Kind.BATCH and frame.position not in self.void)
 
 
 def opened(
@@ -225,7 +221,9 @@ def decide(writer: LogWriter, history: History, start: int, end: int) -> None:
     writer.decided(frames, history.offsets_of(frames), history.void)
 
 
-def write_log(path: Path | str, history: History, options: LogOptions = SMALL, *, step: int = 7, decided: int | None = None) -> None:
+def write_log(
+    path: Path | str, history: History, options: LogOptions = SMALL, *, step: int = 7, decided: int | None = None
+) -> None:
     """Write a whole history, a sync every `step` frames, everything decided (or up to a position), and close."""
     writer, recovered, close = opened(path, options)
     done = len(recovered.tail) + recovered.state.position
@@ -255,7 +253,13 @@ def sample(batches: int = 60, *, size: int = 300) -> History:
         keys = [None if i % 2 else b"k%d" % i for i in range(len(values))]
         headers = [[("h", b"x"), ("n", None)] if i == 1 else None for i in range(len(values))]
         batch = history.batch(
-            producer, topic, values, keys=keys, headers=headers, progress=b"p%d" % number, compression=[None, "lz4", "zstd"][number % 3]
+            producer,
+            topic,
+            values,
+            keys=keys,
+            headers=headers,
+            progress=b"p%d" % number,
+            compression=[None, "lz4", "zstd"][number % 3],
         )
         if number % 10 == 7:
             history.tick()
@@ -279,3 +283,35 @@ def other_boot(path: Path | str) -> None:
     live = Path(path) / "live"
     if live.exists():
         os.truncate(live, 0)
+
+
+def expected(history: History, start: int = 0, end: int | None = None) -> list[dict[str, object]]:
+    """What a scan of all columns must give, record by record."""
+    return [
+        {
+            "offset": offset,
+            "topic": record.topic,
+            "key": record.key,
+            "value": record.value,
+            "timestamp": record.timestamp,
+            "headers": record.headers and [{"key": key, "value": value} for key, value in record.headers],
+            "gateway": GATEWAY,
+            "producer": record.producer,
+            "sequence": record.sequence,
+            "view": record.view,
+            "tick": record.tick,
+        }
+        for offset, record in enumerate(history.records)
+        if start <= offset < (len(history.records) if end is None else end)
+    ]
+
+
+def seen(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
+    """The records of batches, timestamps as integers."""
+    found: list[dict[str, object]] = []
+    for batch in batches:
+        if "timestamp" in batch.schema.names:
+            at = batch.schema.get_field_index("timestamp")
+            batch = batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64()))
+        found += batch.to_pylist()
+    return found

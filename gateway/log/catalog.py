@@ -1,0 +1,257 @@
+"""Where records are: index rows of all segments up to the frontier, whatever state their files are in.
+
+A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken.
+Rows that neither gives are made in memory from the frames themselves (the gateway died before it wrote them, the machine was
+restarted, or an index file is damaged). A reader never writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gateway.core import limits
+from gateway.data.frame import Frame, Kind, check_payload, decode_frame, decode_header
+from gateway.errors import Damaged
+from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed
+from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path
+from gateway.log.snapshot import newest_snapshot, rows_before
+from gateway.log.storage import read_file
+from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
+
+VIEWS_MAX = 16  # segments kept mapped; one that is needed again is mapped again
+_CHUNK = 65_536  # rows looked at together
+
+
+class Upto(NamedTuple):
+    """How far to look: the frontier's position, and the position up to which the live page vouches for index rows (0: none)."""
+
+    position: int
+    indexed: int
+
+
+class View:
+    """One segment as a reader sees it."""
+
+    def __init__(self, directory: str, first: int) -> None:
+        """Map the segment; its index when it is asked for."""
+        self.directory = directory
+        self.first = first
+        self.path = segment_path(directory, first)
+        self.segment = SegmentMap(self.path, first)
+        self._index = index_path(directory, first)
+        self._sealed: Rows | None = None
+        self._bad = False
+        self._mapped = no_rows()
+        self._kept: Rows | None = None
+        self._walked: Walk | None = None
+        self._made: tuple[int, int, Rows] | None = None
+
+    def trusted(self, last: int, upto: Upto) -> Rows:
+        """The rows up to position `last` that need not be made."""
+        count = last - self.first + 1
+        if self._sealed is None and not self._bad:
+            self._look_at_seal()
+        if self._sealed is not None:
+            return self._sealed[:count]
+        vouched = 0 if self._bad else min(last, upto.indexed) - self.first + 1
+        if vouched > len(self._mapped):
+            found = map_rows(self._index)
+            self._mapped = found[1] if found is not None else no_rows()
+        if vouched > 0:
+            return self._mapped[:vouched]
+        if self._kept is None:
+            snapshot = newest_snapshot(self.directory, upto.position)
+            kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
+            self._kept = no_rows() if kept is None else kept
+        return self._kept[:count]
+
+    def _look_at_seal(self) -> None:
+        header = sealed_header(self.directory, self.first)
+        if header is None:
+            return
+        mapped = map_rows(self._index)
+        if mapped is not None and index_sealed(self._index, self.first) is not None:
+            self._sealed = mapped[1][: header.rows]
+        else:
+            self._bad = True  # it was sealed and is damaged: nothing in it is believed
+
+    def walk(self, rows: Rows, last: int) -> Walk:
+        """The frames behind `rows` (the first of this segment) up to position `last`."""
+        position = self.first + len(rows)
+        found = self._walked
+        if found is not None and found.first == position and found.position == last + 1:
+            return found
+        if len(rows):
+            before = int(rows["place"][-1])
+            place, chain = before + int(rows["size"][-1]), decode_header(self.segment.view, before).header_crc
+        else:
+            place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
+        self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
+        return found
+
+    def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:
+        """Rows of the frames of a walk."""
+        if self._made is not None and self._made[:2] == (walked.first, walked.position):
+            return self._made[2]
+        headers = walked.headers()
+        rows = walked.rows(headers, aborts, offset, tick)
+        self._made = (walked.first, walked.position, rows)
+        return rows
+
+    def frame(self, row: np.void) -> Frame:
+        """The frame of a row, its payload checked; its body is a view of the segment.
+
+        Raises:
+            Damaged: another frame stands there, or the payload fails its CRC.
+        """
+        place, position = int(row["place"]), int(row["position"])
+        self.segment.populate(place, place + int(row["size"]))
+        frame = decode_frame(self.segment.view, place)
+        if frame.position != position:
+            raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
+        check_payload(frame, f"{self.path} at byte {place}")
+        return frame
+
+
+def sealed_header(directory: str, first: int) -> Sealed | None:
+    """The header of a segment's index if it is sealed; its rows are another look."""
+    try:
+        return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
+    except FileNotFoundError:
+        return None
+
+
+class Catalog:
+    """The rows of a log. Not thread-safe: its user holds a lock."""
+
+    def __init__(self, directory: str) -> None:
+        """Look at the segments of a directory."""
+        self.directory = directory
+        self.firsts: list[int] = []
+        self._views: OrderedDict[int, View] = OrderedDict()
+        self._offsets: dict[int, int] = {}
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look for segments again; whether there are others than before."""
+        firsts = positions_named(self.directory, "seg")
+        changed = firsts != self.firsts
+        self.firsts = firsts
+        return changed
+
+    def close(self) -> None:
+        """Let mapped files go, as soon as nobody uses what they hold."""
+        self._views.clear()
+
+    def view(self, at: int) -> View:
+        """The segment with number `at` in order."""
+        first = self.firsts[at]
+        view = self._views.get(first)
+        if view is None:
+            view = self._views[first] = View(self.directory, first)
+            if len(self._views) > VIEWS_MAX:
+                self._views.popitem(last=False)
+        self._views.move_to_end(first)
+        return view
+
+    def last_of(self, at: int, upto: Upto) -> int:
+        """Last position of a segment that is to be looked at; below its first if there is none."""
+        return min(upto.position, self.firsts[at + 1] - 1) if at + 1 < len(self.firsts) else upto.position
+
+    def rows(self, at: int, upto: Upto) -> list[Rows]:
+        """The rows of a segment in order, in one part or two.
+
+        Raises:
+            Damaged: a frame that the log must hold is not good.
+        """
+        view, last = self.view(at), self.last_of(at, upto)
+        if last < view.first:
+            return []
+        rows = view.trusted(last, upto)
+        if view.first + len(rows) > last:
+            return [rows]
+        walked = view.walk(rows, last)
+        if walked.position <= last:
+            if self.refresh():
+                return self.rows(at, upto)
+            raise Damaged(
+                f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
+                f"see `tutti log verify {self.directory}`"
+            )
+        offset, tick = self._before(at, rows, upto)
+        made = view.made(walked, walked.aborts(walked.headers()) + self._aborts_after(at, last, upto), offset, tick)
+        return [rows, made] if len(rows) else [made]
+
+    def _before(self, at: int, rows: Rows, upto: Upto) -> tuple[int, int]:
+        """Next offset and last tick behind `rows`, the first of a segment."""
+        if not len(rows):
+            if at == 0:
+                return 0, 0
+            rows = self.rows(at - 1, upto)[-1]
+        last = rows[-1]
+        return int(last["offset"]) + int(last["count"]), int(last["tick"])
+
+    def _aborts_after(self, at: int, last: int, upto: Upto) -> list[Abort]:
+        """ABORTs in later segments that may void batches up to position `last`: no more frames than that are ever undecided."""
+        found: list[Abort] = []
+        for later in range(at + 1, len(self.firsts)):
+            end = self.last_of(later, upto)
+            if self.firsts[later] > min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
+                break
+            view = self.view(later)
+            rows = view.trusted(end, upto)
+            found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            if view.first + len(rows) <= end:
+                walked = view.walk(rows, end)
+                found += walked.aborts(walked.headers())
+        return found
+
+    def base(self, at: int, upto: Upto) -> int:
+        """Offset of the first record of a segment, or behind it."""
+        first = self.firsts[at]
+        found = self._offsets.get(first)
+        if found is None:
+            sealed = sealed_header(self.directory, first)
+            if sealed is not None:
+                found = sealed.offset
+            else:
+                rows = self.rows(at, upto)
+                if not rows:
+                    return 1 << 63
+                found = int(rows[0]["offset"][0])
+            self._offsets[first] = found
+        return found
+
+    def holding(self, offset: int, upto: Upto) -> int:
+        """Number of the segment that holds an offset, or of the last one below it; -1 if the log is empty."""
+        low, high = 0, len(self.firsts)
+        while low < high:
+            middle = (low + high) // 2
+            if self.base(middle, upto) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, 0) if self.firsts else -1
+
+    def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+        """Rows of the batches that have records in [start, end), in order, some at a time."""
+        at = self.holding(start, upto)
+        while 0 <= at < len(self.firsts):
+            view = self.view(at)
+            for part in self.rows(at, upto):
+                offsets = part["offset"]
+                low = max(bisect_right(offsets, start) - 1, 0)
+                high = bisect_left(offsets, end)
+                for chunk in range(low, high, _CHUNK):
+                    some = part[chunk : min(chunk + _CHUNK, high)]
+                    some = some[(some["kind"] == Kind.BATCH) & (some["count"] > 0) & (some["offset"] + some["count"] > start)]
+                    if len(some):
+                        yield view, some
+                if high < len(part):
+                    return
+            at += 1

@@ -1,0 +1,318 @@
+"""The read side of a log: any number of processes read a directory, while its gateway writes it, or long after.
+
+Under the boot that the gateway runs (or last ran) in, the live page tells the frontier; otherwise the watermark on disk does. The
+frontier that one reader shows never moves back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gateway.data.frame import Kind, decode_frame
+from gateway.data.schema import decode_batch
+from gateway.data.state import LogState
+from gateway.errors import DirectoryRefused, OffsetOutOfRange, UsageError
+from gateway.log import live as page
+from gateway.log.catalog import Catalog, Upto, View, sealed_header
+from gateway.log.directory import read_identity
+from gateway.log.index import ABORTED, Rows
+from gateway.log.layout import IDENTITY, read_header
+from gateway.log.live import LiveView, open_live
+from gateway.log.marks import newest_mark
+from gateway.log.names import Names
+from gateway.log.scalars import read_scalars
+from gateway.log.snapshot import newest_snapshot
+from gateway.log.splits import Range, cut
+
+_POLL_S = 0.002
+_POLL_S_MAX = 0.01
+_SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
+
+
+class Frontier(NamedTuple):
+    """How far a log is decided, as far as this reader knows.
+
+    Attributes:
+        position: last decided position.
+        offset: offset after its last record: readable is what lies below.
+        time_us, tick: time (us, UTC) and number of the last TICK, 0 before any.
+        live: whether a running gateway says so; else it is the last that one said, or the watermark on disk.
+    """
+
+    position: int
+    offset: int
+    time_us: int
+    tick: int
+    live: bool
+
+
+class LogReader:
+    """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked."""
+
+    start = 0  # the first offset that the log holds: nothing is trimmed yet
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a directory, which may still be empty of records.
+
+        Raises:
+            DirectoryRefused: it is no data directory, cannot be read, or has a newer format.
+        """
+        self.path = os.path.abspath(path)
+        identity = read_identity(self.path)
+        if identity is None:
+            raise DirectoryRefused(f"{self.path} is not the data directory of a gateway: it has no {IDENTITY}")
+        self.name = identity.gateway
+        self._lock = threading.RLock()
+        try:
+            self._catalog = Catalog(self.path)
+        except PermissionError as error:
+            raise DirectoryRefused(f"{self.path} cannot be read: {error.strerror}; check its owner and mode") from error
+        self._names = Names(self._catalog, self.state)
+        self._live: LiveView | None = None
+        self._segment = 0
+        self._seen = Frontier(0, 0, 0, 0, False)
+        self._state = LogState()
+        self._log = identity.log
+
+    @property
+    def log(self) -> str:
+        """Uuid of the log as hex, empty until it has begun."""
+        if not self._log:
+            with self._lock:
+                self._catalog.refresh()
+                if self._catalog.firsts:
+                    self._log = read_header(self.path, self._catalog.firsts[0]).log.hex()
+        return self._log
+
+    def close(self) -> None:
+        """Let files go. Batches that were handed out stay good."""
+        with self._lock:
+            self._catalog.close()
+            self._live = None
+
+    # Frontier
+
+    def frontier(self) -> Frontier:
+        """How far the log is decided; never less than this reader said before.
+
+        Raises:
+            Damaged: the gateway does not run, and what it left behind does not say.
+        """
+        return self._look()[0]
+
+    def wait(self, beyond: int, timeout_s: float) -> Frontier:
+        """The frontier once its offset is above `beyond`, or as it is after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        pause = _POLL_S
+        while True:
+            found = self.frontier()
+            left = deadline - time.monotonic()
+            if found.offset > beyond or left <= 0:
+                return found
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.2, _POLL_S_MAX)
+
+    def _look(self) -> tuple[Frontier, Upto]:
+        with self._lock:
+            live = self._live
+            if live is None or not live.good:
+                live = self._live = open_live(self.path)
+            found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
+            if found.position < self._seen.position or found.offset < self._seen.offset:
+                found = self._seen._replace(live=found.live)
+            self._seen = found
+            return found, Upto(found.position, indexed)
+
+    def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
+        words = live.words
+        offset = words[page.FRONTIER_OFFSET]  # first, so that the position read next is not below its
+        position = words[page.FRONTIER_POSITION]
+        if words[page.SEGMENT] != self._segment:
+            self._segment = words[page.SEGMENT]
+            self._catalog.refresh()
+        found = Frontier(position, offset, words[page.TICK_TIME], words[page.TICK], live.alive)
+        return found, words[page.INDEXED_POSITION]
+
+    def _watermark(self) -> tuple[Frontier, int]:
+        stored = read_scalars(self.path)
+        self._catalog.refresh()
+        if stored is None or not self._catalog.firsts:
+            return Frontier(0, 0, 0, 0, False), 0
+        mark = newest_mark(self.path, stored.mark, self._catalog.firsts)
+        if mark.frontier_position <= self._seen.position:
+            return self._seen, 0
+        upto = Upto(mark.frontier_position, 0)
+        number, time_us = self._last_tick(upto)
+        return Frontier(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
+
+    def _last_tick(self, upto: Upto) -> tuple[int, int]:
+        for at in reversed(range(len(self._catalog.firsts))):
+            for rows in reversed(self._catalog.rows(at, upto)):
+                found = np.flatnonzero(rows["kind"] == Kind.TICK)
+                if len(found):
+                    return int(rows["tick"][found[-1]]), int(rows["max_timestamp"][found[-1]])
+        return 0, 0
+
+    # What the log says
+
+    def state(self) -> LogState:
+        """The LogState at the frontier. It is not to be changed; later calls give other objects."""
+        with self._lock:
+            _, upto = self._look()
+            if self._state.position < upto.position:
+                self._state = self._advanced(upto)
+            return self._state
+
+    def _advanced(self, upto: Upto) -> LogState:
+        state = self._state
+        if upto.position - state.position > _SKIP_FRAMES:
+            snapshot = newest_snapshot(self.path, upto.position).state
+            state = max(state, snapshot, key=lambda one: one.position)
+        state = state.copy()
+        at = bisect_right(self._catalog.firsts, state.position + 1) - 1
+        while state.position < upto.position:
+            view = self._catalog.view(at)
+            for rows in self._catalog.rows(at, upto):
+                first = int(rows["position"][0])
+                some = rows[max(state.position + 1 - first, 0) :]
+                for place, flags in zip(some["place"].tolist(), some["flags"].tolist(), strict=True):
+                    state.apply(decode_frame(view.segment.view, place), bool(flags & ABORTED))
+            at += 1
+        return state
+
+    def topic(self, number: int) -> str:
+        """Name of a topic."""
+        return self.name_of(Kind.TOPIC, number)
+
+    def producer(self, number: int) -> str:
+        """Name of a producer, also of one that was forgotten."""
+        return self.name_of(Kind.EPOCH, number)
+
+    def gateway(self, number: int) -> str:
+        """Name of a gateway."""
+        return self.name_of(Kind.ROSTER, number)
+
+    def name_of(self, kind: Kind, number: int) -> str:
+        """Name of what a frame of `kind` registered under a number; empty for 0."""
+        with self._lock:
+            return self._names.of(kind, number, self._look()[1])
+
+    def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
+        """Numbers of those of the topics that the log knows."""
+        wanted = set(names)
+        return frozenset(number for number, topic in self.state().topics.items() if topic.name in wanted)
+
+    # Finding
+
+    def check_range(self, start: int, end: int) -> None:
+        """Refuse a range that the log does not hold.
+
+        Raises:
+            UsageError: it ends before it begins, or an offset is no integer.
+            OffsetOutOfRange: it starts below what the log holds, or goes beyond the frontier.
+        """
+        for what, offset in (("start", start), ("end", end)):
+            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+                raise UsageError(f"the {what} of a range is an offset, an integer, and not {offset!r}")
+        frontier = self.frontier().offset
+        if start < self.start:
+            raise OffsetOutOfRange(f"the range starts at offset {start} and this log begins at {self.start}: begin there or later")
+        for what, offset in (("starts", start), ("ends", end)):
+            if offset > frontier:
+                raise OffsetOutOfRange(
+                    f"the range {what} at offset {offset} and the log is committed up to {frontier}: use at most {frontier}"
+                )
+        if end < start:
+            raise UsageError(f"the range [{start}, {end}) ends before it begins")
+
+    def batches(self, start: int, end: int) -> Iterator[tuple[View, Rows]]:
+        """Index rows of the batches that have records in [start, end), in order, some at a time, with their segment."""
+        self.check_range(start, end)
+        found = self._catalog.batches(start, end, self._look()[1])
+        while True:
+            with self._lock:
+                item = next(found, None)
+            if item is None:
+                return
+            yield item
+
+    def find(self, producer: int, first_sequence: int) -> int | None:
+        """Offset of the committed record of a producer (number) with this sequence; None if the log does not hold it."""
+        with self._lock:
+            _, upto = self._look()
+            for at in reversed(range(len(self._catalog.firsts))):
+                for rows in reversed(self._catalog.rows(at, upto)):
+                    mine = rows[(rows["producer"] == producer) & (rows["kind"] == Kind.BATCH) & (rows["count"] > 0)]
+                    index = int(np.searchsorted(mine["first_sequence"], first_sequence, "right")) - 1
+                    if index >= 0:  # sequences only grow, so an older segment has none that fits better
+                        row = mine[index]
+                        ahead = first_sequence - int(row["first_sequence"])
+                        return int(row["offset"]) + ahead if ahead < int(row["count"]) else None
+        return None
+
+    def offset_for_time(self, time_us: int) -> int:
+        """Offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier's if there is none.
+
+        Raises:
+            Damaged: the batch that holds it is.
+        """
+        with self._lock:
+            frontier, upto = self._look()
+            for at, first in enumerate(self._catalog.firsts):
+                sealed = sealed_header(self.path, first)
+                if sealed is not None and sealed.max_timestamp < time_us:
+                    continue
+                for rows in self._catalog.rows(at, upto):
+                    hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us))
+                    if len(hits):
+                        row = rows[hits[0]]
+                        times = decode_batch(self._catalog.view(at).frame(row).body).column(2).cast(pa.int64())
+                        return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
+            return frontier.offset
+
+    def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """The ticks at offsets from `start` to `end`, both included: (number, time us, offset); records below it came before."""
+        self.check_range(start, end)
+        found: list[tuple[int, int, int]] = []
+        with self._lock:
+            _, upto = self._look()
+            at = max(self._catalog.holding(start - 1, upto), 0)
+            while at < len(self._catalog.firsts):
+                for rows in self._catalog.rows(at, upto):
+                    some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]
+                    found += zip(some["tick"].tolist(), some["max_timestamp"].tolist(), some["offset"].tolist(), strict=True)
+                    if len(rows) and int(rows["offset"][-1]) > end:
+                        return found
+                at += 1
+        return found
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        split_bytes: int | None = None,
+        splits: int | None = None,
+    ) -> list[Range]:
+        """Cut [start, end) into ranges that are read side by side, at the borders of batches: about `splits` of them, or of about
+        `split_bytes` each, or one. Rows and bytes are those of `topics`.
+
+        Raises:
+            UsageError, OffsetOutOfRange: as `check_range`; or a number is not above 0.
+        """
+        for what, number in (("splits", splits), ("split_bytes", split_bytes)):
+            if number is not None and number <= 0:
+                raise UsageError(f"{what} is {number}: it must be above 0")
+        numbers = None if topics is None else np.array(sorted(self.topic_numbers(topics)), dtype=np.uint32)
+        parts = []
+        for _, rows in self.batches(start, end):
+            parts.append(rows if numbers is None else rows[np.isin(rows["topic"], numbers)])
+        return cut(start, end, parts, split_bytes, splits)

@@ -1,0 +1,180 @@
+"""Reading records: from index rows and mapped bodies to the batches that readers and Spark see.
+
+All work is per frame or per output batch, none per record in Python. The columns of a large frame are views of the segment; small
+frames are joined, so that nobody downstream pays for how a producer cut its batches. Every body's CRC is checked on every read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gateway.data.columns import check_columns, schema_of
+from gateway.data.frame import HEADER_SIZE, Kind, padded, payload_crc
+from gateway.data.schema import BATCH_SCHEMA
+from gateway.errors import Damaged
+from gateway.log.catalog import View
+from gateway.log.index import Rows
+from gateway.log.reader import LogReader
+
+ROWS_MAX = 65_536
+BYTES_MAX = 4 << 20
+_BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
+_NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
+_POSITION = struct.Struct("<Q")
+_PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
+
+
+def scan(
+    reader: LogReader,
+    start: int,
+    end: int,
+    *,
+    topics: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    rows_max: int = ROWS_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """Committed records of [start, end) in offset order.
+
+    Args:
+        reader: of the directory.
+        start, end: offsets; the frontier must have reached `end`.
+        topics: names, None for all; those that the log does not know have no records.
+        columns: names of `gateway.data.columns.COLUMNS`, None for all.
+        rows_max: most records of a batch.
+        bytes_max: small frames are joined up to so many bytes; a larger frame comes alone.
+
+    Raises:
+        UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
+        Damaged: a body fails its CRC; everything before it was given.
+    """
+    chosen = check_columns(columns)
+    schema = schema_of(chosen)
+    numbers = None if topics is None else np.array(sorted(reader.topic_numbers(topics)), dtype=np.uint32)
+    for view, rows in reader.batches(start, end):
+        wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
+        for low, high in _groups(wanted, rows_max, bytes_max):
+            run = _Run(reader, view, wanted[low:high], start, end)
+            if len(run.rows):
+                whole = run.batch(chosen, schema)
+                for at in range(0, whole.num_rows, rows_max):
+                    yield whole.slice(at, rows_max)
+            if run.damage is not None:
+                raise run.damage
+            run.release()
+
+
+def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Runs of frames that make one batch together."""
+    low = count = size = 0
+    for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
+        if at > low and (count + records > rows_max or size + length > bytes_max):
+            yield low, at
+            low, count, size = at, 0, 0
+        count += records
+        size += length
+    if low < len(rows):
+        yield low, len(rows)
+
+
+class _Run:
+    """Frames that become one batch. What stands behind a damaged one is left out, and `damage` is set."""
+
+    def __init__(self, reader: LogReader, view: View, rows: Rows, start: int, end: int) -> None:
+        self._reader = reader
+        self._view = view
+        self._low = int(rows["place"][0])
+        self._high = int(rows["place"][-1]) + int(rows["size"][-1])
+        self.damage: Damaged | None = None
+        view.segment.populate(self._low, self._high)
+        self._bodies: list[pa.RecordBatch] = []
+        try:
+            for place, position, count in zip(
+                rows["place"].tolist(), rows["position"].tolist(), rows["count"].tolist(), strict=True
+            ):
+                self._bodies.append(_body(view, place, position, count))
+        except Damaged as error:
+            self.damage = error
+        self.rows = rows = rows[: len(self._bodies)]
+        offsets = rows["offset"]
+        skip = np.maximum(start - offsets, 0)
+        keep = np.minimum(end - offsets, rows["count"]) - skip
+        self._counts = keep
+        self._offsets = offsets + skip
+        self._sequences = rows["first_sequence"].astype(np.int64) + skip
+        for at in {0, len(rows) - 1} if len(rows) else ():
+            if keep[at] != rows["count"][at]:  # only the first and the last frame of a range can be cut
+                self._bodies[at] = self._bodies[at].slice(int(skip[at]), int(keep[at]))
+
+    def release(self) -> None:
+        """The consumer is done with the batch: the frames need not stay in this process's memory."""
+        self._view.segment.release(self._low, self._high)
+
+    def batch(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+        """The batch."""
+        return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
+
+    def _column(self, name: str) -> pa.Array[Any]:
+        body = _BODY.get(name)
+        if body is not None:
+            parts = [batch.column(body) for batch in self._bodies]
+            return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if name == "offset":
+            return _counting(self._offsets, self._counts)
+        if name == "sequence":
+            return _counting(self._sequences, self._counts)
+        if name in _NAMED:
+            kind, field = _NAMED[name]
+            return self._names(kind, self.rows[field])
+        return _int64(np.repeat(self.rows[name].astype(np.int64), self._counts))
+
+    def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
+        distinct, codes = np.unique(numbers, return_inverse=True)
+        names = [self._reader.name_of(kind, int(number)) for number in distinct]
+        if len(names) == 1:
+            return _constant(names[0], int(self._counts.sum()))
+        indices: pa.Array[Any] = pa.array(np.repeat(codes, self._counts), pa.int64())
+        return pa.array(names, pa.string()).take(indices)
+
+
+def _body(view: View, place: int, position: int, count: int) -> pa.RecordBatch:
+    data = view.segment.view
+    progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
+    progress_at = place + HEADER_SIZE
+    body_at = progress_at + padded(progress_length)
+    end = body_at + length
+    progress = bytes(data[progress_at : progress_at + progress_length])
+    if end > len(data) or _POSITION.unpack_from(data, place + 16)[0] != position or payload_crc(progress, data[body_at:end]) != crc:
+        raise Damaged(
+            f"{view.path} is damaged at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`"
+        )
+    batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
+    if batch.num_rows != count:
+        raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records and the index says {count}")
+    return batch
+
+
+def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    """For each start as many numbers as its count, each one more than the one before."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    ramps = starts - before
+    if (ramps == ramps[0]).all():
+        return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
+    return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))
+
+
+def _int64(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.data)])
+
+
+def _constant(text: str, rows: int) -> pa.Array[Any]:
+    data = text.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(data)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets.data), pa.py_buffer(data * rows)])
