@@ -60,6 +60,8 @@ def tutti() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tutti ARGUMENTS` (those of the process by default) and return its exit code; errors are one line on stderr."""
+    if sys.platform != "linux":
+        return _fail(f"Tutti runs on Linux, and this is {sys.platform}", 1)
     try:
         code = tutti.main(args=None if arguments is None else list(arguments), prog_name="tutti", standalone_mode=False)
         sys.stdout.flush()

@@ -24,10 +24,16 @@ def url_option(function: Function) -> Function:
     return click.option(
         "--url",
         envvar="TUTTI_URL",
-        required=True,
         metavar="URL",
+        callback=_needed_url,
         help="A gateway or several: tutti://HOST:PORT[,HOST:PORT...] ($TUTTI_URL by default).",
     )(function)
+
+
+def _needed_url(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    if url is None and not context.resilient_parsing:
+        raise click.UsageError("no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL", context)
+    return url
 
 
 def json_option(function: Function) -> Function:

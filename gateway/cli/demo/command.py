@@ -1,0 +1,97 @@
+"""`tutti demo`."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import click
+import orjson
+
+from gateway.cli.options import json_option
+from gateway.cli.output import note, print_json
+from gateway.errors import Unavailable, UsageError
+
+#: What a run takes at most: the gateway's reserves and segments, checkpoints, results.
+DISK_BYTES = 2 * 1024**3
+
+
+@click.command()
+@click.option("--gateways", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many.")
+@click.option(
+    "--data",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("data/demo"),
+    show_default=True,
+    metavar="DIR",
+    help="Where everything of the run is kept.",
+)
+@click.option("--keep", is_flag=True, help="Keep log, checkpoint and results; otherwise the picture and the report alone.")
+@click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="The gateway's base port.")
+@json_option
+def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> int:
+    """The main job on real input, start to end, and what was checked.
+
+    336,776 departures from New York's airports go through a gateway to a Spark job, which joins the weather and keeps delay
+    statistics. On the way the gateway is killed, and so is the job. At the end: each departure exactly once, each airport in
+    its order, the live result the same bytes as a replay from the log files. Any mismatch fails. Takes under 4 minutes on 2 cores.
+    """
+    if count > 1:
+        raise UsageError(f"--gateways {count}: groups of several gateways are not built yet; leave it at 1")
+    begun_s = time.monotonic()
+
+    def say(text: str) -> None:
+        note(f"{time.monotonic() - begun_s:6.1f} s  {text}")
+
+    _look_around(directory, port)
+    from gateway.cli.demo.run import PICTURE, REPORT, Demo, Plan, prepare_directory, sweep
+
+    prepare_directory(directory)
+    try:
+        outcome = Demo(Plan(directory, port), say).run()
+    except BaseException:
+        note(f"everything is left in {directory} as it was; the logs of each process are in {directory / 'logs'}")
+        raise
+    (directory / REPORT).write_bytes(orjson.dumps(outcome.fields(), option=orjson.OPT_INDENT_2) + b"\n")
+    if as_json:
+        print_json(outcome.fields() | {"picture": str(directory / PICTURE)})
+    else:
+        for check in outcome.checks:
+            print(f"{'held    ' if check.held else 'NOT HELD'}  {check.promise}: {check.counted}")
+        speed = outcome.speed
+        print(f"log digest {outcome.digest}")
+        print(
+            f"{speed.records:,} records in {speed.seconds:.0f} s at the pace of the demo ({speed.records_a_second:,.0f} a second); "
+            f"commit latency p50 {speed.p50_ms:.2f} ms, p99 {speed.p99_ms:.2f} ms, longest {speed.max_ms:.0f} ms (over the kill)"
+        )
+        print(f"picture: {directory / PICTURE}")
+    if not outcome.held:
+        note(f"error: not every promise held; everything is left in {directory}")
+        return 1
+    if not keep:
+        sweep(directory, keep=(".tutti-demo", PICTURE, REPORT))
+    return 0
+
+
+def _look_around(directory: Path, port: int) -> None:
+    """Raises `Unavailable`, in one sentence, when the demo cannot run here."""
+    from gateway.cli.demo.departures import package_data
+    from gateway.cli.doctor import java, machine, spark
+
+    package_data()
+    for finding in (spark.pyspark(), java.java()):
+        if not finding.good:
+            raise Unavailable(f"the demo needs {finding.subject}, {finding.found}: {finding.do}")
+    taken = machine.ports_taken(port)
+    if taken:
+        raise Unavailable(
+            f"the demo needs the ports {port} to {port + 3} of which these are in use: {taken}; choose others with --port"
+        )
+    place = machine.nearest(directory)
+    free = shutil.disk_usage(place).free
+    if free < DISK_BYTES:
+        raise Unavailable(
+            f"the demo needs {DISK_BYTES >> 20} MiB and {place} has {free >> 20} MiB free: make room, or name another --data"
+        )

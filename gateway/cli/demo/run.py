@@ -1,0 +1,275 @@
+"""The demo from start to end: a year of departures through a gateway and a Spark job, both killed on the way, and what is checked.
+
+The gateway is `tutti dev` with its own restart; the job is `streaming/jobs/flights.py` under spark-submit; three producers replay
+the year at a pace. What is checked at the end is read from the log files and the results, with the gateway down.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from gateway.cli.demo.board import Board
+from gateway.cli.demo.checks import Check, Speed, check_records, check_results, load_times, rows_of, speed
+from gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
+from gateway.cli.demo.picture import Kill, write_picture
+from gateway.cli.demo.processes import Failed, Household, Running, wait_until
+from gateway.errors import UsageError
+from streaming.jobs.departures import CLOSING_RECORD, TOPIC
+
+#: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
+SKEW_MINUTES = 360
+YEAR_MINUTES = 526_000
+#: Parts of the year after which the gateway and the query are killed.
+KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
+READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 120.0, 180.0, 180.0, 60.0
+PICTURE, REPORT = "demo.html", "demo.json"
+_MARKER = ".tutti-demo"
+
+
+class Plan(NamedTuple):
+    """What is asked of a run.
+
+    `limit`: the year's first so many departures, None for all. `year_s`: seconds in which the year (or that part of it) passes.
+    """
+
+    directory: Path
+    port: int
+    limit: int | None = None
+    year_s: float = 75.0
+    kill: bool = True
+
+
+class Outcome(NamedTuple):
+    """What a run found."""
+
+    checks: list[Check]
+    speed: Speed
+    digest: str
+    log: str
+    kills: list[Kill]
+    seconds: float
+
+    @property
+    def held(self) -> bool:
+        """Whether every promise held."""
+        return all(check.held for check in self.checks)
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "held": self.held,
+            "checks": [check._asdict() for check in self.checks],
+            "records": self.speed.records,
+            "records_a_second": round(self.speed.records_a_second),
+            "commit_ms": {"p50": self.speed.p50_ms, "p99": self.speed.p99_ms, "max": self.speed.max_ms},
+            "digest": self.digest,
+            "log": self.log,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make the directory, emptied of a former demo.
+
+    Raises:
+        UsageError: it holds something that no demo made.
+    """
+    if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
+        raise UsageError(f"{directory} is not empty and no demo's: name another directory with --data")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _MARKER).touch()
+    sweep(directory, keep=(_MARKER,))
+
+
+def sweep(directory: Path, keep: Sequence[str]) -> None:
+    """Delete all in a demo's directory but what is named."""
+    for entry in directory.iterdir():
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+class Demo:
+    """One run in a prepared directory. `say` is told each step."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        """Nothing is started yet."""
+        self._plan, self._say = plan, say
+        self._at = plan.directory.absolute()
+        self._url = f"tutti://127.0.0.1:{plan.port}"
+        self._kills: list[Kill] = []
+        self._last_minute = 0
+        self._begun_s = time.monotonic()
+        for name in ("input", "times", "logs", "tmp"):
+            (self._at / name).mkdir()
+
+    def run(self) -> Outcome:
+        """Run it all.
+
+        Raises:
+            Failed: a process ended or did not end in time.
+        """
+        expected = load(self._plan.limit)
+        for departures in expected:
+            self._write_input(departures)
+        total = sum(len(departures.values) for departures in expected)
+        self._last_minute = max(departures.minutes[-1].as_py() for departures in expected)
+        self._say(f"{total:,} departures of {len(expected)} airports are ready")
+        with Household(self._at / "logs") as house, Board(self._at / "board") as board:
+            gateway = house.start(
+                "gateway", [sys.executable, "-m", "gateway", "dev", "--port", str(self._plan.port), "--data", str(self._data)]
+            )
+            pid = self._wait_ready(gateway)
+            self._say(f"the gateway is ready at {self._url}")
+            query = self._start_query(house)
+            feeders = [self._start_feeder(house, airport) for airport in AIRPORTS]
+            wait_until(
+                (self._at / "checkpoint" / "metadata").exists,
+                QUERY_START_WAIT_S,
+                "the start of the Spark query",
+                [query, gateway, *feeders],
+            )
+            self._say("the Spark query runs; the year begins")
+            board.begin(time.monotonic_ns() // 1000)
+            query = self._pass_the_year(house, board, gateway, pid, query, feeders)
+            self._close_the_year()
+            self._say("all departures are committed; the query finishes the last windows")
+            query.finish(DRAIN_WAIT_S)
+            gateway.stop(STOP_WAIT_S)
+            self._say("query and gateway have stopped; a batch job replays the log files")
+            self._replay(house)
+        return self._check(expected, total)
+
+    @property
+    def _data(self) -> Path:
+        return self._at / "gateways"
+
+    def _pass_the_year(
+        self, house: Household, board: Board, gateway: Running, pid: int, query: Running, feeders: list[Running]
+    ) -> Running:
+        """Wait for all departures to be committed, and kill the gateway and the query on the way; the query that runs then."""
+
+        def passed(part: float) -> Callable[[], bool]:
+            return lambda: board.committed() >= part * self._last_minute
+
+        limit_s = 3 * self._plan.year_s + READY_WAIT_S
+        wait_until(passed(KILL_GATEWAY_AT), limit_s, "the first part of the year", [query, gateway, *feeders])
+        self._kill("the gateway", lambda: os.kill(pid, signal.SIGKILL))
+        again = f"{Path(self._data, 'g1').name} is ready again"
+        wait_until(
+            lambda: again in gateway.errors.read_text(), READY_WAIT_S, "the gateway's second start", [gateway, query, *feeders]
+        )
+        self._say(f"it is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
+        wait_until(
+            lambda: passed(KILL_QUERY_AT)() and self._batches() >= 2,
+            limit_s + DRAIN_WAIT_S,
+            "batches of the query",
+            [query, gateway],
+        )
+        batches = self._batches()
+        self._kill("the query", query.kill)
+        query = self._start_query(house)
+        self._say(f"it had finished {batches} batches; it is started again")
+        for feeder in feeders:
+            feeder.finish(limit_s)
+        return query
+
+    def _kill(self, what: str, kill: Callable[[], None]) -> None:
+        self._kills.append(Kill(what, time.monotonic_ns() // 1000))
+        kill()
+        self._say(f"{what} was killed with SIGKILL")
+
+    def _batches(self) -> int:
+        """Micro-batches that the query has finished."""
+        return len(list((self._at / "checkpoint" / "commits").glob("[0-9]*")))
+
+    def _close_the_year(self) -> None:
+        """Send the record that tells the job that nothing more comes."""
+        from gateway.client import Producer
+
+        with Producer(self._url, producer="closing") as producer:
+            producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)
+
+    def _replay(self, house: Household) -> None:
+        compared = ["--compare", str(self._at / "live")]
+        arguments = ["replay", "--path", str(self._data / "g1"), "--out", str(self._at / "replay"), *compared]
+        replay = self._start_spark(house, "replay", arguments)
+        try:
+            replay.finish(REPLAY_WAIT_S)
+        except Failed:
+            if not (self._at / "replay.jsonl").exists():  # it did not get as far as to find a difference, which `_check` reports
+                raise
+
+    def _check(self, expected: Sequence[Departures], total: int) -> Outcome:
+        """All promises, from files alone."""
+        from gateway.client.files import Files
+        from gateway.log.tools import digest
+
+        log = self._data / "g1"
+        with Files([log]) as files:
+            frontier = files.frontier()
+            batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
+            checks = check_records(batches, expected, CLOSING_RECORD)
+        checks += check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
+        times_us = load_times(self._at / "times")
+        outcome = Outcome(checks, speed(times_us), digest(log), str(log), self._kills, time.monotonic() - self._begun_s)
+        write_picture(
+            self._at / PICTURE,
+            f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
+            checks,
+            rows_of(self._at / "live.jsonl"),
+            times_us,
+            outcome.speed,
+            self._kills,
+        )
+        return outcome
+
+    def _write_input(self, departures: Departures) -> None:
+        table = pa.table({"minutes": departures.minutes, "value": departures.values})
+        with pa.ipc.new_file(str(self._at / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+
+    def _wait_ready(self, gateway: Running) -> int:
+        """The process id that the ready line names."""
+        wait_until(lambda: gateway.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateway's start", [gateway])
+        return int(orjson.loads(gateway.output.read_bytes().splitlines()[0])["gateways"][0]["pid"])
+
+    def _start_query(self, house: Household) -> Running:
+        options = ["--gateways", self._url, "--checkpoint", str(self._at / "checkpoint"), "--until-closed"]
+        return self._start_spark(house, "query", ["live", *options, "--out", str(self._at / "live")])
+
+    def _start_spark(self, house: Household, name: str, arguments: Sequence[str]) -> Running:
+        from streaming.launch import job, spark_environment, spark_submit
+
+        local = str(self._at / "tmp")
+        settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
+        settings["spark.driver.extraJavaOptions"] = f"-Djava.io.tmpdir={local} -Dderby.system.home={local}"
+        command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
+        return house.start(name, command, os.environ | spark_environment())
+
+    def _start_feeder(self, house: Household, airport: str) -> Running:
+        options = {
+            "--url": self._url,
+            "--topic": TOPIC,
+            "--airport": airport,
+            "--input": str(self._at / "input" / f"{airport}.arrow"),
+            "--board": str(self._at / "board"),
+            "--times": str(self._at / "times" / f"{airport}.npy"),
+            "--minutes-a-second": str(self._last_minute / self._plan.year_s),
+            "--skew-minutes": str(SKEW_MINUTES),
+        }
+        command = [sys.executable, "-m", "gateway.cli.demo.feeder"]
+        return house.start(airport, command + [part for option in options.items() for part in option])

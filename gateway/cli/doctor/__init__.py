@@ -1,0 +1,1 @@
+"""`tutti doctor`: what is wrong with this machine, and what to do."""

@@ -1,0 +1,62 @@
+"""`tutti doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from gateway.cli.doctor import java, machine
+from gateway.cli.doctor.machine import Finding
+from gateway.cli.options import json_option
+from gateway.cli.output import on_terminal, print_json
+
+
+@click.command()
+@click.option("--spark", is_flag=True, help="Start Spark for a moment and see what its Python workers have.")
+@click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the gateway to be.")
+@click.option("--data", type=click.Path(path_type=Path), default=Path(), help="Where its data will be. [the working directory]")
+@json_option
+def doctor(spark: bool, port: int, data: Path, as_json: bool) -> int:
+    """Say what is wrong with this machine, and what to do. Exit code 1 if anything is."""
+    findings = []
+    for finding in _look(spark, port, data):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    wrong = [finding.subject for finding in findings if not finding.good]
+    if as_json:
+        print_json({"ok": not wrong, "findings": [finding._asdict() for finding in findings]})
+    else:
+        print(f"{len(wrong)} of {len(findings)} are wrong: {', '.join(wrong)}" if wrong else f"all {len(findings)} are good")
+    return 1 if wrong else 0
+
+
+def _look(spark: bool, port: int, data: Path) -> Iterator[Finding]:
+    from gateway.cli.doctor import spark as sparks
+
+    looks: list[Callable[[], Finding]] = [
+        machine.python,
+        machine.packages,
+        machine.open_files,
+        lambda: machine.ports(port),
+        lambda: machine.disk_space(data),
+        lambda: machine.sync_time(data),
+        java.java,
+        sparks.pyspark,
+        sparks.python_of_workers,
+    ]
+    for look in looks:
+        yield look()
+    if spark:
+        yield sparks.trial()
+
+
+def _print(finding: Finding) -> None:
+    mark = "good " if finding.good else "WRONG"
+    if on_terminal():
+        mark = click.style(mark, fg="green" if finding.good else "red")
+    print(f"{mark}  {finding.subject}: {finding.found}")
+    if not finding.good:
+        print(f"       do: {finding.do}")

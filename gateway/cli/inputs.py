@@ -1,0 +1,200 @@
+"""What `tutti produce` reads: records from lines, JSON lines or CSV, in chunks as they come.
+
+A record's *number* is its place in the input, from 1. Its value is one line: the line itself without its newline, for JSON without
+the blanks around it, for CSV the JSON object of the row. So the hash of an input is that of its values with a newline after each.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+import orjson
+
+from gateway.core.limits import RECORD_BYTES_MAX
+from gateway.errors import FormatError, TooLarge, UsageError
+
+FORMATS = ("lines", "json", "csv")
+#: A live pipe is read as it comes, a file in pieces of this size: near the best batch (256 KiB).
+BLOCK_BYTES = 256 * 1024
+
+Key = bytes | None
+
+
+class Chunk(NamedTuple):
+    """Records that follow each other: their values, and their keys if a key field was named."""
+
+    values: list[bytes]
+    keys: list[Key] | None
+
+    def cut(self, at: int) -> tuple[Chunk, Chunk]:
+        """The first `at` records, and the rest."""
+        keys = self.keys
+        return (
+            Chunk(self.values[:at], keys[:at] if keys is not None else None),
+            Chunk(self.values[at:], keys[at:] if keys is not None else None),
+        )
+
+
+class InputHash:
+    """Count and SHA-256 of an input so far."""
+
+    def __init__(self, settings: str) -> None:
+        """`settings` is how the input is read: the same bytes read otherwise are another input."""
+        self.count = 0
+        self._hash = hashlib.sha256(settings.encode() + b"\n")
+
+    def add(self, values: list[bytes]) -> None:
+        """Take in the next records."""
+        if values:
+            self.count += len(values)
+            self._hash.update(b"\n".join(values) + b"\n")
+
+    def hexdigest(self) -> str:
+        """The hash so far."""
+        return self._hash.hexdigest()
+
+
+def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk]:
+    """The records of `stream` in chunks, each as soon as it is there.
+
+    Raises:
+        UsageError: a key was named for lines.
+        FormatError: a line is no JSON object, a row has another width than the header; the message names the line.
+        TooLarge: a line is larger than a record may be.
+    """
+    if form == "lines":
+        if key is not None:
+            raise UsageError(f"--key {key} names a field, and lines have none: add --format json or --format csv")
+        return (Chunk(lines, None) for _, lines in _lines(stream))
+    return _json(stream, key) if form == "json" else _csv(stream, key)
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
+    """Runs of whole lines without their newlines, with the number of the first one."""
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    first, rest = 1, b""
+    while block := read(BLOCK_BYTES):
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > RECORD_BYTES_MAX or (lines and len(max(lines, key=len)) > RECORD_BYTES_MAX):
+            number = first + next((at for at, line in enumerate(lines) if len(line) > RECORD_BYTES_MAX), len(lines))
+            raise TooLarge(f"line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): cut it up")
+        if lines:
+            yield first, lines
+            first += len(lines)
+    if rest:
+        yield first, [rest]
+
+
+def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
+    for first, lines in _lines(stream):
+        values: list[bytes] = []
+        keys: list[Key] = []
+        for number, line in enumerate(lines, first):
+            line = line.strip()
+            if not line:
+                continue
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise FormatError(f"line {number} of the input is no JSON ({error}): one JSON value a line is taken") from error
+            if key is not None:
+                if not isinstance(value, dict):
+                    raise FormatError(f"line {number} of the input is no JSON object, so it has no field {key!r}")
+                keys.append(_key(value.get(key)))
+            values.append(line)
+        if values:
+            yield Chunk(values, keys if key is not None else None)
+
+
+def _key(value: object) -> Key:
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+
+
+def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
+    names: list[str] = []
+    at = 0
+    for first, text in _csv_runs(stream):
+        values: list[bytes] = []
+        keys: list[Key] = []
+        reader = csv.reader(text, strict=True)
+        try:
+            for row in reader:
+                if not row:
+                    continue
+                if not names:
+                    names = _header(row, key)
+                    at = names.index(key) if key is not None else 0
+                    continue
+                if len(row) != len(names):
+                    number = first + reader.line_num - 1
+                    raise FormatError(f"line {number} of the input has {len(row)} fields and the header {len(names)}")
+                values.append(orjson.dumps(dict(zip(names, row, strict=True))))
+                keys.append(row[at].encode())
+        except csv.Error as error:
+            raise FormatError(f"line {first + reader.line_num - 1} of the input is no CSV ({error})") from error
+        if values:
+            yield Chunk(values, keys if key is not None else None)
+
+
+def _header(row: list[str], key: str | None) -> list[str]:
+    names = [row[0].removeprefix("\ufeff"), *row[1:]]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FormatError(f"the header of the input names the field {twice!r} twice")
+    if key is not None and key not in names:
+        raise UsageError(f"--key {key} is no field of the input: the header names {', '.join(names)}")
+    return names
+
+
+def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """Runs of lines that end where a row ends: quotes may hold newlines, and come in pairs."""
+    held: list[bytes] = []
+    first = 1
+    for number, lines in _lines(stream):
+        held += lines
+        if not held:
+            continue
+        first = number + len(lines) - len(held)
+        last = len(held)
+        if sum(line.count(b'"') for line in held) % 2:
+            last = _last_row_end(held)
+        if last:
+            yield first, _decoded(first, held[:last])
+            held = held[last:]
+            first += last
+        if sum(map(len, held)) > RECORD_BYTES_MAX:
+            raise TooLarge(f"the row at line {first} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes)")
+    if held:
+        yield first, _decoded(first, held)
+
+
+def _last_row_end(lines: list[bytes]) -> int:
+    """How many lines make whole rows."""
+    inside, last = False, 0
+    for number, line in enumerate(lines, 1):
+        inside ^= line.count(b'"') % 2 == 1
+        if not inside:
+            last = number
+    return last
+
+
+def _decoded(first: int, lines: list[bytes]) -> list[str]:
+    try:
+        return [line.decode() + "\n" for line in lines]
+    except UnicodeDecodeError:
+        wrong = next(number for number, line in enumerate(lines, first) if not _is_text(line))
+        raise FormatError(f"line {wrong} of the input is not UTF-8 text, which CSV has to be") from None
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""`tutti produce`: a file or standard input, record by record, to a topic."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from gateway.cli.options import json_option, url_option
+from gateway.cli.output import note, print_json, progress
+
+
+@click.command()
+@url_option
+@click.option("--topic", required=True, help="The topic; it is made if it does not exist.")
+@click.option(
+    "--producer", "name", metavar="ID", help="Send under this name: a second run with the same input commits nothing twice."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["lines", "json", "csv"]), default="lines", show_default=True, help="What a record is."
+)
+@click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second, at most.")
+@json_option
+@click.argument("file", required=False, default="-")
+def produce(
+    url: str, topic: str, name: str | None, form: str, key: str | None, rate: float | None, as_json: bool, file: str
+) -> None:
+    """Send FILE (standard input when left out, or -) to a topic and print the first and the last offset.
+
+    A record is a line (without its newline), a line of JSON, or a row of CSV as a JSON object with the header's names.
+    With --producer a record's sequence is its number in the input. What is committed already is skipped, and an input that
+    differs from what was committed under the same name is refused.
+    """
+    from gateway.cli.inputs import read_records
+    from gateway.cli.sending import Sending
+
+    with ExitStack() as stack:
+        path = None if file == "-" else Path(file)
+        stream = sys.stdin.buffer if path is None else stack.enter_context(path.open("rb"))
+        chunks = read_records(stream, form, key)
+        sending = stack.enter_context(Sending(url, topic, name, settings=f"{topic} {form} {key}", rate=rate))
+        meter = stack.enter_context(progress(topic, None))
+        for chunk in chunks:
+            meter.advance(sending.send(chunk))
+        report = sending.finish()
+    if as_json:
+        print_json(report.fields())
+    elif report.records:
+        print(f"first offset {report.first}, last offset {report.last}")
+    if not as_json:
+        note(report.sentence())

@@ -1,0 +1,54 @@
+"""`tutti producers`: who has sent, how far it is, and ending or forgetting it."""
+
+from __future__ import annotations
+
+import click
+
+from gateway.cli.options import json_option, url_option
+from gateway.cli.output import note, print_json, print_table
+
+_COLUMNS = ("name", "epoch", "sequence", "progress", "closed", "last_seen")
+
+
+@click.group()
+def producers() -> None:
+    """List, fence or forget producers."""
+
+
+@producers.command("list")
+@url_option
+@json_option
+def list_producers(url: str, as_json: bool) -> None:
+    """Producers with epoch, sequence, progress and when they were last seen."""
+    from gateway.client.control import Control
+
+    with Control(url) as control:
+        found = control.producers()
+    if as_json:
+        print_json(found)
+    else:
+        print_table(_COLUMNS, [[producer.get(name) for name in _COLUMNS] for producer in found], empty="no producers")
+
+
+@producers.command()
+@click.argument("name")
+@url_option
+def fence(name: str, url: str) -> None:
+    """End the current epoch of the producer NAME: whoever sends under it now gets an error."""
+    from gateway.client.control import Control
+
+    with Control(url) as control:
+        control.fence(name)
+    note(f"producer {name} is fenced")
+
+
+@producers.command()
+@click.argument("names", nargs=-1, required=True)
+@url_option
+def forget(names: tuple[str, ...], url: str) -> None:
+    """Forget producers: what they sent before is no longer known as theirs, and a late copy is refused."""
+    from gateway.client.control import Control
+
+    with Control(url) as control:
+        control.forget(list(names))
+    note(f"forgotten: {', '.join(names)}")

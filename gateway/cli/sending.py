@@ -1,0 +1,228 @@
+"""Sends an input's records exactly once: what `tutti produce` does between reading and reporting.
+
+Every batch carries as progress the count and the hash of the input up to its last record. A run under a name that was used before
+asks for the last committed progress, reads that many records again without sending, and goes on only if their hash is the same.
+After an abort it does the same with the batches that it still holds.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import orjson
+import pyarrow as pa
+
+from gateway.cli.inputs import Chunk, InputHash
+from gateway.data.wire import OFFSET_UNKNOWN
+from gateway.errors import Aborted, TuttiError
+
+if TYPE_CHECKING:
+    from gateway.client.receipt import Receipt
+
+#: Batches that may wait for their receipts; each holds a block of the input, so that this bounds memory too.
+BATCHES_HELD_MAX = 64
+BATCH_RECORDS_MAX = 16_384
+BATCH_BYTES = 256 * 1024
+ABORTS_MAX = 10  # in a row, without a record committed between them
+RECEIPT_WAIT_S = 130.0
+_PROGRAM = "tutti produce"
+
+
+class InputChanged(TuttiError):
+    """The input is not the one that was committed under the same name before."""
+
+
+class Report(NamedTuple):
+    """What a run did. Offsets are those of the first and the last record sent; None when none was."""
+
+    topic: str
+    producer: str | None
+    records: int
+    skipped: int
+    first: int | None
+    last: int | None
+    seconds: float
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        return self._asdict()
+
+    def sentence(self) -> str:
+        """For people."""
+        before = f"; {self.skipped:,} were committed before" if self.skipped else ""
+        if not self.records:
+            return f"nothing to send to {self.topic}{before}"
+        speed = f" in {self.seconds:.1f} s ({self.records / self.seconds:,.0f} a second)" if self.seconds > 0 else ""
+        return f"{self.records:,} records committed to {self.topic}{speed}{before}"
+
+
+@dataclass(slots=True)
+class _Held:
+    """A batch on its way, and the number of its last record in the input."""
+
+    last: int
+    batch: pa.RecordBatch
+    progress: bytes
+    receipt: Receipt | None = None
+
+
+class Sending:
+    """One run: `send` chunk by chunk, then `finish`. A context manager; leaving it closes the producer."""
+
+    def __init__(self, url: str, topic: str, name: str | None, *, settings: str, rate: float | None) -> None:
+        """Connect.
+
+        Args:
+            url: gateways.
+            topic: where to.
+            name: the producer's name, None for one of its own.
+            settings: how the input is read; other settings make another input of the same bytes.
+            rate: records a second, None for as many as go.
+
+        Raises:
+            InputChanged: the name was used by another program.
+            Unavailable: no gateway answers.
+        """
+        from gateway.client.producer import Producer
+
+        self._topic, self._name = topic, name
+        self._producer = Producer(url, producer=name)
+        self._hash = InputHash(settings)
+        self._held: deque[_Held] = deque()
+        self._sent = 0
+        self._aborts = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._rate = rate
+        self._begun_s = time.monotonic()
+        self._committed, self._digest = self._resume()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._producer.close()  # every outcome was looked at
+        else:
+            self._producer.__exit__(kind, error, trace)
+
+    def send(self, chunk: Chunk) -> int:
+        """Send the next records of the input, less what was committed before; how many records the chunk has."""
+        rest = self._skip(chunk)
+        while rest.values:
+            part, rest = rest.cut(self._records_of_a_batch(rest.values))
+            self._pace(len(part.values))
+            self._send_part(part)
+        return len(chunk.values)
+
+    def finish(self) -> Report:
+        """Wait for the last receipt; what the run did.
+
+        Raises:
+            InputChanged: the input ended before what was committed under its name.
+        """
+        if self._hash.count < self._committed:
+            raise InputChanged(
+                f"the input has {self._hash.count} records and {self._committed} were committed by producer {self._name!r} "
+                "before: send the same input again, or choose another --producer"
+            )
+        while self._held:
+            self._take_receipt()
+        seconds = time.monotonic() - self._begun_s
+        skipped = self._hash.count - self._sent
+        return Report(self._topic, self._name, self._sent, skipped, self._first, self._last, seconds)
+
+    def _resume(self) -> tuple[int, str]:
+        """Records committed so far, and the hash of the input up to there."""
+        sequence, progress = self._producer.resume()
+        if sequence == 0:
+            return 0, ""
+        try:
+            told = orjson.loads(progress or b"null")
+        except orjson.JSONDecodeError:
+            told = None
+        if not isinstance(told, dict) or told.get("program") != _PROGRAM or told.get("count") != sequence:
+            raise InputChanged(
+                f"producer {self._name!r} has sent {sequence} records by other means than `tutti produce`: choose another "
+                "--producer"
+            )
+        return sequence, str(told.get("sha256"))
+
+    def _skip(self, chunk: Chunk) -> Chunk:
+        """The records of the chunk that were not committed before; those that were must be the same ones."""
+        missing = self._committed - self._hash.count
+        if missing <= 0:
+            return chunk
+        known, rest = chunk.cut(missing)
+        self._hash.add(known.values)
+        if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
+            raise InputChanged(
+                f"the first {self._committed} records of the input (or --topic, --format, --key) are not what producer "
+                f"{self._name!r} has committed: send the same input again, or choose another --producer"
+            )
+        return rest
+
+    def _records_of_a_batch(self, values: list[bytes]) -> int:
+        """How many of them make the next batch: for its bytes, and for a steady pace."""
+        sizes = list(accumulate(map(len, values)))
+        piece = max(1, bisect_right(sizes, BATCH_BYTES))
+        return min(piece, BATCH_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
+
+    def _pace(self, records: int) -> None:
+        if self._rate:
+            due_s = self._begun_s + (self._sent + records) / self._rate
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def _send_part(self, part: Chunk) -> None:
+        self._hash.add(part.values)
+        keys = part.keys if part.keys is not None else [None] * len(part.values)
+        batch = pa.record_batch([pa.array(keys, pa.binary()), pa.array(part.values, pa.binary())], names=["key", "value"])
+        progress = orjson.dumps({"program": _PROGRAM, "count": self._hash.count, "sha256": self._hash.hexdigest()})
+        while len(self._held) >= BATCHES_HELD_MAX:
+            self._take_receipt()
+        self._held.append(_Held(self._hash.count, batch, progress))
+        self._sent += batch.num_rows
+        try:
+            self._transmit(self._held[-1])
+        except Aborted:
+            self._send_again()
+
+    def _transmit(self, held: _Held) -> None:
+        held.receipt = self._producer.send_batch(self._topic, held.batch, progress=held.progress)
+
+    def _take_receipt(self) -> None:
+        """Wait for the oldest batch; after an abort send again what did not commit."""
+        oldest = self._held[0]
+        try:
+            offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
+        except Aborted:
+            if self._aborts >= ABORTS_MAX:
+                raise
+            self._send_again()
+            return
+        self._aborts = 0
+        self._held.popleft()
+        if offset != OFFSET_UNKNOWN:  # committed, and it is not known any more where
+            self._first = offset if self._first is None else self._first
+            self._last = offset + oldest.batch.num_rows - 1
+
+    def _send_again(self) -> None:
+        """After an abort: what is behind the last committed sequence goes out once more, in order."""
+        while True:
+            self._aborts += 1
+            sequence, _ = self._producer.resume()
+            try:
+                for held in self._held:
+                    if held.last > sequence:
+                        self._transmit(held)
+            except Aborted:
+                if self._aborts >= ABORTS_MAX:
+                    raise
+            else:
+                return

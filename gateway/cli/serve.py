@@ -1,0 +1,23 @@
+"""`tutti serve`: one gateway, from its configuration file."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The gateway's TOML file; docs/config.md says what may be in it."
+)
+def serve(path: str) -> int:
+    """Run one gateway.
+
+    One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
+    finishes what is under way and ends. The exit code says why it ended: 0 as asked, 1 failed, 2 a wrong configuration, 4 damage.
+    """
+    from gateway.config import load_config
+
+    config = load_config(path)
+    from gateway.node.main import run
+
+    return run(config)

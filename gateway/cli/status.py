@@ -1,0 +1,67 @@
+"""`tutti status`, `tutti topics`, `tutti offsets`: what a gateway says of itself and of what it holds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from gateway.cli.options import TIME, json_option, url_option
+from gateway.cli.output import on_terminal, print_fields, print_json, print_table, time_text
+
+_TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "first_time", "last_time")
+
+
+@click.command()
+@url_option
+@json_option
+def status(url: str, as_json: bool) -> None:
+    """What a gateway says of itself.
+
+    Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, halted), view,
+    frontier, start, lag.
+    """
+    from gateway.client.control import Control
+
+    with Control(url) as control:
+        told = control.status()
+    if as_json or not on_terminal():
+        print_json(told)
+    else:
+        print_fields(told)
+
+
+@click.command()
+@url_option
+@json_option
+def topics(url: str, as_json: bool) -> None:
+    """Topics with their counts, bytes, first and last offset and time."""
+    from gateway.client.control import Control
+
+    with Control(url) as control:
+        found = control.topics()
+    for topic in found:
+        topic["first_time"], topic["last_time"] = time_text(topic["first_time"]), time_text(topic["last_time"])
+    if as_json:
+        print_json(found)
+    else:
+        print_table(_TOPIC_COLUMNS, [[topic[name] for name in _TOPIC_COLUMNS] for topic in found], empty="no topics")
+
+
+@click.command()
+@url_option
+@click.option("--time", type=TIME, required=True, help="ISO 8601 with a zone.")
+@json_option
+def offsets(url: str, time: datetime, as_json: bool) -> None:
+    """The offset of a time.
+
+    It is the offset of the first record at or after it; the frontier when there is none yet.
+    """
+    from gateway.client.reads import Reads
+
+    with Reads(url) as reads:
+        offset = reads.offset_for_time(time)
+    if as_json:
+        print_json({"time": time.isoformat(), "offset": offset})
+    else:
+        print(offset)

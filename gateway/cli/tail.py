@@ -1,0 +1,137 @@
+"""`tutti tail`: committed records, one a line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.options import BOUND, Bound, url_option
+from gateway.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gateway.client.reads import Reads
+
+#: How far back from the end the last N records are looked for at first; doubled until they are found.
+LAST_STEP = 4096
+
+
+@click.command()
+@url_option
+@click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
+@click.option("--key", help="Only records with this key.")
+@click.option(
+    "--start", type=BOUND, help="First offset: a number, earliest, latest or an ISO 8601 time. [earliest; latest with --follow]"
+)
+@click.option("--end", type=BOUND, help="The offset to stop before, likewise. [what is committed now; none with --follow]")
+@click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as records commit, until Ctrl-C.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "value", "raw"]),
+    default="json",
+    show_default=True,
+    help="The whole record as JSON; its value and a newline; its value alone.",
+)
+def tail(
+    url: str,
+    topics: tuple[str, ...],
+    key: str | None,
+    start: Bound | None,
+    end: Bound | None,
+    count: int | None,
+    last: int | None,
+    follow: bool,
+    form: str,
+) -> None:
+    """Print committed records, one a line.
+
+    JSON fields: offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view, tick. Keys and values that
+    are not UTF-8 come as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
+    """
+    if last is not None and start is not None:
+        raise UsageError("--last and --start both say where to begin: give one of them")
+    wanted = key.encode() if key is not None else None
+    if last is not None:
+        start, until = _start_of_last(url, topics, wanted, end, last)
+        end = end if follow else until
+    elif start is None:
+        start = "latest" if follow else "earliest"
+    try:
+        _print(url, topics, wanted, start, end, follow, count, form)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+def _print(
+    url: str,
+    topics: tuple[str, ...],
+    key: bytes | None,
+    start: Bound,
+    end: Bound | None,
+    follow: bool,
+    count: int | None,
+    form: str,
+) -> None:
+    from gateway.cli.records import with_key
+    from gateway.client import Reader
+
+    columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
+    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
+        left = count
+        while left != 0 and (batch := next(reader, None)) is not None:
+            rows = with_key(batch, key).slice(0, left)
+            _write(rows, form)
+            left = left - rows.num_rows if left is not None else None
+
+
+def _write(rows: pa.RecordBatch, form: str) -> None:
+    from gateway.cli.records import json_lines, values
+
+    if not rows.num_rows:
+        return
+    if form == "json":
+        text = b"\n".join(json_lines(rows)) + b"\n"
+    else:
+        text = b"".join((value or b"") + (b"\n" if form == "value" else b"") for value in values(rows))
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def _start_of_last(url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int) -> tuple[int, int]:
+    """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
+    from gateway.client.reads import Reads
+
+    with Reads(url) as reads:
+        frontier = reads.frontier()
+        until = frontier.offset if end is None or end == "latest" else _offset(reads, end, frontier.start)
+        if not topics and key is None:
+            return max(frontier.start, until - last), until
+        high, step = until, LAST_STEP
+        while high > frontier.start:
+            low = max(frontier.start, high - step)
+            offsets = [offset for batch in reads.scan(low, high, topics, ["offset", "key"]) for offset in _offsets(batch, key)]
+            if len(offsets) >= last:
+                return offsets[-last], until
+            last -= len(offsets)
+            high, step = low, step * 2
+        return frontier.start, until
+
+
+def _offset(reads: Reads, bound: Bound, start: int) -> int:
+    if isinstance(bound, int):
+        return bound
+    return start if isinstance(bound, str) else reads.offset_for_time(bound)
+
+
+def _offsets(batch: pa.RecordBatch, key: bytes | None) -> list[int]:
+    from gateway.cli.records import with_key
+
+    found: list[int] = with_key(batch, key).column("offset").to_pylist()
+    return found

@@ -1,0 +1,127 @@
+"""What `tutti produce` takes for a record in each format, whatever pieces the input comes in, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli import inputs
+from gateway.cli.inputs import Chunk, InputHash, read_records
+from gateway.core.limits import RECORD_BYTES_MAX
+from gateway.errors import FormatError, TooLarge, TuttiError, UsageError
+
+CSV = b'carrier,flight,note\r\nUA,1545,"two\nlines, ""quoted"""\r\n\r\nAA,1141,\r\n'
+
+
+class Pieces(io.RawIOBase):
+    """A pipe that gives what it holds in pieces of a chosen size."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data, self._size = io.BytesIO(data), size
+
+    def read1(self, _size: int) -> bytes:
+        return self._data.read(self._size)
+
+
+def records(data: bytes, form: str, key: str | None = None, size: int = 1 << 20) -> list[tuple[bytes | None, bytes]]:
+    found: list[tuple[bytes | None, bytes]] = []
+    stream: Any = Pieces(data, size)
+    for chunk in read_records(stream, form, key):
+        assert chunk.values
+        keys: list[bytes | None] = [None] * len(chunk.values) if chunk.keys is None else chunk.keys
+        found += zip(keys, chunk.values, strict=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"a", [b"a"]),
+        (b"a\n", [b"a"]),
+        (b"a\n\nb\r\n", [b"a", b"", b"b\r"]),
+        (b"\n", [b""]),
+        (b"\xff\x00\n", [b"\xff\x00"]),
+    ],
+)
+def test_a_record_of_lines_is_the_line_without_its_newline(data: bytes, expected: list[bytes]) -> None:
+    assert [value for _, value in records(data, "lines")] == expected
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.integers(1, 7))
+def test_the_pieces_that_lines_come_in_do_not_show(lines: list[bytes], size: int) -> None:
+    data = b"".join(line + b"\n" for line in lines)
+    assert [value for _, value in records(data, "lines", size=size)] == lines
+
+
+def test_json_values_stay_as_they_are_and_blank_lines_are_none() -> None:
+    data = b'{"k": "x", "n": 1}\r\n\n {"k":null}\n{"n":2.5,"k":7}\n{}'
+    assert records(data, "json", "k") == [
+        (b"x", b'{"k": "x", "n": 1}'),
+        (None, b'{"k":null}'),
+        (b"7", b'{"n":2.5,"k":7}'),
+        (None, b"{}"),
+    ]
+    assert records(b"[1]\n3\n", "json") == [(None, b"[1]"), (None, b"3")]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_a_row_of_csv_is_a_json_object(size: int) -> None:
+    assert records(CSV, "csv", "flight", size) == [
+        (b"1545", b'{"carrier":"UA","flight":"1545","note":"two\\nlines, \\"quoted\\""}'),
+        (b"1141", b'{"carrier":"AA","flight":"1141","note":""}'),
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
+    assert records("\ufeffa,b\n1,2\n".encode(), "csv") == [(None, b'{"a":"1","b":"2"}')]
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "key", "kind", "message"),
+    [
+        (b"a\n", "lines", "k", UsageError, r"--key k names a field, and lines have none"),
+        (b"{}\n{\n", "json", None, FormatError, r"line 2 of the input is no JSON \("),
+        (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
+        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 fields and the header 2"),
+        (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
+        (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),
+        (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is no CSV \("),
+        (b'a\n1\n"open\n', "csv", None, FormatError, r"line 3 of the input is no CSV \("),
+        (b"a\n\xff\n", "csv", None, FormatError, r"line 2 of the input is not UTF-8"),
+    ],
+)
+def test_what_is_refused_names_the_line(data: bytes, form: str, key: str | None, kind: type[TuttiError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        records(data, form, key)
+
+
+@pytest.mark.parametrize("size", [1000, inputs.BLOCK_BYTES, RECORD_BYTES_MAX * 2])
+def test_a_line_larger_than_a_record_is_refused_before_all_of_it_is_held(size: int) -> None:
+    data = b"a\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"
+    with pytest.raises(TooLarge, match=r"line 2 of the input is larger than a record may be \(4194304 bytes\)"):
+        records(data, "lines", size=size)
+
+
+def test_a_chunk_is_cut_with_its_keys() -> None:
+    first, rest = Chunk([b"a", b"b", b"c"], [b"1", None, b"3"]).cut(2)
+    assert first == Chunk([b"a", b"b"], [b"1", None])
+    assert rest == Chunk([b"c"], [b"3"])
+    assert Chunk([b"a"], None).cut(1) == (Chunk([b"a"], None), Chunk([], None))
+
+
+def hash_of(runs: list[list[bytes]], settings: str = "") -> tuple[int, str]:
+    found = InputHash(settings)
+    for run in runs:
+        found.add(run)
+    return found.count, found.hexdigest()
+
+
+def test_the_hash_is_of_the_records_and_of_how_they_are_read() -> None:
+    assert hash_of([[b"a", b"b"], [b"c"]]) == hash_of([[b"a"], [], [b"b", b"c"]])
+    assert hash_of([[b"a", b"b"]]) != hash_of([[b"ab", b""]])
+    assert hash_of([[b"a"]], "t json k") != hash_of([[b"a"]], "t json None")

@@ -1,0 +1,148 @@
+"""`tutti` itself: the list of commands is true and quick to show, errors are one sentence with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from gateway.cli import main as entry
+from gateway.cli.lazy import Place
+from gateway.errors import ConfigError, Damaged, TuttiError, Unavailable
+
+
+def run(*arguments: str) -> int:
+    return entry.main(arguments)
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Adds a command `planted` that raises."""
+
+    def plant_it(error: BaseException) -> None:
+        @click.command()
+        def planted() -> None:
+            raise error
+
+        monkeypatch.setitem(sys.modules, "planted_commands", SimpleNamespace(planted=planted))
+        monkeypatch.setitem(entry.COMMANDS, "planted", Place("planted_commands:planted", ""))
+
+    return plant_it
+
+
+@pytest.mark.parametrize("name", list(entry.COMMANDS))
+def test_each_command_says_of_itself_what_the_list_says(name: str) -> None:
+    context = click.Context(entry.tutti)
+    command = entry.tutti.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    assert command.get_short_help_str(200) == entry.COMMANDS[name].summary
+
+
+def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown and place.summary in shown for name, place in entry.COMMANDS.items())
+    heavy = "import sys; from gateway.cli.main import main; main(['--help']); sys.exit(any(m in sys.modules for m in %r))"
+    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "gateway.cli.status", "gateway.client"]
+    assert subprocess.run([sys.executable, "-c", heavy % loaded], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tial"], "error: no command 'tial': did you mean tail?; see `tutti --help`"),
+        (["zzzzz"], "error: no command 'zzzzz': there are demo, dev, serve"),
+        (["serve"], "error: missing option '--config'; see `tutti serve --help`"),
+        (["serve", "--confg", "x"], "error: no such option '--confg'"),
+        (["completion", "tcsh"], "error: invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+        (["dev", "--gateways", "3"], "error: --gateways 3: groups of several gateways are not built yet; leave it at 1"),
+        (["dev", "--gateways", "0"], "error: invalid value for '--gateways'"),
+        (["topics"], "error: no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TUTTI_URL", raising=False)
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (TuttiError("it failed"), 1, "error: it failed\n"),
+        (ConfigError("wrong"), 2, "error: wrong\n"),
+        (Unavailable("nobody there"), 3, "error: nobody there\n"),
+        (Damaged("frame 7"), 4, "error: frame 7\n"),
+        (OSError(28, "No space left on device", "/x/y"), 1, "error: /x/y: no space left on device\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "error: /x: permission denied\n"),
+        (ZeroDivisionError("oops"), 1, "error: a defect in tutti, ZeroDivisionError: oops (TUTTI_TRACEBACK=1 in the environment"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_is_one_sentence_and_its_exit_code(
+    error: BaseException,
+    code: int,
+    message: str,
+    plant: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(error)
+    monkeypatch.delenv("TUTTI_TRACEBACK", raising=False)
+    assert run("planted") == code
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_defect_shows_its_place_when_asked(plant: Callable[[BaseException], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(ZeroDivisionError("oops"))
+    monkeypatch.setenv("TUTTI_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run("planted")
+
+
+def test_a_reader_of_the_output_that_has_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m gateway completion bash | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", shell) == 0
+    assert "_TUTTI_COMPLETE" in capsys.readouterr().out
+
+
+def test_a_shell_is_told_the_commands() -> None:
+    environment = os.environ | {"_TUTTI_COMPLETE": "fish_complete", "COMP_WORDS": "tutti t", "COMP_CWORD": "t"}
+    code = "from gateway.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert [line.split("\t")[0].removeprefix("plain,") for line in done.stdout.splitlines()] == ["tail", "topics"]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("tutti ")
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert run("topics") == 1
+    assert capsys.readouterr().err == "error: Tutti runs on Linux, and this is darwin\n"
+

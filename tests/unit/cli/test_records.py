@@ -1,0 +1,56 @@
+"""How a record is shown: the exact fields in their order, bytes that are no text, times to the microsecond."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+import pyarrow as pa
+
+from gateway.cli.records import json_lines, values, with_key
+from gateway.data.columns import COLUMNS, SCHEMA
+
+
+def a_batch() -> pa.RecordBatch:
+    rows = [
+        {"offset": 7, "topic": "flights", "key": b"EWR", "value": b'{"a":"\xc3\xa4"}', "headers": None, "sequence": 1},
+        {"offset": 8, "topic": "flights", "key": b"\xff", "value": None, "headers": [{"key": "h", "value": b"x"}], "sequence": 2},
+        {"offset": 9, "topic": "flights", "key": None, "value": b"\x80", "headers": [{"key": "h", "value": b"\xfe"}], "sequence": 3},
+    ]
+    times = [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    same = {"gateway": "g1", "producer": "p", "view": 65537, "tick": 3}
+    full = [row | same | {"timestamp": time} for row, time in zip(rows, times, strict=True)]
+    return pa.RecordBatch.from_pylist(full, schema=SCHEMA)
+
+
+def test_a_line_has_every_field_in_order() -> None:
+    first, second, third = json_lines(a_batch())
+    assert first == (
+        b'{"offset":7,"topic":"flights","key":"EWR","value":"{\\"a\\":\\"\xc3\xa4\\"}","timestamp":"2013-01-01T05:00:00.000000Z",'
+        b'"headers":[],"gateway":"g1","producer":"p","sequence":1,"view":65537,"tick":3}'
+    )
+    assert list(orjson.loads(first)) == list(COLUMNS)
+    assert orjson.loads(second)["timestamp"] == "1969-12-31T23:59:59.999999Z"
+    assert orjson.loads(third)["timestamp"] == "9999-12-31T23:59:59.999999Z"
+
+
+def test_bytes_that_are_no_text_come_as_base64_under_a_name_of_their_own() -> None:
+    _, second, third = json_lines(a_batch())
+    assert list(orjson.loads(second)) == ["offset", "topic", "key_base64", *COLUMNS[3:]]
+    assert orjson.loads(second)["key_base64"] == "/w=="
+    assert orjson.loads(second)["value"] is None
+    assert orjson.loads(second)["headers"] == [{"key": "h", "value": "x"}]
+    assert orjson.loads(third)["value_base64"] == "gA=="
+    assert orjson.loads(third)["headers"] == [{"key": "h", "value_base64": "/g=="}]
+
+
+def test_only_the_columns_that_are_there_are_shown() -> None:
+    batch = a_batch().select(["value", "offset"])
+    assert next(iter(json_lines(batch))) == b'{"value":"{\\"a\\":\\"\xc3\xa4\\"}","offset":7}'
+
+
+def test_records_are_chosen_by_key() -> None:
+    assert with_key(a_batch(), b"EWR").column("offset").to_pylist() == [7]
+    assert with_key(a_batch(), b"").num_rows == 0
+    assert with_key(a_batch(), None).num_rows == 3
+    assert values(with_key(a_batch(), b"\xff")) == [None]

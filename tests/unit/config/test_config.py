@@ -1,0 +1,182 @@
+"""What a configuration file may say, that all its mistakes are told at once, and that each tells where, what and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Address, check_config, load_config, parse_config
+from gateway.config.model import PRESETS
+from gateway.errors import ConfigError
+
+GOOD = 'name = "jfk"\ndata = "data/jfk"\nlisten = "127.0.0.1:7400"\n'
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def mistakes_of(text: str) -> list[str]:
+    config, mistakes = parse_config(text)
+    assert (config is None) == bool(mistakes)
+    return [mistake.text("f.toml") for mistake in mistakes]
+
+
+def test_three_lines_are_enough_and_the_rest_has_defaults() -> None:
+    config, mistakes = parse_config(GOOD)
+    assert not mistakes
+    assert config is not None
+    assert (config.client_address, config.group_address) == (Address("127.0.0.1", 7400), Address("127.0.0.1", 7401))
+    assert (config.reads_address.port, config.admin_address.port) == (7402, 7403)
+    assert config.advertised_address == config.client_address
+    assert config.timers.heartbeat_ms == PRESETS["lan"]["heartbeat_ms"]
+
+
+def test_ports_can_be_set_alone() -> None:
+    config, _ = parse_config(GOOD + "[ports]\nreads = 9000\n")
+    assert config is not None
+    assert (config.reads_address.port, config.admin_address.port) == (9000, 7403)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> None:
+    config, _ = parse_config(GOOD + f'[group]\npreset = "{preset}"\n[timers]\ntick_ms = 5000\n')
+    assert config is not None
+    assert config.timers.heartbeat_ms == PRESETS[preset]["heartbeat_ms"]
+    assert config.timers.tick_ms == 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("nme = 1\n", "f.toml:4: nme", "did you mean name?"),
+        ('preset = "lan"\n', "f.toml:4: preset", "it belongs into [group]"),
+        ("[log]\nsegment_byte = 1\n", "f.toml:5: log.segment_byte", "did you mean segment_bytes?"),
+        ("[log]\nzzz = 1\n", "f.toml:5: log.zzz", "[log] takes segment_bytes, prepared_segments"),
+        ("[zzz]\na = 1\n", "f.toml:4: zzz", "the top of the file, before any [table] takes name, data"),
+        ("[log]\nsegment_bytes = 5\n", "f.toml:5: log.segment_bytes is 5", "it takes a whole number from 33554432 to"),
+        ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
+        ('[log]\nvote_mark = "x"\n', "f.toml:5: log.vote_mark is 'x'", '"strict" or "timely"'),
+        ("[security]\ninsecure = 1\n", "f.toml:5: security.insecure is 1", "true or false"),
+        ("log = 3\n", "f.toml:4: log is 3", "make it a table, [log]"),
+        ('[group]\nname = "a b"\n', "f.toml:5: group.name is 'a b'", "letters, digits"),
+        ('[group]\ntransport = "multicast"\n', "f.toml:5: group.transport is 'multicast'", 'it takes "mesh"'),
+        ("[multicast]\n", "f.toml:4: multicast cannot be used", "not built yet"),
+        ('[group]\nmembers = "x"\n', "f.toml:5: group.members is 'x'", "a table of names and addresses"),
+        ('[group]\nmembers = { lga = "127.0.0.1:1" }\n', "f.toml:5: group.members", "does not name this gateway (jfk) but lga"),
+        ('[group]\nmembers = { jfk = "127.0.0.1:1" }\n', "f.toml:5: group.members.jfk", "this gateway is at '127.0.0.1:7400'"),
+        ('[group]\nmembers = { jfk = "x" }\n', "f.toml:5: group.members.jfk is 'x'", "write HOST:PORT"),
+        ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, as that of listen is", "a port of its own"),
+        ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
+        ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
+        ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
+        ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
+    ],
+)
+def test_a_mistake_tells_where_what_and_what_to_do(text: str, where: str, what: str) -> None:
+    [said] = mistakes_of(GOOD + text)
+    assert said.startswith(where)
+    assert what in said
+
+
+def test_more_than_one_member_is_refused_plainly() -> None:
+    text = GOOD + '[group.members]\njfk = "127.0.0.1:7400"\nlga = "127.0.0.1:7410"\n'
+    [said] = mistakes_of(text)
+    assert said.startswith("f.toml:4: group.members names 2 gateways, and groups of several are not built yet: ")
+
+
+@pytest.mark.parametrize("missing", ["name", "data", "listen"])
+def test_what_is_missing_is_named_with_an_example(missing: str) -> None:
+    text = "".join(line for line in GOOD.splitlines(keepends=True) if not line.startswith(missing))
+    [said] = mistakes_of(text)
+    assert said.startswith(f"f.toml: {missing} is missing: add it, for example {missing} = ")
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7400", "10.0.0.1:7400", "ingest.example:7400", "[::]:7400"])
+def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
+    text = f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\nadvertise = "10.0.0.1:7400"\n'
+    [said] = mistakes_of(text)
+    assert said.startswith(f"f.toml:3: listen is '{listen}', which others can reach")
+    assert "[security] insecure = true" in said
+    config, mistakes = parse_config(text + "[security]\ninsecure = true\n")
+    assert not mistakes
+    assert config is not None
+
+
+@pytest.mark.parametrize("listen", ["localhost:7400", "127.0.0.2:7400", "[::1]:7400"])
+def test_loopback_needs_no_such_word(listen: str) -> None:
+    assert mistakes_of(f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\n') == []
+
+
+def test_all_interfaces_need_an_address_for_clients() -> None:
+    said = mistakes_of('name = "jfk"\ndata = "d"\nlisten = "0.0.0.0:7400"\n[security]\ninsecure = true\n')
+    assert said == ["f.toml: advertise is missing, and nobody can connect to 0.0.0.0: add HOST:PORT for clients"]
+
+
+@pytest.mark.parametrize("listen", ["7400", "h:0", "h:65536", "h:x", ":7400", "::1:7400", "tutti://h:7400", "a b:7400"])
+def test_what_is_no_address_is_refused(listen: str) -> None:
+    [said] = mistakes_of(f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\n')
+    assert said.startswith(f"f.toml:3: listen is {listen!r}: write HOST:PORT")
+
+
+def test_a_port_too_high_leaves_none_for_the_others() -> None:
+    [said] = mistakes_of('name = "jfk"\ndata = "d"\nlisten = "127.0.0.1:65534"\n')
+    assert "leaves no port for reads (65536): choose a port up to 65532" in said
+
+
+def test_all_mistakes_are_told_in_the_order_of_the_lines() -> None:
+    said = mistakes_of('nme = "jfk"\ndata = 3\nlisten = "8.8.8.8:1"\n[log]\nvote_mark = "x"\n[timers]\ntick_ms = 50\n')
+    places = [re.match(r"f\.toml(:\d)?: (\S+)", line) for line in said]
+    found = [(place[1], place[2]) for place in places if place]
+    assert found == [
+        (None, "name"),
+        (":1", "nme"),
+        (":2", "data"),
+        (":3", "listen"),
+        (":5", "log.vote_mark"),
+        (":7", "timers.tick_ms"),
+    ]
+
+
+def test_what_is_no_toml_names_the_line() -> None:
+    [said] = mistakes_of(GOOD + "[log\n")
+    assert said.startswith("f.toml:4: is not TOML (")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "none.toml"
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read \(no such file or directory\): name a TOML file"):
+        load_config(missing)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b'name = "\xff"')
+    with pytest.raises(ConfigError, match=r"is not UTF-8 text \(byte 8\)"):
+        load_config(binary)
+
+
+def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(GOOD + "a = 1\nb = 2\n")
+    with pytest.raises(ConfigError, match=r"g\.toml:4: a is not known: .* \(and 1 more, see `tutti config check .*g\.toml`\)"):
+        load_config(file)
+
+
+@pytest.mark.parametrize("file", sorted(CONF.glob("*.toml")), ids=lambda file: file.name)
+def test_the_examples_load(file: Path) -> None:
+    config, mistakes = check_config(file)
+    assert not mistakes
+    assert config is not None
+
+
+def test_what_the_full_example_shows_as_defaults_are_the_defaults() -> None:
+    text = (CONF / "gateway.toml").read_text()
+    shown, mistakes = parse_config(re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE))
+    plain, _ = parse_config(text)
+    assert not mistakes
+    assert shown is not None
+    assert plain is not None
+    same_place = {"advertise": "127.0.0.1:7400", "members": {"jfk": "127.0.0.1:7400"}, "ports": (7401, 7402, 7403)}
+    assert shown.advertise == same_place["advertise"]
+    assert shown.group.members == same_place["members"]
+    assert (shown.ports.group, shown.ports.reads, shown.ports.admin) == same_place["ports"]
+    for table in ("timers", "log", "limits", "security"):
+        assert getattr(shown, table) == getattr(plain, table)
+    assert (shown.group.name, shown.group.preset) == (plain.group.name, plain.group.preset)
