@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config import Address, Config
 from gateway.core import limits
-from gateway.core.events import Identity, Started
+from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
 from gateway.errors import TuttiError
 from gateway.log.directory import open_directory
@@ -40,6 +40,7 @@ from gateway.node.port import ClientPort, PortInUse, in_use_text
 from gateway.node.supervisor import Notifier, Supervisor
 
 US = 1_000_000
+US_PER_MS = 1000
 FAILED = 1
 
 
@@ -189,6 +190,18 @@ class Gateway:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _stack_config(config: Config) -> StackConfig:
+    timers = config.timers
+    return StackConfig(
+        heartbeat_us=timers.heartbeat_ms * US_PER_MS,
+        tick_interval_us=timers.tick_ms * US_PER_MS,
+        atomic_period_heartbeats=timers.atomic_heartbeats,
+        producers_max=config.limits.producers,
+        topics_max=config.limits.topics,
+        undecided_bytes_max=config.limits.undecided_bytes,
+    )
 
 
 def _log_options(config: Config) -> LogOptions:

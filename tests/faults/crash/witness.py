@@ -1,7 +1,7 @@
 """What a producer saw, written down as it happened: one line a fact, so that a killed producer's witness is still good.
 
-`s N T` record N was handed to `send` at T; `c N OFFSET T` it was reported committed; `a N` aborted; `u N` unknown or fenced. T is the
-monotonic clock of the machine, ns, the same for all processes.
+`s N T` record N was handed to `send` at T; `c N OFFSET T` it was reported committed; `a N` aborted; `u N` unknown or fenced. T is
+the monotonic clock of the machine, ns, the same for all processes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,217 @@
+"""One crash run: real producers, a real gateway killed at random moments, then every check from outside."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from gateway.client.files import Files
+from gateway.client.reads import Reads
+from gateway.log.tools import digest, verify
+
+from gateway.errors import TuttiError
+from tests.faults.crash import checker
+from tests.faults.crash.checker import Record
+from tests.faults.crash.witness import Witness, read_witness
+from tests.faults.gateways import GatewayProcess
+
+COLUMNS = ("offset", "producer", "sequence", "value")
+RATE = 400.0  # records a second of each producer
+WORKER_WAIT_S = 120.0
+
+
+@dataclass
+class Report:
+    """What a run did and found."""
+
+    seed: int
+    kills: int = 0
+    kills_of_producers: int = 0
+    records: int = 0
+    acknowledged: int = 0
+    frontiers: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """One line for people."""
+        return (
+            f"seed {self.seed}: {self.kills} kills, {self.kills_of_producers} of producers, {self.records} records, "
+            f"{self.acknowledged} acknowledged, {self.frontiers} frontiers read, {len(self.findings)} findings"
+        )
+
+
+def records_of(batches: list[pa.RecordBatch]) -> list[Record]:
+    """Rows of batches of `COLUMNS`."""
+    rows: list[Record] = []
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in COLUMNS]
+        rows.extend(Record(*row) for row in zip(*columns, strict=True))
+    return rows
+
+
+class Follower:
+    """A reader that lives through every crash; it remembers each frontier it was shown and all that it read."""
+
+    def __init__(self, url: str) -> None:
+        """Begin to follow."""
+        self._reads = Reads(url)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower")
+        self.frontiers: list[int] = []
+        self.records: list[Record] = []
+        self.broken: list[str] = []
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.frontiers.append(self._reads.frontier().offset)
+                position = len(self.records)
+                if self.frontiers[-1] > position:
+                    self.records += records_of(list(self._reads.scan(position, self.frontiers[-1], columns=COLUMNS)))
+            except TuttiError:
+                self._stop.wait(0.05)  # the gateway is down: the same reader asks again
+            except Exception as error:  # noqa: BLE001 - a finding, told at the end
+                self.broken.append(f"C7: the follower broke with {type(error).__name__}: {error}")
+                return
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stop.set()
+        self._thread.join()
+        self._reads.close()
+
+
+class Producers:
+    """Producer processes, started again when they were killed."""
+
+    def __init__(self, url: str, root: Path, names: list[str]) -> None:
+        """Start one for each name."""
+        self._url, self._root = url, root
+        self.processes = {name: self._start(name) for name in names}
+
+    def witness_path(self, name: str) -> Path:
+        """Where a producer writes down what it saw."""
+        return self._root / f"{name}.witness"
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.crash.worker",
+            self._url,
+            name,
+            str(self.witness_path(name)),
+            "100000",
+            str(RATE),
+        ]
+        with (self._root / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def kill_one(self, name: str) -> None:
+        """SIGKILL a producer and start it again under the same name."""
+        self._end(name, kill=True)
+        self.processes[name] = self._start(name)
+
+    def finish(self) -> list[str]:
+        """Have all of them wait for their answers and end; what went wrong."""
+        for process in self.processes.values():
+            assert process.stdin is not None
+            process.stdin.close()
+        findings = []
+        for name, process in self.processes.items():
+            try:
+                code = process.wait(WORKER_WAIT_S)
+            except subprocess.TimeoutExpired:
+                findings.append(f"liveness: {name} did not get its answers within {WORKER_WAIT_S} s")
+                self._end(name, kill=True)
+                continue
+            if code:
+                tail = (self._root / f"{name}.log").read_text("utf-8", "replace")[-500:]
+                findings.append(f"producer {name} ended with {code}: {tail}")
+        return findings
+
+    def _end(self, name: str, *, kill: bool) -> None:
+        process = self.processes[name]
+        if kill:
+            process.kill()
+        process.wait()
+        if process.stdin is not None and not process.stdin.closed:
+            process.stdin.close()
+
+    def kill_all(self) -> None:
+        """Leave none behind."""
+        for name in self.processes:
+            self._end(name, kill=True)
+
+
+def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Callable[[str], None] = lambda _: None) -> Report:
+    """Kill a gateway `kills` times under load, at moments that `seed` chooses, and check everything."""
+    chance = random.Random(seed)
+    report = Report(seed)
+    gateway = GatewayProcess(root).start()
+    names = [f"p{number}" for number in range(producers)]
+    workers = Producers(gateway.url, root, names)
+    follower = Follower(gateway.url)
+    try:
+        while report.kills < kills:
+            time.sleep(chance.uniform(0.05, 1.5))
+            if chance.random() < 0.2:
+                workers.kill_one(chance.choice(names))
+                report.kills_of_producers += 1
+            gateway.kill()
+            report.kills += 1
+            time.sleep(chance.choice((0.0, 0.0, 0.3)))
+            gateway.start(wait=False)
+            while chance.random() < 0.3 and report.kills < kills:  # also while it starts
+                time.sleep(chance.uniform(0.0, 1.0))
+                gateway.kill()
+                report.kills += 1
+                gateway.start(wait=False)
+            gateway.wait_ready()
+            log(f"kill {report.kills} of {kills}")
+        time.sleep(0.5)
+        report.findings += workers.finish()
+        live = _read_live(gateway.url)
+        follower.close()
+        report.findings += follower.broken
+        code = gateway.stop()
+        if code:
+            report.findings.append(f"the orderly stop ended with {code}: {gateway.log_tail(500)}")
+    finally:
+        follower.close()
+        workers.kill_all()
+        gateway.__exit__()
+    _check(report, gateway.data, [read_witness(name, workers.witness_path(name)) for name in names], live, follower)
+    return report
+
+
+def _read_live(url: str) -> list[Record]:
+    reads = Reads(url)
+    try:
+        return records_of(list(reads.scan(0, reads.frontier().offset, columns=COLUMNS)))
+    finally:
+        reads.close()
+
+
+def _check(report: Report, data: Path, witnesses: list[Witness], live: list[Record], follower: Follower) -> None:
+    files = Files(str(data))
+    replayed = records_of(list(files.scan(0, files.frontier().offset, columns=COLUMNS)))
+    files.close()
+    report.records = len(live)
+    report.acknowledged = sum(len(witness.committed) for witness in witnesses)
+    report.frontiers = len(follower.frontiers)
+    report.findings += checker.check(witnesses, live)
+    report.findings += checker.monotone(follower.frontiers)
+    report.findings += checker.same(live, replayed, "from the files")
+    report.findings += checker.same(follower.records, live, "at the end")
+    report.findings += [f"C5: {text}" for text in verify(str(data)).problems]
+    if digest(str(data)) != digest(str(data), 0, len(live)):
+        report.findings.append("C8: the digest of the whole differs from that of the range")

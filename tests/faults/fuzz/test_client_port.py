@@ -1,0 +1,208 @@
+"""Proves that nothing that comes to the client port harms the gateway: it goes on, memory stays bounded, others are served."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from tutti import Producer
+
+from gateway.data.frame import Frame
+from gateway.data.wire import (
+    PROTOCOL,
+    Bye,
+    Fence,
+    Forget,
+    Hello,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    SaveOffset,
+    Status,
+    encode_control,
+    encode_submit,
+)
+from tests.faults.fuzz import zmtp
+from tests.faults.gateways import GatewayProcess
+from tests.unit.node.fakes import batch_frame
+
+pytestmark = pytest.mark.faults
+
+MEMORY_GROWTH_MAX = 300 << 20
+SECONDS = 6.0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("fuzz")) as gateway:
+        yield gateway
+
+
+class GoodClient:
+    """Sends a record at a time all along; every one of them must commit."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self._url = gateway.url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.offsets: list[int] = []
+        self.slowest_s = 0.0
+
+    def _run(self) -> None:
+        with Producer(self._url) as producer:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self.offsets.append(producer.send("good", b"x").result(30))
+                self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+    def __enter__(self) -> GoodClient:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def seeds(chance: random.Random) -> list[list[bytes]]:
+    """Good messages, to be spoiled."""
+    frames: list[Frame] = [batch_frame([chance.randbytes(20)] * 3, sequence=number, progress=b"p") for number in (1, 4)]
+    large = batch_frame([chance.randbytes(20_000)], compression="lz4")
+    instance = chance.randbytes(16)
+    controls = [
+        Hello(PROTOCOL, "fuzz", chance.randbytes(16)),
+        OpenProducer(1, "fuzz", instance, 1),
+        OpenTopic(2, "fuzz"),
+        SaveOffset(3, "fuzz", 0),
+        Forget(4, ("nobody",)),
+        Fence(5, "fuzz"),
+        Status(6),
+        Producers(7),
+        Bye(),
+    ]
+    submits = [encode_submit(frames), encode_submit([large]), encode_submit([large, frames[0]])]
+    return [[encode_control(control)] for control in controls] + [[bytes(part) for part in parts] for parts in submits]
+
+
+def spoiled(parts: list[bytes], chance: random.Random) -> list[bytes]:
+    """The message with something done to it; sometimes nothing."""
+    parts = list(parts)
+    for _ in range(chance.choice((0, 1, 1, 1, 3))):
+        which = chance.randrange(len(parts))
+        part = bytearray(parts[which])
+        match chance.randrange(6):
+            case 0 if part:
+                part[chance.randrange(len(part))] = chance.randrange(256)
+            case 1 if part:
+                part[chance.randrange(min(len(part), 120))] ^= 1 << chance.randrange(8)
+            case 2:
+                del part[chance.randrange(len(part) + 1) :]
+            case 3:
+                part += chance.randbytes(chance.choice((1, 8, 200)))
+            case 4:
+                parts.insert(which, chance.randbytes(chance.randrange(50)))
+            case _:
+                part = bytearray(chance.randbytes(chance.randrange(300)))
+        parts[which] = bytes(part)
+    return parts
+
+
+@pytest.mark.timeout(180)
+def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
+    chance = random.Random(7)
+    before = resident_bytes(gateway.pid)
+    context = zmq.Context()
+    answered = 0
+    with GoodClient(gateway) as good:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            with context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.connect(f"tcp://127.0.0.1:{gateway.port}")
+                client.send(encode_control(Hello(PROTOCOL, "fuzz", chance.randbytes(16))))
+                for _ in range(100):
+                    client.send_multipart(spoiled(chance.choice(seeds(chance)), chance))
+                while client.poll(50):
+                    client.recv_multipart()
+                    answered += 1
+    context.term()
+    assert answered > 100
+    assert good.offsets == sorted(set(good.offsets))
+    assert len(good.offsets) > 10
+    assert good.slowest_s < 5
+    assert gateway.process is not None
+    assert gateway.process.poll() is None
+    assert resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX
+
+
+@pytest.mark.timeout(180)
+def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
+    chance = random.Random(11)
+    before = resident_bytes(gateway.pid)
+    openings = [
+        lambda: chance.randbytes(chance.randrange(1, 2000)),
+        lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        lambda: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + chance.randbytes(100),
+        lambda: zmtp.GREETING + chance.randbytes(200),
+        lambda: zmtp.GREETING[: chance.randrange(64)],
+        lambda: zmtp.GREETING + zmtp.ready(b"PUB"),
+        lambda: zmtp.GREETING + zmtp.ready() + chance.randbytes(500),
+        lambda: zmtp.GREETING + zmtp.ready() + b"\x02" + b"\xff" * 8,
+        lambda: zmtp.GREETING + zmtp.ready() + zmtp.frame(b"S" + chance.randbytes(300), zmtp.MORE) + zmtp.frame(b""),
+    ]
+    left_open: list[socket.socket] = []
+    with GoodClient(gateway) as good:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            connection = zmtp.connect(gateway.port, handshake=False)
+            try:
+                connection.sendall(chance.choice(openings)())
+            except OSError:
+                connection.close()
+                continue
+            if chance.random() < 0.1 and len(left_open) < 200:
+                left_open.append(connection)
+            else:
+                connection.close()
+    for connection in left_open:
+        connection.close()
+    assert len(good.offsets) > 10
+    assert good.slowest_s < 5
+    assert gateway.process is not None
+    assert gateway.process.poll() is None
+    assert resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX
+
+
+@pytest.mark.timeout(180)
+def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
+    part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
+    sent = 0
+    highest = 0
+    with zmtp.connect(gateway.port) as connection, GoodClient(gateway) as good:
+        try:
+            while sent < 3 << 30:
+                connection.sendall(part)
+                sent += len(part)
+                highest = max(highest, resident_bytes(gateway.pid))
+        except OSError:
+            cut_off = True
+        else:
+            cut_off = False
+        committed = len(good.offsets)
+        deadline = time.monotonic() + 30
+        while len(good.offsets) == committed:
+            assert time.monotonic() < deadline, gateway.log_tail()
+            time.sleep(0.05)
+    assert cut_off
+    assert highest < 2500 << 20
+    assert "memory is above its bound" in gateway.log_tail(100_000)
