@@ -152,7 +152,7 @@ def test_ci_runs_check_and_test() -> None:
 
 def test_every_example_config_is_loaded_by_a_test() -> None:
     tests = [path.read_text("utf-8") for path in files({".py"}, "tests") if "architecture" not in path.parts]
-    all_are_loaded = any(re.search(r"""["']conf["'/].*["'/*]\*\.toml["']""", text) for text in tests)
+    all_are_loaded = any('"conf"' in text and 'glob("*.toml")' in text for text in tests)
     unloaded = [path.name for path in files({".toml"}, "conf") if not any(path.name in text for text in tests)]
     assert all_are_loaded or unloaded == []
 
