@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 )
 @json_option
 def bench(name: str | None, quick: bool, rounds: int, data: Path | None, as_json: bool) -> None:
-    """Run the benchmark NAME; without a name, list them.
+    """Run a benchmark that needs no Spark.
 
-    They come with the source tree, whose `make bench` runs all of them, those with Spark too.
+    Without a name, list them. They come with the source tree, whose `make bench` runs all of them, those with Spark too.
     """
     known = _benchmarks()
     if name is None:

@@ -9,16 +9,16 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print what a shell needs to complete commands and options.
 
     \b
     bash: eval "$(tutti completion bash)"           in ~/.bashrc
     zsh:  eval "$(tutti completion zsh)"            in ~/.zshrc
     fish: tutti completion fish > ~/.config/fish/completions/tutti.fish
     """
-    from gateway.cli.main import tutti
+    from gateway.cli.main import COMPLETION_VARIABLE, tutti
 
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"there is no completion for {shell}")
-    print(kind(tutti, {}, "tutti", "_TUTTI_COMPLETE").source())
+    print(kind(tutti, {}, "tutti", COMPLETION_VARIABLE).source())

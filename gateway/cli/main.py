@@ -14,9 +14,9 @@ from gateway.errors import TuttiError
 #: name -> where the command lives and its line in `tutti --help`; a module is imported when its command runs.
 COMMANDS = {
     "demo": Place("gateway.cli.demo.command:demo", "The main job on real input, start to end, and what was checked."),
-    "dev": Place("gateway.cli.dev:dev", "Gateways on this machine, for trying and for tests."),
+    "dev": Place("gateway.cli.dev:dev", "Run gateways g1..gN on this machine, for trying and for tests."),
     "serve": Place("gateway.cli.serve:serve", "Run one gateway."),
-    "produce": Place("gateway.cli.produce:produce", "Send a file or standard input to a topic."),
+    "produce": Place("gateway.cli.produce:produce", "Send a file or standard input to a topic, record by record."),
     "tail": Place("gateway.cli.tail:tail", "Print committed records, one a line."),
     "status": Place("gateway.cli.status:status", "What a gateway says of itself."),
     "topics": Place("gateway.cli.status:topics", "Topics with their counts, bytes, first and last offset and time."),
@@ -25,12 +25,14 @@ COMMANDS = {
     "log": Place("gateway.cli.log:log", "Verify, inspect, digest or repair a data directory."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
     "config": Place("gateway.cli.config:config", "Check a configuration file."),
-    "doctor": Place("gateway.cli.doctor.command:doctor", "What is wrong with this machine."),
-    "bench": Place("gateway.cli.bench:bench", "The benchmarks that need no Spark."),
-    "completion": Place("gateway.cli.completion:completion", "Shell completion for bash, zsh or fish."),
+    "doctor": Place("gateway.cli.doctor.command:doctor", "Say what is wrong with this machine, and what to do."),
+    "bench": Place("gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
+    "completion": Place("gateway.cli.completion:completion", "Print what a shell needs to complete commands and options."),
 }
 
 EXIT_INTERRUPTED = 130
+#: Set by the shell when it asks how a line may go on.
+COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
 
 
 def version_text() -> str:
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.platform != "linux":
         return _fail(f"Tutti runs on Linux, and this is {sys.platform}", 1)
     try:
-        code = tutti.main(args=None if arguments is None else list(arguments), prog_name="tutti", standalone_mode=False)
+        code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
     except click.exceptions.Exit as exit_asked:
         return exit_asked.exit_code
@@ -88,6 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = type(error).__name__
         return _fail(f"a defect in tutti, {kind}: {error} (TUTTI_TRACEBACK=1 in the environment shows where)", 1)
     return code if isinstance(code, int) else 0
+
+
+def _run(arguments: list[str]) -> object:
+    """What click's own `main` does, less what it would do about errors."""
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(tutti, {}, "tutti", COMPLETION_VARIABLE, instruction)
+    with tutti.make_context("tutti", arguments) as context:
+        return tutti.invoke(context)
 
 
 def _fail(message: str, code: int) -> int:

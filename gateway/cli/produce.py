@@ -28,9 +28,11 @@ from gateway.cli.output import note, print_json, progress
 def produce(
     url: str, topic: str, name: str | None, form: str, key: str | None, rate: float | None, as_json: bool, file: str
 ) -> None:
-    """Send FILE (standard input when left out, or -) to a topic and print the first and the last offset.
+    """Send a file or standard input to a topic, record by record.
 
-    A record is a line (without its newline), a line of JSON, or a row of CSV as a JSON object with the header's names.
+    FILE is standard input when left out, or -. A record is a line (without its newline), a line of JSON, or a row of CSV as a JSON
+    object with the header's names. The first and the last offset are printed.
+
     With --producer a record's sequence is its number in the input. What is committed already is skipped, and an input that
     differs from what was committed under the same name is refused.
     """

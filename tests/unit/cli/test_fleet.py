@@ -1,0 +1,175 @@
+"""`tutti dev`: one ready line, a killed gateway comes back, signals stop all, nobody is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+#: Stands in for `tutti serve`: what it does is told by files beside its configuration.
+GATEWAY = """\
+import json, os, signal, sys, time
+config = sys.argv[1]
+place = os.path.dirname(config)
+with open(os.path.join(place, "starts"), "a") as starts:
+    starts.write(f"{os.getpid()}\\n")
+code = os.path.join(place, "code")
+if os.path.exists(code):
+    sys.exit(int(open(code).read()))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("a line that is no JSON")
+print(json.dumps({"ready": True}, separators=(",", ":")), flush=True)
+while True:
+    time.sleep(60)
+"""
+DEV = """\
+import sys
+from pathlib import Path
+from gateway.cli import fleet
+from gateway.cli.main import main
+fleet.serve_command = lambda config: [sys.executable, "-c", {gateway!r}, str(config)]
+fleet.READY_WAIT_S_MAX = 10.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Dev:
+    """A `tutti dev` whose gateways are stand-ins."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        command = [sys.executable, "-c", DEV.format(gateway=GATEWAY), "dev", "--port", "7400", "--data", str(directory), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ready(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        told: dict[str, object] = json.loads(self.process.stdout.readline())
+        return told
+
+    def starts(self) -> list[int]:
+        file = self.directory / "starts"
+        return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
+    started: list[Dev] = []
+
+    def start_it(*options: str) -> Dev:
+        started.append(Dev(tmp_path, *options))
+        return started[-1]
+
+    yield start_it
+    for dev in started:
+        dev.process.kill()
+        dev.process.communicate()
+    until(lambda: not any(alive(pid) for dev in started for pid in dev.starts()))
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_one_line_tells_that_all_are_ready_and_sigterm_stops_all(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start()
+    told = dev.ready()
+    [pid] = dev.starts()
+    gateway = {"name": "g1", "url": "tutti://127.0.0.1:7400", "pid": pid, "data": str(tmp_path / "g1")}
+    assert told == {"ready": True, "url": "tutti://127.0.0.1:7400", "gateways": [gateway]}
+    assert dev.stop() == (0, "", "")
+    assert not alive(pid)
+
+
+def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tmp_path: Path) -> None:
+    from gateway.config import load_config
+
+    start().ready()
+    config = load_config(tmp_path / "g1.toml")
+    assert (config.name, config.data, config.listen) == ("g1", str(tmp_path / "g1"), "127.0.0.1:7400")
+
+
+def test_ctrl_c_of_the_terminal_reaches_the_gateways_as_an_orderly_stop(start: Callable[..., Dev]) -> None:
+    dev = start()
+    dev.ready()
+    [pid] = dev.starts()
+    assert os.getsid(pid) == pid  # so that the terminal's Ctrl-C does not reach it
+    code, _, err = dev.stop(signal.SIGINT)
+    assert (code, err) == (0, "")
+
+
+def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
+    dev = start("--restart-after", "0.1")
+    dev.ready()
+    os.kill(dev.starts()[-1], signal.SIGKILL)
+    until(lambda: len(dev.starts()) == 2)
+    os.kill(dev.starts()[-1], signal.SIGKILL)
+    until(lambda: len(dev.starts()) == 3)
+    code, out, err = dev.stop()
+    assert (code, out) == (0, "")
+    assert "dev: g1 was killed by SIGKILL; it is started again in 0.1 s\n" in err
+    assert len(dev.starts()) == 3
+
+
+def test_restart_after_0_leaves_a_killed_gateway_down(start: Callable[..., Dev]) -> None:
+    dev = start("--restart-after", "0")
+    dev.ready()
+    os.kill(dev.starts()[-1], signal.SIGKILL)
+    until(lambda: not alive(dev.starts()[-1]))
+    code, _, err = dev.stop()
+    assert (code, err) == (0, "dev: g1 was killed by SIGKILL; --restart-after 0 leaves it down\n")
+    assert len(dev.starts()) == 1
+
+
+def test_a_gateway_that_left_in_order_stays_away_and_the_last_one_ends_dev(start: Callable[..., Dev]) -> None:
+    dev = start()
+    dev.ready()
+    os.kill(dev.starts()[-1], signal.SIGTERM)
+    assert dev.process.wait(20) == 0
+    assert len(dev.starts()) == 1
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_a_gateway_that_cannot_start_ends_dev_with_its_code(start: Callable[..., Dev], tmp_path: Path, code: int) -> None:
+    (tmp_path / "code").write_text(str(code))
+    dev = start()
+    out, err = dev.process.communicate(timeout=20)
+    assert (dev.process.returncode, out, err) == (code, "", "")
+
+
+def test_damage_found_at_a_later_start_ends_dev(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start("--restart-after", "0.1")
+    dev.ready()
+    (tmp_path / "code").write_text("4")
+    os.kill(dev.starts()[-1], signal.SIGKILL)
+    assert dev.process.wait(20) == 4
+
+
+def test_gateways_do_not_outlive_a_dev_that_is_killed(start: Callable[..., Dev]) -> None:
+    dev = start()
+    dev.ready()
+    pid = dev.starts()[-1]
+    dev.process.kill()
+    until(lambda: not alive(pid))

@@ -1,0 +1,214 @@
+"""A run of `tutti produce` commits each record of its input once, whatever happened before and whatever aborts happen meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli import sending
+from gateway.cli.inputs import Chunk
+from gateway.cli.sending import InputChanged, Report, Sending
+from gateway.errors import Aborted, Unknown
+
+
+class Log:
+    """What is committed: records, and each producer's last sequence and progress."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, bytes | None, bytes]] = []
+        self.producers: dict[str | None, tuple[int, bytes]] = {}
+
+
+class Promise(NamedTuple):
+    outcome: int | Exception
+
+    def result(self, timeout: float | None = None) -> int:
+        assert timeout is not None
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class FakeProducer:
+    """Commits at once, but for the batches that `aborts` names by their place in the run: they and all behind, until resume."""
+
+    def __init__(self, log: Log, aborts: set[int], name: str | None) -> None:
+        self._log, self._aborts, self._name = log, aborts, name
+        self._sent = 0
+        self._stopped = False
+        self.closed = False
+
+    def resume(self) -> tuple[int, bytes]:
+        self._stopped = False
+        return self._log.producers.get(self._name, (0, b""))
+
+    def send_batch(self, topic: str, batch: pa.RecordBatch, progress: bytes) -> Promise:
+        self._sent += 1
+        if self._sent in self._aborts:
+            self._stopped = True
+            return Promise(Aborted("no space"))
+        if self._stopped:
+            raise Aborted("resume first")
+        offset = len(self._log.records)
+        columns: list[list[Any]] = [batch.column(name).to_pylist() for name in ("key", "value")]
+        self._log.records += [(topic, key, value) for key, value in zip(*columns, strict=True)]
+        sequence = self._log.producers.get(self._name, (0, b""))[0]
+        self._log.producers[self._name] = (sequence + batch.num_rows, progress)
+        return Promise(offset)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+class House:
+    """Runs of produce against one log."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = Log()
+        self.aborts: set[int] = set()
+        self.producers: list[FakeProducer] = []
+        monkeypatch.setattr("gateway.client.producer.Producer", self._open)
+
+    def _open(self, _url: str, producer: str | None) -> FakeProducer:
+        self.producers.append(FakeProducer(self.log, self.aborts, producer))
+        return self.producers[-1]
+
+    def run(self, values: list[bytes], name: str | None = "p", settings: str = "", step: int = 3) -> Report:
+        with Sending("tutti://x:1", "t", name, settings=settings, rate=None) as run:
+            for at in range(0, len(values), step):
+                assert run.send(Chunk(values[at : at + step], None)) == len(values[at : at + step])
+            return run.finish()
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for _, _, value in self.log.records]
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(monkeypatch)
+
+
+def letters(count: int) -> list[bytes]:
+    return [b"record %d" % number for number in range(1, count + 1)]
+
+
+def test_everything_is_sent_in_order_and_the_offsets_are_told(house: House) -> None:
+    report = house.run(letters(10))
+    assert house.values == letters(10)
+    assert (report.records, report.skipped, report.first, report.last) == (10, 0, 0, 9)
+    assert house.producers[0].closed
+
+
+def test_keys_go_with_their_values(house: House) -> None:
+    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+        run.send(Chunk([b"a", b"b"], [b"k", None]))
+        run.finish()
+    assert house.log.records == [("t", b"k", b"a"), ("t", None, b"b")]
+
+
+def test_a_second_run_commits_nothing_twice(house: House) -> None:
+    house.run(letters(10))
+    report = house.run(letters(10), step=4)
+    assert house.values == letters(10)
+    assert (report.records, report.skipped, report.first, report.last) == (0, 10, None, None)
+    assert report.sentence() == "nothing to send to t; 10 were committed before"
+
+
+@pytest.mark.parametrize("before", [1, 3, 7, 9])
+def test_an_input_that_grew_is_sent_from_where_it_ended(house: House, before: int) -> None:
+    house.run(letters(before))
+    report = house.run(letters(10))
+    assert house.values == letters(10)
+    assert (report.records, report.skipped, report.first, report.last) == (10 - before, before, before, 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [([b"x", *letters(9)], ""), ([*letters(9), b"x"], ""), (letters(10), "other --key"), ([b"", *letters(10)], "")],
+)
+def test_a_changed_input_under_the_same_name_is_refused_before_anything_is_sent(
+    house: House, values: list[bytes], settings: str
+) -> None:
+    house.run(letters(10))
+    with pytest.raises(InputChanged, match=r"the first 10 records of the input .* are not what producer 'p' has committed"):
+        house.run([*values, b"more"], settings=settings)
+    assert house.values == letters(10)
+
+
+def test_an_input_that_became_shorter_is_refused(house: House) -> None:
+    house.run(letters(10))
+    with pytest.raises(InputChanged, match=r"the input has 4 records and 10 were committed by producer 'p' before"):
+        house.run(letters(4))
+
+
+@pytest.mark.parametrize("progress", [b"", b"\xff", b"[]", b'{"program":"other"}', b'{"program":"tutti produce","count":2}'])
+def test_a_name_that_another_program_used_is_refused(house: House, progress: bytes) -> None:
+    house.log.producers["p"] = (3, progress)
+    with pytest.raises(InputChanged, match=r"producer 'p' has sent 3 records by other means than `tutti produce`"):
+        house.run(letters(10))
+
+
+@given(aborts=st.sets(st.integers(1, 12), max_size=8), count=st.integers(0, 30), step=st.integers(1, 7))
+def test_aborts_lose_nothing_and_double_nothing(aborts: set[int], count: int, step: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        house = House(monkeypatch)
+        house.aborts = aborts
+        report = house.run(letters(count), step=step)
+    assert house.values == letters(count)
+    assert (report.records, report.first) == (count, 0 if count else None)
+
+
+def test_aborts_without_end_end_the_run(house: House) -> None:
+    house.aborts = set(range(1, 1000))
+    with pytest.raises(Aborted):
+        house.run(letters(10))
+
+
+def test_another_failure_ends_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: Promise(Unknown("too late")))
+    with pytest.raises(Unknown):
+        house.run(letters(10))
+
+
+def test_batches_are_bounded_by_bytes_and_by_count(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    commit = FakeProducer.send_batch
+
+    def measured(producer: FakeProducer, topic: str, batch: pa.RecordBatch, progress: bytes) -> Promise:
+        sizes.append(batch.num_rows)
+        assert len(progress) <= 256
+        return commit(producer, topic, batch, progress)
+
+    monkeypatch.setattr(FakeProducer, "send_batch", measured)
+    monkeypatch.setattr(sending, "BATCH_BYTES", 10)
+    monkeypatch.setattr(sending, "BATCH_RECORDS_MAX", 4)
+    house.run([b"12345", b"12345", b"1", b"x" * 50, b"", b"", b"", b"", b"1"], step=9)
+    assert sizes == [2, 1, 1, 4, 1]
+
+
+def test_no_more_batches_are_held_than_allowed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCHES_HELD_MAX", 2)
+    with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
+        for value in letters(10):
+            run.send(Chunk([value], None))
+            assert len(run._held) <= 2
+        assert run.finish().last == 9
+
+
+def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda wait: now.__setitem__(0, now[0] + wait))
+    with Sending("tutti://x:1", "t", "p", settings="", rate=100) as run:
+        run.send(Chunk(letters(50), None))
+        assert now[0] == pytest.approx(100.5)
+        run.finish()
+    assert house.values == letters(50)
