@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Literal, TypeVar
 
 from gateway.client.url import parse_url
+from gateway.core import limits
 from gateway.errors import ConfigError, UsageError
 
 #: "earliest", "latest", an offset, or an aware time: the first record at or after it.
@@ -35,7 +36,7 @@ TAKES: dict[str, str] = {
     "endingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
     "columns": "column names separated by commas",
     "maxRecordsPerTrigger": "a number of records from 1",
-    "minPartitions": "a number of partitions from 1 to 10000",
+    "minPartitions": f"a number of partitions from 1 to {limits.SPLITS_MAX}",
     "cut": "tick:N with N from 1",
     "failOnDataLoss": "true or false",
 }
@@ -63,7 +64,6 @@ _HINTS = {
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES, *_NOT_BUILT)}
 _WHOLE = re.compile(r"[+-]?\d+\Z")
-PARTITIONS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _count(option: str, text: str) -> int:
 
 
 def _partitions(option: str, text: str) -> int:
-    return _whole(option, text, 1, PARTITIONS_MAX)
+    return _whole(option, text, 1, limits.SPLITS_MAX)
 
 
 def _cut(option: str, text: str) -> int:

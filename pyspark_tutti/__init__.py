@@ -1,0 +1,38 @@
+"""Where Spark finds the data source `tutti`: it looks for modules named `pyspark_*` with a `DefaultSource`.
+
+Spark imports this in every application that uses any Python data source, so it imports little, and nothing that could fail.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streaming.source import TuttiDataSource as DefaultSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DefaultSource", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `tutti` known to `spark` where the package is shipped with the job (`--py-files`) and not installed.
+
+    Spark's driver starts Python processes that plan reads. What `--py-files` ships is not on their path; this puts it there. On a
+    local master whose Python nobody chose (PYSPARK_PYTHON), workers become the interpreter that runs now. Harmless elsewhere, and
+    when it is called again. With Spark Connect the server plans, and must have the package itself.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if not is_remote():
+        context = spark.sparkContext
+        root = str(Path(__file__).parents[1])
+        paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in paths:
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
+        if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+    spark.dataSource.register(DefaultSource)

@@ -1,0 +1,39 @@
+"""The batch reader: one range of the committed log, from gateways or from log directories with every gateway down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from gateway.errors import UsageError
+from streaming import planning
+from streaming.origin import origin_of
+from streaming.records import read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streaming.options import ReadOptions
+
+
+class BatchReader(DataSourceReader):
+    """Plans when an action runs: `latest` is the frontier of that moment, and each action plans anew."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Partitions that hold each record of the range once."""
+        origin, options = origin_of(self._options), self._options
+        frontier = origin.frontier(None, 0)
+        start = planning.offset_of(origin, options.start, "startingOffset", frontier, options.fail_on_data_loss)
+        end = planning.offset_of(origin, options.end, "endingOffset", frontier, options.fail_on_data_loss)
+        if start > end and isinstance(options.start, int) and isinstance(options.end, int):
+            raise UsageError(f"option 'startingOffset' is {start}, behind 'endingOffset' {end}: a range is [start, end)")
+        return planning.partitions(origin, frontier, start, end, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition as Arrow batches of the declared schema."""
+        return read_partition(self._options, partition)

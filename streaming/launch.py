@@ -1,0 +1,120 @@
+"""Starting Spark so that its Python processes are this interpreter, with this package.
+
+Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another, and finds itself by SPARK_HOME or again
+by that `python3`. Outside of an activated environment that is the system's, which has neither pyarrow nor this package. So whoever
+starts Spark from here passes `spark_environment()`, and
+
+    python -m streaming.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
+    python -m streaming.launch --install                                  makes it the default of this environment
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.errors import UsageError
+
+#: What Spark's Python has to have, to read from Tutti.
+MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
+_DEFAULT = "tutti-spark.pth"
+_DEFAULT_TEXT = 'import os, sys; os.environ.setdefault("PYSPARK_PYTHON", sys.executable)\n'
+_ANSWER_SECONDS = 30
+
+
+def spark_environment() -> dict[str, str]:
+    """The variables to set for a process that starts Spark; everything else stays as it is.
+
+    Raises:
+        UsageError: pyspark is not installed beside this package.
+    """
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
+    root = Path(__file__).resolve().parents[1]
+    if root.name not in ("site-packages", "dist-packages"):  # a checkout: its code, whether it is installed or not
+        before = os.environ.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{root}{os.pathsep}{before}" if before else str(root)
+    return variables
+
+
+def spark_home() -> Path:
+    """The directory of the pyspark that this interpreter imports; Spark's `bin` and `jars` are in it."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise UsageError(f"pyspark is not installed in the environment of {sys.executable}: pip install 'tutti-ingest[spark]'")
+    return Path(found.origin).parent
+
+
+def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> list[str]:
+    """The command that runs a job on this machine, quietly; run it with `spark_environment()`."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    if master.startswith("local"):  # a host name that does not resolve, or resolves to a network that is down, does not matter
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    settings |= conf or {}
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    return [*command, str(job), *arguments]
+
+
+def job(name: str) -> Path:
+    """The file of one of our jobs, for `spark_submit`."""
+    path = Path(__file__).resolve().parent / "jobs" / f"{name}.py"
+    if not path.is_file():
+        names = sorted(file.stem for file in path.parent.glob("*.py") if not file.stem.startswith("_"))
+        raise UsageError(f"there is no job {name!r}; there are {', '.join(names)}")
+    return path
+
+
+def worker_python(environment: Mapping[str, str] | None = None) -> str:
+    """The interpreter that Spark starts for its workers when it is started with `environment` (None: this process's)."""
+    variables = os.environ if environment is None else environment
+    return variables.get("PYSPARK_PYTHON") or "python3"
+
+
+def missing_modules(python: str) -> list[str]:
+    """Which of `MODULES` the interpreter `python` lacks.
+
+    Raises:
+        UsageError: it cannot be started.
+    """
+    code = f"import importlib.util as u; print(*[m for m in {MODULES!r} if u.find_spec(m) is None])"
+    try:
+        answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True, cwd="/")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{python!r}, which Spark would start for its Python workers, does not start: {error}") from error
+    return answer.stdout.split()
+
+
+def install() -> Path:
+    """Make this interpreter the default of every Spark that is started from its environment; returns the file that does it."""
+    file = Path(sysconfig.get_path("purelib"), _DEFAULT)
+    file.write_text(_DEFAULT_TEXT)
+    return file
+
+
+def main(arguments: list[str]) -> int:
+    """Install the default, or become one of Spark's commands."""
+    if arguments == ["--install"]:
+        install()
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    command = spark_home() / "bin" / arguments[0]
+    if not command.is_file():
+        sys.stderr.write(f"error: Spark has no command {arguments[0]!r} in {command.parent}\n")
+        return 2
+    os.execve(command, [str(command), *arguments[1:]], os.environ | spark_environment())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

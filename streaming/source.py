@@ -1,0 +1,53 @@
+"""The data source as Spark sees it. Light to import: what reads is imported when something is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from gateway.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+_NO_SINK = "writing to Tutti from Spark is not built yet: send with tutti.Producer, in foreachBatch or from another process"
+
+
+class TuttiDataSource(DataSource):
+    """`spark.read.format("tutti")` and `spark.readStream.format("tutti")`; options are told in docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tutti"
+
+    def schema(self) -> StructType:
+        """The columns asked for, in the order asked for."""
+        from streaming.options import parse
+        from streaming.shape import spark_schema
+
+        return spark_schema(parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of one range of the committed log."""
+        from streaming.batch import BatchReader
+        from streaming.options import parse
+
+        return BatchReader(self._checked(parse(self.options, "batch"), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of the log as it grows."""
+        from streaming.options import parse
+        from streaming.stream import StreamReader
+
+        return StreamReader(self._checked(parse(self.options, "stream"), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Not built."""
+        raise UsageError(_NO_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Not built."""
+        raise UsageError(_NO_SINK)

@@ -1,0 +1,116 @@
+"""The stream reader: where micro-batches end, and which partitions they have.
+
+One instance lives in a process of Spark's driver for as long as the query runs; others, that only `read`, are made from its pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from streaming import planning
+from streaming.offsets import StreamOffset, batch_range, check_log, next_end
+from streaming.origin import Frontier, Origin, origin_of
+from streaming.records import read_partition
+from streaming.watch import FrontierWatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streaming.options import ReadOptions
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the committed log as it grows; every answer about offsets rests on decided records only."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._watching: FrontierWatch | None = None
+        self._initial: StreamOffset | None = None
+        self._target: int | None = None
+        self._processed: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to workers: the options; they only read."""
+        return {"_options": self._options, "_watching": None, "_initial": None, "_target": None, "_processed": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins. Spark asks twice, and gets the same answer twice."""
+        if self._initial is None:
+            frontier = self._watch.frontier()
+            place = self._options.start
+            option = "startingOffset"
+            offset = planning.offset_of(self._origin, place, option, frontier, self._options.fail_on_data_loss)
+            self._initial = StreamOffset.initial(frontier.log, offset)
+        return self._initial.data()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """`maxRecordsPerTrigger`, if it is given."""
+        most = self._options.records_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Nothing above the frontier of this moment is read by this run."""
+        self._target = self._origin.frontier(None, 0).offset
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
+        begin = StreamOffset.parse(start)
+        frontier = self._watch.frontier(begin.offset)
+        check_log(begin, frontier.log, self._origin.name)
+        self._processed = begin.offset
+        available = frontier.offset if self._target is None else min(frontier.offset, self._target)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        every = self._options.cut_ticks
+        if every is None:
+            end = next_end(begin.offset, available, most)
+        else:
+            ticks = self._origin.ticks(begin.offset, available) if available > begin.offset else []
+            end = next_end(begin.offset, available, most, ticks, every)
+        if end == begin.offset:
+            return start
+        return StreamOffset(begin.log, end, begin.offset).data()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The frontier and the query's lag, as `sources[].latestOffset` of the progress."""
+        frontier = self._watch.frontier()
+        records, milliseconds = self._watch.behind(frontier.offset if self._processed is None else self._processed)
+        return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the batch that ends at `end` reads: the same records whenever it is planned."""
+        last = StreamOffset.parse(end)
+        first, after = batch_range(StreamOffset.parse(start), last)
+        frontier = self._watch.frontier(after)
+        check_log(last, frontier.log, self._origin.name)
+        return planning.partitions(self._origin, frontier, first, after, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition as Arrow batches of the declared schema."""
+        return read_partition(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark's checkpoint says what is processed, and nothing is deleted on a query's word."""
+
+    def stop(self) -> None:
+        """End the watch of the frontier."""
+        if self._watching is not None:
+            self._watching.stop()
+
+    @property
+    def _origin(self) -> Origin:
+        return origin_of(self._options)
+
+    @property
+    def _watch(self) -> FrontierWatch:
+        if self._watching is None:
+            origin = self._origin
+
+            def ask(beyond: int | None, seconds: float) -> Frontier:
+                return origin.frontier(beyond, seconds)
+
+            self._watching = FrontierWatch(ask, origin.name)
+        return self._watching
