@@ -1,8 +1,8 @@
 """Starting Spark so that its Python processes are this interpreter, with this package.
 
-Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another, and finds itself by SPARK_HOME or again
-by that `python3`. Outside of an activated environment that is the system's, which has neither pyarrow nor this package. So whoever
-starts Spark from here passes `spark_environment()`, and
+Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another, and finds itself by SPARK_HOME or
+again by that `python3`. Outside of an activated environment that is the system's, which has neither pyarrow nor this package. So
+whoever starts Spark from here passes `spark_environment()`, and
 
     python -m streaming.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
     python -m streaming.launch --install                                  makes it the default of this environment
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.errors import UsageError
+from gateway.errors import TuttiError, UsageError
 
 #: What Spark's Python has to have, to read from Tutti.
 MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
@@ -109,11 +109,14 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")
         return 2
-    command = spark_home() / "bin" / arguments[0]
-    if not command.is_file():
-        sys.stderr.write(f"error: Spark has no command {arguments[0]!r} in {command.parent}\n")
-        return 2
-    os.execve(command, [str(command), *arguments[1:]], os.environ | spark_environment())
+    try:
+        command = spark_home() / "bin" / arguments[0]
+        if not command.is_file():
+            raise UsageError(f"Spark has no command {arguments[0]!r} in {command.parent}")
+        os.execve(command, [str(command), *arguments[1:]], os.environ | spark_environment())
+    except TuttiError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
 
 
 if __name__ == "__main__":

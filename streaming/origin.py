@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.client.files import Files
     from gateway.client.reads import Reads
+
     from streaming.options import ReadOptions
 
 _opened: dict[tuple[int, str | tuple[str, ...]], Reads | Files] = {}

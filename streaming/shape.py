@@ -1,14 +1,14 @@
-"""The columns of the source as Spark's types. Arrow batches must equal what Spark makes of them exactly: order, types, nullability."""
+"""The columns of the source as Spark's types. Arrow batches must equal what Spark makes of them: order, types, nullability."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
 
+from gateway.client.reads import check_columns, schema_of
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from gateway.client.reads import check_columns, schema_of
 from gateway.errors import UsageError, invariant
 
 
