@@ -69,8 +69,8 @@ TOPICS_A_READ_MAX = 1000
 TICKS_AN_ANSWER_MAX = 100_000
 READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
 READ_BATCH_BYTES_MAX = 4 * MIB
-CALLS_MAX = 512  # calls in progress, those that wait for a place included: each has a thread
-BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams
+CALLS_MAX = 256  # actions and plans in progress, long polls too: each has a thread
+BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams; as many wait at most as have one
 FOLLOW_BEAT_US = 1_000_000  # a follower hears something this often
 FOLLOW_GAP_US = 2_000  # and not more often than this: what commits meanwhile goes together
 WATCH_POLL_US = 500_000  # the frontier is looked at this often though nobody told that it moved; so are callers that went away
@@ -155,7 +155,6 @@ invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undec
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
-invariant(STREAMS_MAX + FOLLOWERS_MAX < CALLS_MAX, "streams leave calls for everything else")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")

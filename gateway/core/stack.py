@@ -152,7 +152,7 @@ class Stack:
         self._layers: Layers | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._beat_us: int | None = None
-        self._broken = ""
+        self._under_way: Event | None = None
 
     def step(self, event: Event, now: Now) -> list[Action]:
         """Take one event in; the actions that follow from it, in the order in which they must be carried out.
@@ -160,9 +160,9 @@ class Stack:
         Raises:
             InvariantViolated: something that may never happen was about to happen. The stack takes no further event.
         """
-        if self._broken:
-            raise InvariantViolated(f"the stack takes nothing more: {self._broken}")
-        self._broken = f"{type(event).__name__} was not finished"
+        if self._under_way is not None:
+            raise InvariantViolated(f"the stack takes nothing more: {type(self._under_way).__name__} could not be finished")
+        self._under_way = event
         outbox = self._outbox
         outbox.now = Now(max(now.mono_us, outbox.now.mono_us), now.wall_us)
         layers = self._layers
@@ -175,7 +175,7 @@ class Stack:
             layers.on_message(me, local.popleft())
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
-        self._broken = ""
+        self._under_way = None
         return actions
 
     def _start(self, event: Event) -> Layers:
@@ -223,14 +223,15 @@ class Stack:
 
     def _wake_us(self, layers: Layers) -> int | None:
         """When the stack wants `TimeAdvanced` next."""
-        if self.phase in _SILENT:
+        if layers.flush.phase in _SILENT:
             return None
-        if self._beat_us is None and layers.beating:
-            self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
-        upkeep_us = layers.order.upkeep.wake_us()
-        if upkeep_us is None or self._beat_us is None:
-            return upkeep_us if self._beat_us is None else self._beat_us
-        return min(upkeep_us, self._beat_us)
+        beat_us = self._beat_us
+        if beat_us is None and layers.beating:
+            beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
+        upkeep_us = layers.order.upkeep.due_us
+        if upkeep_us is None or (beat_us is not None and beat_us < upkeep_us):
+            return beat_us
+        return upkeep_us
 
     # For looking only
 

@@ -155,7 +155,7 @@ class Atomic:
         ballot, window = self._ballot, self._window
         if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
             return
-        invariant(message.up_to <= window.end, f"gateway {sender} voted YES up to {message.up_to}, beyond {window.end}")
+        invariant(message.up_to <= window.end, "a member voted YES beyond what was ordered")
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
         ballot.space(sender, message.low)
@@ -227,6 +227,8 @@ class Atomic:
     @property
     def beating(self) -> bool:
         """Whether heartbeats are wanted: something is undecided, or there is somebody to repeat the decision to."""
+        if not self._standing.view:
+            return False
         return bool(self._window.frames) or (self._ballot is not None and bool(self._standing.others))
 
     @property

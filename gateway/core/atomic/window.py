@@ -127,7 +127,7 @@ class Window:
 
     def reach(self, position: int) -> int:
         """The last position up to `position` where a decision may stop."""
-        moved = True
+        moved = bool(self.barriers)
         while moved:
             moved = False
             for barrier in self.barriers:
@@ -137,7 +137,7 @@ class Window:
 
     def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
         """Move the frontier: the decided run, the offset of each frame, and the positions of void batches in it."""
-        invariant(up_to == self.reach(up_to), f"the frontier would stop at {up_to}, between a batch and its ABORT")
+        invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
         self.advance(Stage.DECIDED, up_to)
         void: frozenset[int] = frozenset()
         if self.barriers and self.barriers[0].abort <= up_to:

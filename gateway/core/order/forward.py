@@ -27,8 +27,6 @@ from gateway.data.wire import (
     RefusedAnswer,
 )
 
-ABORTED_REASON = "the epoch was closed by an abort; go on under the next one"
-
 
 class Queue:
     """The batches of one epoch of a producer, in order of their sequences, for the session that sent the last of them."""
@@ -144,7 +142,7 @@ class ForwardTable:
         elif how is Entrance.EXPECTED:
             answers.append(Expected(frame.producer, frame.epoch, line.sequence + 1))
         elif how is Entrance.ABORTED:
-            answers.append(_aborted(frame))
+            answers.append(_aborted(frame, "an earlier message of it was aborted"))
         elif how is Entrance.REFUSED:
             reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun (it is at {line.epoch}): open it first"
             answers.append(_refused(frame, "epoch", reason, retry=False))
@@ -237,7 +235,7 @@ class ForwardTable:
         if not frames:
             self._tidy(queue)
 
-    def aborted(self, producer: int, epoch: int, sequence: int) -> None:
+    def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
         """The ABORT of the epoch is decided: everything of it behind `sequence` is void."""
         queue = self.queue(producer, epoch)
         if queue is None:
@@ -245,7 +243,7 @@ class ForwardTable:
         answers = self._outbox.answers(queue.session)
         for frame in queue.frames:
             if frame.first_sequence > sequence:
-                answers.append(_aborted(frame))
+                answers.append(_aborted(frame, reason))
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:
@@ -332,8 +330,9 @@ def parts(frames: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:
         yield tuple(frames[first:])
 
 
-def _aborted(frame: Frame) -> AbortedAnswer:
-    return AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, ABORTED_REASON)
+def _aborted(frame: Frame, reason: str) -> AbortedAnswer:
+    text = f"{reason}; epoch {frame.epoch} is closed, go on under the next one"
+    return AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, text)
 
 
 def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:

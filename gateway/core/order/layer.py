@@ -107,7 +107,7 @@ class Ordering:
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
         """The frontier passed the run: answer who waits for it, and let go what waited for its producers."""
-        invariant(run[-1].position == self._window.frontier, f"{run[-1]!r} is told as decided")
+        invariant(run[-1].position == self._window.frontier, "a run is told as decided that the frontier does not end with")
         lines, forward = self.received.lines, self.forward
         settled: dict[int, Line] = {}
         number = epoch = -1
@@ -135,7 +135,6 @@ class Ordering:
         self.sequencer.room()
 
     def _settle(self, line: Line) -> None:
-        invariant(line.undecided == 0, f"producer {line.number} has {line.undecided} undecided frames")
         self.upkeep.seen(line.number)
         if line.waits:
             self.sequencer.settled(line)
@@ -155,8 +154,8 @@ class Ordering:
                     line.on(LineInput.EPOCH_DECIDED)
                 self.forward.fenced(frame.producer, frame.epoch)
             else:
-                sequence = decode_body(AbortBody, frame.body).entry.sequence
-                self.forward.aborted(frame.producer, frame.epoch, sequence)
+                body = decode_body(AbortBody, frame.body)
+                self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
         elif kind == Kind.FORGET:
             for number in decode_body(ForgetBody, frame.body).producers:
                 self.received.forgotten.pop(number, None)

@@ -12,7 +12,11 @@ from gateway.data.names import is_nameless
 
 
 class Upkeep:
-    """Ticks and forgetting. Both happen only while this member coordinates a view that decides."""
+    """Ticks and forgetting. Both happen only while this member coordinates a view that decides.
+
+    Attributes:
+        due_us: when `time` is wanted next, None for never.
+    """
 
     def __init__(self, context: Context, received: Received, sequencer: Sequencer) -> None:
         self._config = context.config
@@ -23,6 +27,7 @@ class Upkeep:
         self._sequencer = sequencer
         self._tick_us: int | None = None
         self._look_us: int | None = None
+        self.due_us: int | None = None
         self._since_us = 0
         self._seen_us: dict[int, int] = {}
 
@@ -32,11 +37,17 @@ class Upkeep:
         self._since_us, self._seen_us = now_us, {}
         self._look_us = now_us + limits.FORGET_LOOK_US
         self._tick_us = now_us if self._received.dirty else None
+        self.time()
+
+    def _arm(self) -> None:
+        due = [at for at in (self._tick_us, self._look_us) if at is not None]
+        self.due_us = min(due, default=None)
 
     def ordered(self) -> None:
         """End of a step: the first records behind a tick start the interval."""
         if self._tick_us is None and self._received.dirty and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
+            self._arm()
 
     def seen(self, producer: int) -> None:
         """Something of the producer was decided."""
@@ -53,7 +64,7 @@ class Upkeep:
     def time(self) -> None:
         """Do what is due."""
         if not self._active:
-            self._tick_us = self._look_us = None
+            self._tick_us = self._look_us = self.due_us = None
             return
         now = self._outbox.now
         if self._tick_us is not None and now.mono_us >= self._tick_us:
@@ -65,6 +76,7 @@ class Upkeep:
         if self._look_us is not None and now.mono_us >= self._look_us:
             self._look_us = now.mono_us + limits.FORGET_LOOK_US
             self._forget(now.mono_us)
+        self._arm()
 
     def _forget(self, now_us: int) -> None:
         """Idle means: not seen by this coordinator for the time, which therefore begins anew with each coordinator."""
@@ -80,8 +92,3 @@ class Upkeep:
                     break
         if idle:
             self._sequencer.forget(idle)
-
-    def wake_us(self) -> int | None:
-        """When `time` is wanted next."""
-        due = [at for at in (self._tick_us, self._look_us) if at is not None]
-        return min(due, default=None)

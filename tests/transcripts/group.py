@@ -1,0 +1,273 @@
+"""Members of a group in one process: real stacks, a disk and a network that do what a test says, and an eye on every action.
+
+One member starts as a gateway does. Several start in a view that is given to them (`Given`): everything but the choice of that view
+is the real thing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.core import record
+from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
+from gateway.core.context import Context
+from gateway.core.events import (
+    Event,
+    Identity,
+    Now,
+    Persisted,
+    Received,
+    Recovered,
+    Scalars,
+    StackConfig,
+    Started,
+    TimeAdvanced,
+)
+from gateway.core.flush.start import Phase, Start, Step
+from gateway.core.messages import Message, Vote
+from gateway.core.stack import Layers, Stack
+from gateway.data.bodies import RosterBody, ViewBody, Voter
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
+from gateway.data.wire import Answer, Committed, Duplicate
+
+WALL_US = 1_600_000_000_000_000
+ENTROPY = b"log-uuid-16bytes"
+
+
+def voters(names: list[str]) -> tuple[Voter, ...]:
+    return tuple(Voter(place, name, incarnation(name), f"{name}:7400") for place, name in enumerate(names, 1))
+
+
+def incarnation(name: str) -> bytes:
+    return name.encode().ljust(16, b"-")
+
+
+class Given(Start):
+    """*flush* of a test: views are given, not agreed upon. Only views whose members all have the same log may be given."""
+
+    def __init__(self, context: Context, layers: Layers, me: int, names: list[str]) -> None:
+        super().__init__(context, layers)
+        self._me = me
+        self._names = names
+        self._context = context
+
+    def on_started(self, event: Started) -> None:
+        self._standing.me = self._me
+        self._standing.durable(event.recovered.scalars)
+        self._layers.restore(event.recovered.tail)
+        for step in (Step.STARTED, Step.PERSISTED, Step.PERSISTED):
+            self._life.on(step)
+        self.give(event.recovered.scalars.accepted)
+
+    def give(self, view: int) -> None:
+        """Begin the view of all members; its number names the coordinator."""
+        standing = self._standing
+        self._life.state = Phase.INSTALLING
+        standing.durable(Scalars(view, view, standing.coordinated))
+        standing.install(view, tuple(range(1, len(self._names) + 1)), view & 0xFFFF)
+        self._layers.installed()
+        self._outbox.installed()
+        if standing.coordinating:
+            if self._window.end == 0:
+                self._layers.place(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
+            self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(standing.members)).position)
+
+
+@dataclass
+class Member:
+    """One member and what the outside knows of it."""
+
+    name: str
+    number: int
+    stack: Stack
+    log: list[Frame] = field(default_factory=list)  # on its disk, durable or not
+    durable: int = 0  # frames of it that were synced
+    scalars: Scalars = field(default_factory=Scalars)
+    persists: deque[Persist] = field(default_factory=deque)  # not yet reported
+    delivered: list[tuple[Frame, int, bool]] = field(default_factory=list)  # (frame, offset, void)
+    replies: list[tuple[int, Answer]] = field(default_factory=list)
+    timer_us: int | None = None
+    halted: str = ""
+    stopped: bool = False
+    history: list[tuple[bytes, Now, list[bytes]]] = field(default_factory=list)
+
+
+class Group:
+    """Members, time and network. `watch` sees every member's event and actions as they happen."""
+
+    def __init__(
+        self, config: StackConfig | None = None, watch: Callable[[Member, Event, list[Action]], None] | None = None
+    ) -> None:
+        self.config = config
+        self.members: dict[str, Member] = {}
+        self.mono_us = 0
+        self.wall_us = WALL_US
+        self.network: list[tuple[Member, Member, bytes]] = []
+        self.watch = watch or (lambda member, event, actions: None)
+        self.problems: list[str] = []
+
+    # Starting
+
+    def start_alone(self, name: str) -> Member:
+        """A blank gateway that is its whole group."""
+        return self._start(Member(name, 1, Stack(self.config)), {name: f"{name}:7400"}, LogState(), ())
+
+    def start_group(self, names: list[str], view: int) -> None:
+        """Blank members in the given view."""
+        members = [self._member(name, number, names, view) for number, name in enumerate(names, 1)]
+        self.members = {member.name: member for member in members}
+        for member in members:
+            self._start(member, {}, LogState(), ())
+
+    def _member(self, name: str, number: int, names: list[str], view: int) -> Member:
+        class Wired(Layers):
+            def make_flush(self) -> Start:
+                return Given(self.context, self, number, names)
+
+        return Member(name, number, Stack(self.config, Wired), scalars=Scalars(view, view, 0))
+
+    def restart(self, name: str, watermark: int | None = None, keep: int | None = None, again: Identity | None = None) -> Member:
+        """A new process on the disk of the old one: what was synced is there (and `keep` frames at least), the rest may not be.
+
+        `watermark` is the frontier that the disk knows of (default: the one that the member had).
+        """
+        old = self.members[name]
+        kept = old.log[: max(old.durable, keep or 0)]
+        watermark = len(old.delivered) if watermark is None else watermark
+        void = {frame.position for frame, _, aborted in old.delivered if aborted}
+        state = LogState()
+        for frame in kept[:watermark]:
+            state.apply(frame, frame.position in void)
+        member = Member(name, 1, Stack(self.config), log=list(kept), durable=len(kept), scalars=old.scalars)
+        member.delivered = old.delivered[:watermark]
+        return self._start(member, {name: f"{name}:7400"}, state, tuple(kept[watermark:]), again)
+
+    def _start(
+        self, member: Member, members: dict[str, str], state: LogState, tail: tuple[Frame, ...], again: Identity | None = None
+    ) -> Member:
+        self.members[member.name] = member
+        identity = again or Identity(member.name, incarnation(member.name), "test", members)
+        self.step(member, Started(identity, ENTROPY, Recovered(state.log, member.scalars, state, tail)))
+        return member
+
+    def give_view(self, view: int) -> None:
+        """A view change that everybody's disks and logs agree to."""
+        ends = {member.stack.layers.context.window.end for member in self.members.values()}
+        assert len(ends) == 1, f"logs end at {ends}: a cut would be needed"
+        for member in self.members.values():
+            flush = member.stack.layers.flush
+            assert isinstance(flush, Given)
+            flush.give(view)
+            self.step(member, TimeAdvanced())
+
+    # Events
+
+    def step(self, member: Member, event: Event) -> list[Action]:
+        """One event of one member; its actions are noted, nothing of them is carried out but by the test's word."""
+        now = Now(self.mono_us, self.wall_us)
+        data = record.encode(event)
+        actions = member.stack.step(event, now)
+        member.history.append((data, now, [record.encode([action]) for action in actions]))
+        for action in actions:
+            self._note(member, action)
+        self.watch(member, event, actions)
+        return actions
+
+    def _note(self, member: Member, action: Action) -> None:
+        if isinstance(action, Persist):
+            member.persists.append(action)
+            member.log += action.frames
+        elif isinstance(action, Send):
+            to = next(other for other in self.members.values() if other.number == action.to)
+            if isinstance(action.message, Vote) and action.message.up_to > member.durable:
+                self.problems.append(f"{member.name} votes up to {action.message.up_to} and {member.durable} is durable")
+            self.network.append((member, to, record.encode(action.message)))
+        elif isinstance(action, Deliver):
+            self._delivered(member, action)
+        elif isinstance(action, Reply):
+            self._replied(member, action)
+        elif isinstance(action, SetTimer):
+            member.timer_us = action.at_us
+        elif isinstance(action, Halt):
+            member.halted = action.reason
+        elif isinstance(action, Stopped):
+            member.stopped = True
+
+    def _delivered(self, member: Member, run: Deliver) -> None:
+        for frame, offset in zip(run.frames, run.offsets, strict=True):
+            if frame.position > member.durable:
+                self.problems.append(f"{member.name} delivers {frame!r}, and its disk has {member.durable}")
+            member.delivered.append((frame, offset, frame.position in run.aborted))
+
+    def _replied(self, member: Member, reply: Reply) -> None:
+        for answer in reply.answers:
+            member.replies.append((reply.session, answer))
+            if isinstance(answer, Committed | Duplicate):
+                for other in self.members.values():
+                    if not _holds(other.log[: other.durable], answer):
+                        self.problems.append(f"{member.name} says {answer}, and {other.name} does not have it durable")
+
+    def persisted(self, member: Member, token: int | None = None) -> None:
+        """The disk reports everything up to the token (default: all)."""
+        if not member.persists:
+            return
+        last = member.persists[-1].token if token is None else token
+        while member.persists and member.persists[0].token <= last:
+            action = member.persists.popleft()
+            member.durable += len(action.frames)
+            member.scalars = action.scalars or member.scalars
+        self.step(member, Persisted(last))
+
+    def deliver(self, place: int = 0) -> None:
+        """The network hands over one message."""
+        sender, to, data = self.network.pop(place)
+        self.hand_over(sender, to, data)
+
+    def hand_over(self, sender: Member, to: Member, data: bytes) -> None:
+        """A message arrives (again, perhaps)."""
+        message: Message = record.decode_message(data)
+        self.step(to, Received(sender.number, message))
+
+    def advance(self, by_us: int) -> None:
+        """Time passes; whoever asked for it is woken."""
+        until = self.mono_us + by_us
+        while True:
+            due = [member for member in self.members.values() if member.timer_us is not None and member.timer_us <= until]
+            if not due:
+                break
+            member = min(due, key=lambda one: (one.timer_us or 0, one.number))
+            at = max(self.mono_us, member.timer_us or 0)
+            self.wall_us += at - self.mono_us
+            self.mono_us = at
+            member.timer_us = None
+            self.step(member, TimeAdvanced())
+        self.wall_us += until - self.mono_us
+        self.mono_us = until
+
+    def settle(self) -> None:
+        """Disks and network work until nothing is left to do."""
+        while self.network or any(member.persists for member in self.members.values()):
+            while self.network:
+                self.deliver()
+            for member in self.members.values():
+                self.persisted(member)
+
+
+def _holds(log: list[Frame], answer: Committed | Duplicate) -> bool:
+    """Whether the frames have every sequence of the answer's batch."""
+    wanted = set(range(answer.first_sequence, answer.first_sequence + answer.count))
+    for frame in log:
+        if frame.kind == Kind.BATCH and frame.producer == answer.producer:
+            wanted -= set(range(frame.first_sequence, frame.last_sequence + 1))
+    return not wanted
+
+
+def replay(member: Member, config: StackConfig | None, layers: Callable[[Context], Layers] = Layers) -> None:
+    """A new stack takes the recorded events and must do the same again, byte for byte."""
+    stack = Stack(config, layers)
+    for number, (data, now, actions) in enumerate(member.history):
+        again = [record.encode([action]) for action in stack.step(record.decode_event(data), now)]
+        assert again == actions, f"event {number} of {member.name} was answered differently"
