@@ -167,25 +167,34 @@ class Catalog:
         """The rows of a segment in order, in one part or two.
 
         Raises:
-            Damaged: a frame that the log must hold is not good.
+            Damaged: a frame that the log must hold is not good, and the index does not say what stood there.
         """
+        found, damage = self.good_rows(at, upto)
+        if damage is not None:
+            raise damage
+        return found
+
+    def good_rows(self, at: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
+        """Like `rows`; but the rows before a damage are given with it."""
         view, last = self.view(at), self.last_of(at, upto)
         if last < view.first:
-            return []
+            return [], None
         rows = view.trusted(last, upto)
         if view.first + len(rows) > last:
-            return [rows]
+            return [rows], None
         walked = view.walk(rows, last)
+        damage = None
         if walked.position <= last:
             if self.refresh():
-                return self.rows(at, upto)
-            raise Damaged(
+                return self.good_rows(at, upto)
+            damage = Damaged(
                 f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
                 f"see `tutti log verify {self.directory}`"
             )
         offset, tick = self._before(at, rows, upto)
-        made = view.made(walked, walked.aborts(walked.headers()) + self._aborts_after(at, last, upto), offset, tick)
-        return [rows, made] if len(rows) else [made]
+        aborts = walked.aborts(walked.headers()) + self._aborts_after(at, last, upto)
+        made = view.made(walked, aborts, offset, tick)
+        return [part for part in (rows, made) if len(part)], damage
 
     def _before(self, at: int, rows: Rows, upto: Upto) -> tuple[int, int]:
         """Next offset and last tick behind `rows`, the first of a segment."""
@@ -220,7 +229,10 @@ class Catalog:
             if sealed is not None:
                 found = sealed.offset
             else:
-                rows = self.rows(at, upto)
+                try:
+                    rows, _ = self.good_rows(at, upto)
+                except Damaged:  # before this segment: what stands there is asked for first, and says so
+                    rows = []
                 if not rows:
                     return 1 << 63
                 found = int(rows[0]["offset"][0])
@@ -239,11 +251,16 @@ class Catalog:
         return max(low - 1, 0) if self.firsts else -1
 
     def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """Rows of the batches that have records in [start, end), in order, some at a time."""
+        """Rows of the batches that have records in [start, end), in order, some at a time.
+
+        Raises:
+            Damaged: as `rows`, once everything before the damage was given.
+        """
         at = self.holding(start, upto)
         while 0 <= at < len(self.firsts):
             view = self.view(at)
-            for part in self.rows(at, upto):
+            parts, damage = self.good_rows(at, upto)
+            for part in parts:
                 offsets = part["offset"]
                 low = max(bisect_right(offsets, start) - 1, 0)
                 high = bisect_left(offsets, end)
@@ -254,4 +271,24 @@ class Catalog:
                         yield view, some
                 if high < len(part):
                     return
+            if damage is not None:
+                raise damage
+            at += 1
+
+    def positions(self, start: int, last: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+        """Rows of the positions `start` to `last`, whatever they are, in order, some at a time.
+
+        Raises:
+            Damaged: as `rows`, once everything before the damage was given.
+        """
+        at = max(bisect_right(self.firsts, start) - 1, 0)
+        while at < len(self.firsts) and self.firsts[at] <= last:
+            view = self.view(at)
+            parts, damage = self.good_rows(at, upto)
+            for part in parts:
+                first = int(part["position"][0])
+                for chunk in range(max(start - first, 0), min(last + 1 - first, len(part)), _CHUNK):
+                    yield view, part[chunk : min(chunk + _CHUNK, last + 1 - first)]
+            if damage is not None and view.first + sum(map(len, parts)) <= last:
+                raise damage
             at += 1

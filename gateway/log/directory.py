@@ -123,7 +123,7 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
     return Directory(path, identity, lock, storage)
 
 
-def lock_directory(path: str, storage: Storage | None = None) -> Directory:
+def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> Directory:
     """Lock a directory that a gateway has used, whoever it is (for repair).
 
     Raises:

@@ -34,6 +34,7 @@ from gateway.log.splits import Range, cut
 
 _POLL_S = 0.002
 _POLL_S_MAX = 0.01
+_LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
 
 
@@ -155,7 +156,7 @@ class LogReader:
 
     def _last_tick(self, upto: Upto) -> tuple[int, int]:
         for at in reversed(range(len(self._catalog.firsts))):
-            for rows in reversed(self._catalog.rows(at, upto)):
+            for rows in reversed(self._catalog.good_rows(at, upto)[0]):
                 found = np.flatnonzero(rows["kind"] == Kind.TICK)
                 if len(found):
                     return int(rows["tick"][found[-1]]), int(rows["max_timestamp"][found[-1]])
@@ -173,18 +174,21 @@ class LogReader:
 
     def _advanced(self, upto: Upto) -> LogState:
         state = self._state
-        if upto.position - state.position > _SKIP_FRAMES:
+        if not state.position or upto.position - state.position > _SKIP_FRAMES:
             snapshot = newest_snapshot(self.path, upto.position).state
             state = max(state, snapshot, key=lambda one: one.position)
         state = state.copy()
         at = bisect_right(self._catalog.firsts, state.position + 1) - 1
         while state.position < upto.position:
-            view = self._catalog.view(at)
+            view, kept = self._catalog.view(at), 0
             for rows in self._catalog.rows(at, upto):
                 first = int(rows["position"][0])
                 some = rows[max(state.position + 1 - first, 0) :]
                 for place, flags in zip(some["place"].tolist(), some["flags"].tolist(), strict=True):
                     state.apply(decode_frame(view.segment.view, place), bool(flags & ABORTED))
+                    if place - kept > _LET_GO_BYTES:
+                        view.segment.release(kept, place)
+                        kept = place
             at += 1
         return state
 
@@ -236,7 +240,13 @@ class LogReader:
     def batches(self, start: int, end: int) -> Iterator[tuple[View, Rows]]:
         """Index rows of the batches that have records in [start, end), in order, some at a time, with their segment."""
         self.check_range(start, end)
-        found = self._catalog.batches(start, end, self._look()[1])
+        return self._locked(self._catalog.batches(start, end, self._look()[1]))
+
+    def positions(self, start: int, last: int) -> Iterator[tuple[View, Rows]]:
+        """Index rows of the decided positions `start` to `last`, whatever they are, in order, some at a time."""
+        return self._locked(self._catalog.positions(start, last, self._look()[1]))
+
+    def _locked(self, found: Iterator[tuple[View, Rows]]) -> Iterator[tuple[View, Rows]]:
         while True:
             with self._lock:
                 item = next(found, None)

@@ -38,7 +38,8 @@ from gateway.errors import Damaged, FormatError
 from gateway.log.index import Rows, build_rows
 
 MADV_POPULATE_READ = 22  # Linux 5.14; reads pages in at once, and a bad sector is an error here and not a signal later
-POPULATE_BYTES = 4 << 20
+_AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
+_BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
@@ -205,12 +206,14 @@ def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[
     return frozenset(found)
 
 
-def walk(segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int = 0) -> Walk:
+def walk(
+    segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
+) -> Walk:
     """Walk from `place`, where `position` stands after a frame whose header CRC is `chain`.
 
     Args:
         last: stop after this position; None goes on as far as the chain holds.
-        bodies_from: check the bodies of batches from this position on (of all other kinds always: they are read here).
+        bodies_from: check the bodies of batches from this position on, and of all other kinds; None checks none.
 
     Raises:
         FormatError: a frame is whole and of a version or kind that this release does not know.
@@ -219,7 +222,7 @@ def walk(segment: SegmentMap, place: int, position: int, chain: int, *, last: in
     found = Walk(segment, position, place, chain)
     view, size, places = segment.view, segment.size, found.places
     extend = google_crc32c.extend
-    populated = place
+    populated = kept = place
     while True:
         if last is not None and position > last:
             found.stop = Stop.LAST
@@ -228,8 +231,11 @@ def walk(segment: SegmentMap, place: int, position: int, chain: int, *, last: in
             found.stop = Stop.FULL
             break
         if place + HEADER_SIZE > populated:
-            populated = place + POPULATE_BYTES
+            populated = place + _AHEAD_BYTES
             segment.populate(place, populated)
+            if place - kept > _BEHIND_BYTES:
+                segment.release(kept, place)
+                kept = place
         head = bytes(view[place : place + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
         crc = extend(chain, head[:CRC_AT])
@@ -246,7 +252,7 @@ def walk(segment: SegmentMap, place: int, position: int, chain: int, *, last: in
         if end > size:
             found.stop = Stop.HEADER
             break
-        if (kind != Kind.BATCH or position >= bodies_from) and not _payload_good(segment, place, end):
+        if bodies_from is not None and (kind != Kind.BATCH or position >= bodies_from) and not _payload_good(segment, place, end):
             found.stop = Stop.BODY
             break
         places.append(place)

@@ -1,0 +1,149 @@
+"""What a person does when a gateway halts over damage: look, and, told so, give up what cannot be read (design, section 6).
+
+Nothing is given up without the offset from which on the loss is accepted, and what is cut is kept aside.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+from gateway.data.frame import HEADER_SIZE, TERMINATOR, decode_header
+from gateway.errors import Damaged, UsageError
+from gateway.log.directory import lock_directory
+from gateway.log.layout import FRAMES_AT, LOG, index_path, positions_named, read_header, segment_path
+from gateway.log.live import LivePage
+from gateway.log.marks import Mark, newest_mark
+from gateway.log.scalars import ScalarsFile, read_scalars
+from gateway.log.storage import Storage
+from gateway.log.verify import Finding, verify
+from gateway.log.walk import SegmentMap, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What stands to be lost, or was.
+
+    Attributes:
+        damage: what was found, by position; empty if the log is good.
+        offset: the first record that is lost; to be named to accept the loss. -1: no record is.
+        lost: how many committed records are lost.
+        frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
+        cut: whether the log was cut.
+        kept: the folder in which everything taken away is kept; empty if nothing was.
+    """
+
+    damage: tuple[Finding, ...]
+    offset: int = -1
+    lost: int = 0
+    frames_behind: int = 0
+    cut: bool = False
+    kept: str = ""
+
+
+def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None) -> Repair:
+    """Look at the damage of a directory whose gateway does not run, and put indexes and snapshots that say something wrong aside:
+    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there.
+
+    Raises:
+        DirectoryRefused: the gateway runs, or it is no data directory.
+        UsageError: the damage begins at another offset, or there is none.
+        Damaged: it cannot be told which record is the first to be lost, or what the gateway promised.
+    """
+    directory = lock_directory(path)
+    try:
+        report = verify(directory.path)
+        damage = tuple(sorted(report.damage, key=lambda finding: finding.position))
+        first = next((finding for finding in damage if not finding.derived), None)
+        if first is None:
+            if accept_loss_from is not None:
+                raise UsageError(f"no record of the log in {directory.path} is damaged: there is nothing to cut")
+            wrong = [finding.file for finding in damage]
+            return Repair(damage, kept=_put_aside(directory.path, wrong, Storage()) if wrong else "")
+        if first.offset < 0:
+            raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
+        found = Repair(damage, first.offset, max(report.frontier.offset - first.offset, 0), max(report.end - first.position, 0))
+        if accept_loss_from is None:
+            return found
+        if accept_loss_from != first.offset:
+            raise UsageError(
+                f"the log in {directory.path} is damaged from offset {first.offset} on and not from {accept_loss_from}: "
+                f"to give up the {found.lost} committed records from there on, name that offset"
+            )
+        return replace(found, cut=True, kept=_cut(directory.path, first.position, first.offset, Storage()))
+    finally:
+        directory.close()
+
+
+def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
+    """End the log before a position. The mark is lowered first, durably, so that a crash on the way leaves a log that a start can
+    finish cutting.
+    """
+    firsts = positions_named(path, "seg")
+    at = bisect_right(firsts, position) - 1
+    cut_within = firsts[at] < position
+    mark, place = _end_before(path, firsts[at] if cut_within else firsts[at - 1] if at else 0, position)
+    stored = read_scalars(path)
+    if stored is None:
+        raise Damaged(f"{path} has no scalars: what this gateway promised is not known; restore the file")
+    newest = newest_mark(path, stored.mark, firsts)
+    frontier = (newest.frontier_position, newest.frontier_offset)
+    if frontier[0] >= position:
+        frontier = (position - 1, offset)
+    live = LivePage(path)
+    live.retract()
+    live.close()
+    scalars = ScalarsFile(path, storage, stored)
+    scalars.write(
+        stored.scalars,
+        mark._replace(
+            sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
+        ),
+    )
+    scalars.close()
+    kept = _put_aside(path, _behind(path, position, firsts[at] if cut_within else 0), storage)
+    if cut_within:
+        file = segment_path(path, firsts[at])
+        shutil.copyfile(file, os.path.join(kept, os.path.basename(file)))
+        fd = storage.open(file)
+        if place + HEADER_SIZE <= storage.size(fd):
+            storage.write(fd, [TERMINATOR], place)
+        storage.sync(fd)
+        storage.close(fd)
+    return kept
+
+
+def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
+    """Where the log ends before a position, which does not stand at the start of the segment `first`, and the byte there."""
+    if not first:
+        return Mark(), FRAMES_AT
+    segment = SegmentMap(segment_path(path, first), first)
+    found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
+    if found.position != position:
+        raise Damaged(f"{segment.path} ends at position {found.position - 1} and not at {position - 1}: restore the file")
+    view = decode_header(segment.view, found.places[-1]).view
+    return Mark(position=position - 1, view=view, chain=found.chain), found.place
+
+
+def _behind(path: str, position: int, cut: int) -> list[str]:
+    """Files that begin at a position or behind it, last first, and the index of the segment that is cut."""
+    named = ((number, kind) for kind in ("seg", "idx", "snap") for number in positions_named(path, kind))
+    files = [
+        os.path.join(path, LOG, f"{number:020d}.{kind}")
+        for number, kind in sorted(named, reverse=True)
+        if number >= position and not (kind == "snap" and number == position)
+    ]
+    return files + ([index_path(path, cut)] if cut and os.path.exists(index_path(path, cut)) else [])
+
+
+def _put_aside(path: str, files: list[str], storage: Storage) -> str:
+    kept = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
+    os.makedirs(kept, exist_ok=True)
+    for file in files:
+        storage.rename(file, os.path.join(kept, os.path.basename(file)))
+    storage.sync_directory(kept)
+    storage.sync_directory(os.path.join(path, LOG))
+    return kept

@@ -1,0 +1,238 @@
+"""Checks a whole directory: every frame, its place in the chain, its body; then what was derived from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gateway.core import limits
+from gateway.data.frame import Frame, Kind, check_payload
+from gateway.data.schema import validate_body
+from gateway.data.state import LogState
+from gateway.errors import Damaged, FormatError
+from gateway.log.index import index_sealed, map_rows
+from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
+from gateway.log.marks import newest_mark
+from gateway.log.reader import Frontier, LogReader
+from gateway.log.scalars import read_scalars
+from gateway.log.snapshot import read_snapshot
+from gateway.log.walk import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
+
+FINDINGS_MAX = 1000
+_LET_GO_BYTES = 4 << 20
+
+
+class Finding(NamedTuple):
+    """Something wrong.
+
+    Attributes:
+        position, offset: from where on (offset -1: not known).
+        file, byte, what: where and what.
+        derived: whether the file can be made again from the frames (indexes, snapshots).
+    """
+
+    position: int
+    offset: int
+    file: str
+    byte: int
+    what: str
+    derived: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found.
+
+    Attributes:
+        log, gateway: uuid (hex) and the gateway's name.
+        frontier: how far the log is decided; beyond it frames are pending.
+        durable: position up to which the newest mark says that everything was synced.
+        segments, frames, records, bytes: how much was looked at; `records` are committed ones.
+        end: the last position that stands in the log.
+        damage: what is lost or changed. Empty in a good log.
+        notes: what is worth knowing and loses nothing: indexes and snapshots that are not there, a torn end.
+    """
+
+    log: str
+    gateway: str
+    frontier: Frontier
+    durable: int
+    segments: int = 0
+    frames: int = 0
+    records: int = 0
+    bytes: int = 0
+    end: int = 0
+    damage: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+
+def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Verified:
+    """Check a directory; with its gateway running, up to the frontier of this moment.
+
+    Args:
+        progress: called now and then with bytes done and bytes in all.
+
+    Raises:
+        DirectoryRefused: it is no data directory, or has a newer format.
+        Damaged: neither slot of its scalars is good.
+        FormatError: the log holds frames of a newer release.
+    """
+    reader = LogReader(path)
+    frontier = reader.frontier()
+    stored = read_scalars(reader.path)
+    firsts = positions_named(reader.path, "seg")
+    durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
+    if stored is not None:
+        durable = max(durable, stored.mark.position)
+    report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position))
+    reader.close()
+    _Check(reader.path, firsts, report, progress).run()
+    return report
+
+
+class _Check:
+    """One run over all segments."""
+
+    def __init__(self, path: str, firsts: list[int], report: Verified, progress: Callable[[int, int], None] | None) -> None:
+        self._path = path
+        self._firsts = firsts
+        self._report = report
+        self._progress = progress
+        self._last = report.frontier.position if report.frontier.live else None
+        self._state: LogState | None = LogState()  # None once a damage makes it unknowable
+        self._total = sum(os.path.getsize(segment_path(path, first)) for first in firsts)
+
+    def run(self) -> None:
+        """Go over the segments, then look at the end."""
+        aborts = self._aborts()
+        position, chain = 1, 0
+        found: Walk | None = None
+        for first in self._firsts:
+            header_chain = self._header(first, position, chain, found)
+            found = self._walk(first, chain if header_chain is None else header_chain)
+            self._segment(found, aborts)
+            self._report.segments += 1
+            position, chain = found.position, found.chain
+        self._report.end = position - 1
+        self._end(found)
+
+    def _walk(self, first: int, chain: int) -> Walk:
+        return walk(SegmentMap(segment_path(self._path, first), first), FRAMES_AT, first, chain, last=self._last, bodies_from=None)
+
+    def _aborts(self) -> list[Abort]:
+        found: list[Abort] = []
+        for first in self._firsts:
+            try:
+                walked = self._walk(first, read_header(self._path, first).chain)
+                found += walked.aborts(walked.headers())
+            except FormatError:
+                continue  # told when the segment itself is looked at
+        return found
+
+    def _header(self, first: int, position: int, chain: int, before: Walk | None) -> int | None:
+        """Look at a segment's header, and at how it goes on from the segment before; the chain that it names, if it can be read."""
+        path = segment_path(self._path, first)
+        if first != position:
+            where = (before.segment.path, before.place) if before is not None else (path, 0)
+            why = f"{before.stop.value}, " if before is not None else ""
+            self._damage(position, *where, f"{why}the log goes on with position {first} only")
+            self._state = None
+        try:
+            header = read_header(self._path, first)
+        except Damaged as error:
+            self._damage(first, path, 0, str(error))
+            return None
+        if first == position and header.chain != chain:
+            self._damage(first, path, 0, f"the header names chain {header.chain:#010x} and the frames before have {chain:#010x}")
+            self._state = None
+        return header.chain
+
+    def _segment(self, found: Walk, aborts: list[Abort]) -> None:
+        report = self._report
+        self._snapshot(found.first)
+        offset, tick = (self._state.next_offset, self._state.tick) if self._state is not None else (0, 0)
+        headers = found.headers()
+        void = voided(headers, aborts)
+        kept = 0
+        for index, place in enumerate(found.places):
+            frame = found.frame(found.first + index)
+            found.segment.populate(place, place + frame.size)
+            self._frame(frame, found.segment, place)
+            self._apply(frame, frame.position in void, found.segment, place)
+            if place - kept > _LET_GO_BYTES:
+                found.segment.release(kept, place)
+                kept = place
+                if self._progress is not None:
+                    self._progress(report.bytes + place, self._total)
+        report.frames += len(found.places)
+        report.bytes += found.segment.size
+        if self._state is not None and found.position - 1 <= self._report.frontier.position:
+            try:
+                rows = found.rows(headers, aborts, offset, tick)
+            except FormatError:
+                return  # a TICK's body is damaged, and that was told
+            self._index(found, rows.tobytes())
+
+    def _frame(self, frame: Frame, segment: SegmentMap, place: int) -> None:
+        try:
+            check_payload(frame)
+            if frame.kind == Kind.BATCH:
+                validate_body(frame, limits.RAW_BYTES_MAX)
+        except FormatError as error:
+            self._damage(frame.position, segment.path, place, str(error))
+        if not padding_clean(segment.view, place, frame):
+            self._note(frame.position, segment.path, place, "the padding is not zeros; it carries nothing")
+
+    def _apply(self, frame: Frame, void: bool, segment: SegmentMap, place: int) -> None:
+        if frame.kind == Kind.BATCH and not void and frame.position <= self._report.frontier.position:
+            self._report.records += frame.count
+        if self._state is None:
+            return
+        try:
+            self._state.apply(frame, void)
+        except FormatError as error:
+            self._damage(frame.position, segment.path, place, str(error))
+            self._state = None
+
+    def _snapshot(self, first: int) -> None:
+        if self._state is None or first == 1 or first > self._report.frontier.position:
+            return
+        path = snapshot_path(self._path, first)
+        found = read_snapshot(self._path, first)
+        if found is None:
+            self._note(first, path, 0, "no good snapshot; starts and reads go back to an earlier one")
+        elif found.state != self._state:
+            self._damage(first, path, 0, "the snapshot says something else than the log before it", derived=True)
+
+    def _index(self, found: Walk, rows: bytes) -> None:
+        path = index_path(self._path, found.first)
+        mapped = map_rows(path)
+        if found.segment.first == self._firsts[-1]:
+            return  # of a segment that is being filled only a running gateway vouches for the index
+        if mapped is None or index_sealed(path, found.first) is None:
+            self._note(found.first, path, 0, "no good index; reads make it in memory from the segment")
+        elif mapped[1].tobytes() != rows:
+            self._damage(found.first, path, 0, "the index says something else than the segment", derived=True)
+
+    def _end(self, found: Walk | None) -> None:
+        report = self._report
+        path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, 1), 0)
+        if report.end < report.durable and self._last is None:
+            why = found.stop.value if found is not None else "no segment"
+            self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")
+        elif found is not None and found.stop is Stop.HEADER:
+            self._note(report.end + 1, path, place, "a torn end: written and never synced; the next start cuts it")
+
+    def _damage(self, position: int, file: str, byte: int, what: str, *, derived: bool = False) -> None:
+        if len(self._report.damage) < FINDINGS_MAX:
+            self._report.damage.append(Finding(position, self._offset(position), file, byte, what, derived))
+
+    def _note(self, position: int, file: str, byte: int, what: str) -> None:
+        if len(self._report.notes) < FINDINGS_MAX:
+            self._report.notes.append(Finding(position, self._offset(position), file, byte, what))
+
+    def _offset(self, position: int) -> int:
+        state = self._state
+        return state.next_offset if state is not None and state.position + 1 == position else -1
