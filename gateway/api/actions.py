@@ -92,8 +92,7 @@ class Actions:
         """The ticks of a range."""
         asked = decode(TicksAsk, body, "the body of ticks")
         frontier = self._watch.now()
-        start = self._ranges.offset(asked.start, frontier)
-        end = frontier.offset if asked.end is None else self._ranges.offset(asked.end, frontier)
+        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= asked.from_tick]
         return found[: limits.TICKS_AN_ANSWER_MAX]
 

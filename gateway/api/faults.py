@@ -1,7 +1,8 @@
 """From errors to what a Flight client sees: an error of the fitting kind, a clear sentence, and JSON to decide by (docs/reads.md).
 
 Two facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
-exception is sent with its traceback; and an error whose message is longer than a few kilobytes arrives as an internal one.
+exception is sent with its traceback; and an error whose message and JSON take more than gRPC's 8 KiB of headers (other letters than
+ASCII take six bytes there) arrives as an internal one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gateway.errors import (
 )
 
 LOG = logging.getLogger("tutti.reads")
-MESSAGE_CHARACTERS_MAX = 1000
+MESSAGE_BYTES_MAX = 1000
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -78,7 +79,7 @@ def flight_error(error: BaseException) -> flight.FlightError:
     else:
         code, message = "internal", f"the reads process failed ({type(error).__name__}); its log says more"
         LOG.error("a call failed", exc_info=error)
-    message = message[:MESSAGE_CHARACTERS_MAX]
+    message = message.encode()[:MESSAGE_BYTES_MAX].decode(errors="ignore")
     info = msgspec.json.encode({"code": code, "message": message, **fields})
     made = _ERRORS.get(code, flight.FlightServerError)(message)
     made.extra_info = info
@@ -93,6 +94,6 @@ def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            raise flight_error(error) from error
+            raise flight_error(error) from None  # some methods of the library would send the cause, with its traceback
 
     return guarded

@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from gateway.api import logs, memory
 from gateway.api.actions import Actions
 from gateway.api.gateway import GatewayLink
@@ -89,20 +91,19 @@ class Process:
         host, port = split_address(options.reads, "reads")
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
-        self.gateway = GatewayLink(options.client)
+        self.gateway = GatewayLink(options.client, self.reader.name)
         ranges = Ranges(self.reader, self.watch)
         self.streams = Streams(self.reader, self.watch, ranges)
-        location = f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
-        advertised = f"grpc://{options.advertise}" if options.advertise else location
-        plans = Plans(self.reader, ranges, self.streams, [advertised])
+        plans = Plans(self.reader, ranges, self.streams)
         actions = Actions(self.reader, self.watch, ranges, plans, self.gateway)
         try:
-            self.server = ReadsServer(location, self.streams, plans, actions)
-        except OSError as error:
+            self.server = ReadsServer(_location(host, port), self.streams, plans, actions)
+        except pa.ArrowException as error:
             raise Unavailable(
                 f"the reads port {options.reads} cannot be listened on ({error}); "
                 "end what uses it, or give the gateway another port"
             ) from error
+        plans.locations = [f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)]
         pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway)
         self.admin = AdminServer(listener, pages.table())
         self.admin_port = int(listener.getsockname()[1])
@@ -142,6 +143,10 @@ class Process:
         self.admin.stop()
         ending.join(timeout=limits.READS_STOP_US_MAX / US)
         self.gateway.close()
+
+
+def _location(host: str, port: int) -> str:
+    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
 
 
 def _ask_to_stop() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from pyarrow import flight
@@ -37,12 +37,13 @@ class Plan(msgspec.Struct, frozen=True):
 class Plans:
     """Cuts ranges of one log."""
 
-    def __init__(self, reader: log.LogReader, ranges: Ranges, streams: Streams, locations: list[str]) -> None:
-        """Cut ranges of the log of `reader`; `locations` are the URIs of the gateways that hold it."""
+    def __init__(self, reader: log.LogReader, ranges: Ranges, streams: Streams) -> None:
+        """Cut ranges of the log of `reader`."""
         self._reader = reader
         self._ranges = ranges
         self._streams = streams
-        self._locations = locations
+        self.locations: Sequence[str] = ()
+        """URIs of the gateways that hold the log; set once the server listens."""
 
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
         """The action `plan`."""
@@ -86,4 +87,4 @@ class Plans:
             absent_ok=command.absent_ok,
         )
         about = b"" if command.follow else encode(part)
-        return flight.FlightEndpoint(encode(ticket), self._locations, None, about)
+        return flight.FlightEndpoint(encode(ticket), list(self.locations), None, about)

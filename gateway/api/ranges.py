@@ -56,17 +56,28 @@ class Ranges:
         """
         frontier = self.frontier(ticket.seen, given_up)
         self.check_topics(ticket)
+        if not ticket.follow:
+            return Range(*self.offsets(ticket.start, ticket.end, frontier), frontier)
         start = self.offset(ticket.start, frontier)
-        end = None if ticket.end is None else self.offset(ticket.end, frontier)
-        if end is None and not ticket.follow:
-            end = max(frontier.offset, start)
         self._check("start", start, frontier)
-        if end is not None:
-            if not ticket.follow:
-                self._check("end", end, frontier)
-            if end < start:
-                raise Fault("malformed", f"the range [{start}, {end}) ends before it begins")
+        end = None if ticket.end is None else self.offset(ticket.end, frontier)
+        if end is not None and end < start:
+            raise _backwards(start, end)
         return Range(start, end, frontier)
+
+    def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
+        """The offsets of a range that is committed already; without an end it goes up to the frontier.
+
+        Raises:
+            Fault: `below_start`, `beyond_frontier`, `malformed` (it ends before it begins).
+        """
+        low = self.offset(start, frontier)
+        self._check("start", low, frontier)
+        high = frontier.offset if end is None else self.offset(end, frontier)
+        self._check("end", high, frontier)
+        if high < low:
+            raise _backwards(low, high)
+        return low, high
 
     def offset(self, place: Place, frontier: Frontier) -> int:
         """The offset that a place stands for; it may lie outside of the log."""
@@ -112,6 +123,10 @@ class Ranges:
                 near = get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
                 raise Fault("unknown_topic", f"there is no topic {name!r} in this log: {hint}", name=name)
+
+
+def _backwards(start: int, end: int) -> Fault:
+    return Fault("malformed", f"the range [{start}, {end}) ends before it begins")
 
 
 def _some(names: list[str]) -> str:

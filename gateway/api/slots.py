@@ -36,11 +36,12 @@ class Slots:
     """At most `most` leases at a time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
-        """Make `most` places for `what` (as "streams"); who finds none free waits up to `wait_us`."""
+        """Make `most` places for `what` (as "streams"); who finds none free waits up to `wait_us`, and at most `most` wait."""
         self.what = what
         self.most = most
         self.used = 0
         self.refused = 0
+        self._waiting = 0
         self._wait_s = wait_us / US
         self._freed = threading.Condition(threading.RLock())  # a lease may be dropped by the collector, anywhere
 
@@ -54,10 +55,12 @@ class Slots:
         with self._freed:
             while self.used >= self.most:
                 left = deadline - time.monotonic()
-                if left <= 0 or given_up():
+                if left <= 0 or self._waiting >= self.most or given_up():
                     self.refused += 1
                     raise Fault("busy", f"all {self.most} {self.what} of this gateway are in use: try later, or another gateway")
+                self._waiting += 1
                 self._freed.wait(min(left, _LOOK_S))
+                self._waiting -= 1
             self.used += 1
         return Lease(self)
 

@@ -98,7 +98,8 @@ class Streams:
         else:
             batches = iter(self._scan(ticket, wanted.start, wanted.end))
         self.meters.opened += 1
-        return flight.GeneratorStream(schema, Stream(batches, lease, self.meters))
+        stream = Stream(batches, lease, self.meters)
+        return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
 
     def metadata(self, wanted: Range) -> bytes:
         """What a stream's schema says beside the columns."""
@@ -151,10 +152,15 @@ class Streams:
                 continue
             began = time.monotonic()
             last = empty
-            for batch in self._scan(ticket, at, upto):
+            try:
+                for batch in self._scan(ticket, at, upto):
+                    if last is not empty:
+                        yield last
+                    last = batch
+            except Fault:
                 if last is not empty:
-                    yield last
-                last = batch
+                    yield last  # whole and good, whatever came behind it
+                raise
             at = upto
             yield last, _progress(at, frontier)
             # A gap between runs: where little batches commit without a pause, each would cost the caller a message of its own.

@@ -134,6 +134,7 @@ EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its
 FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`
 EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
 READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
+STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where that one ended
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.api.faults import MESSAGE_CHARACTERS_MAX, Fault, flight_error, told
+from gateway.api.faults import MESSAGE_BYTES_MAX, Fault, flight_error, told
 from gateway.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
 
 
@@ -69,7 +69,7 @@ def test_what_a_client_sees_over_the_wire() -> None:
 
     class Server(flight.FlightServerBase):
         @told
-        def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> None:
+        def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
             raise Fault(action.type, "é" * 5000, frontier=7)
 
     with Server("grpc://127.0.0.1:0") as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
@@ -78,5 +78,5 @@ def test_what_a_client_sees_over_the_wire() -> None:
         with pytest.raises(flight.FlightServerError) as beyond:
             list(client.do_action(flight.Action("beyond_frontier", b"")))
     assert info(busy.value)["code"] == "busy"
-    assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * MESSAGE_CHARACTERS_MAX, "frontier": 7}
+    assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * (MESSAGE_BYTES_MAX // 2), "frontier": 7}
     assert "Traceback" not in str(busy.value) + str(beyond.value)

@@ -47,6 +47,24 @@ def test_who_waits_gets_the_next_place() -> None:
     assert slots.used == 0
 
 
+def test_waiters_are_bounded_too() -> None:
+    slots = Slots("streams", 1, wait_us=20_000_000)
+    lease = slots.take()
+    waiter = threading.Thread(target=lambda: slots.take().release())
+    waiter.start()
+    deadline = time.monotonic() + 10
+    while True:
+        began = time.monotonic()
+        with pytest.raises(Fault):
+            slots.take(lambda: began + 0.5 < time.monotonic())
+        if time.monotonic() - began < 0.2:  # no place to wait either
+            break
+        assert began < deadline
+    lease.release()
+    waiter.join(10)
+    assert slots.used == 0
+
+
 def test_who_went_away_does_not_wait() -> None:
     slots = Slots("streams", 1, wait_us=20_000_000)
     lease = slots.take()

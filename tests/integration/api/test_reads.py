@@ -1,0 +1,226 @@
+"""Proves, on the real process over a real log, that ranges, columns, topics, splits and actions give what was committed, and that what
+cannot be read is refused with its code."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from gateway.data.columns import COLUMNS, schema_of
+from tests.integration.api.house import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogMaker]:
+    """320 records: 300 of `flights` in frames of different sizes and codecs, 20 of `weather` among them, and two ticks."""
+    log = LogMaker(tmp_path_factory.mktemp("data") / "jfk")
+    log.add("flights", 50, frames=3)
+    log.tick()
+    log.add("weather", 20, producer="lga")
+    log.add("flights", 100, compression="zstd")
+    log.tick()
+    log.add("flights", 1, frames=50)
+    log.save("spark", 170)
+    yield log
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[FakeGateway]:
+    gateway = FakeGateway()
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture(scope="module")
+def process(log: LogMaker, gateway: FakeGateway) -> Iterator[ReadsProcess]:
+    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    yield process
+    assert process.end() == 0
+
+
+@pytest.fixture(scope="module")
+def client(process: ReadsProcess) -> Iterator[flight.FlightClient]:
+    with flight.connect(process.url) as client:
+        yield client
+
+
+def test_the_whole_log(log: LogMaker, client: flight.FlightClient) -> None:
+    table = read(client)
+    assert table.schema.remove_metadata() == schema_of(COLUMNS)
+    assert table.num_rows == log.offset == 320
+    assert table["offset"].to_pylist() == list(range(320))
+    expected = records(0, 320)
+    for name in ("key", "value", "timestamp", "headers"):
+        assert table[name].combine_chunks() == expected.column(name)
+    assert table["topic"].to_pylist() == ["flights"] * 150 + ["weather"] * 20 + ["flights"] * 150
+    assert table["producer"].to_pylist() == ["ewr"] * 150 + ["lga"] * 20 + ["ewr"] * 150
+    assert table["sequence"].to_pylist() == [*range(1, 151), *range(1, 21), *range(151, 301)]
+    assert set(table["gateway"].to_pylist()) == {"jfk"}
+    assert set(table["view"].to_pylist()) == {VIEW}
+    assert table["tick"].to_pylist() == [0] * 150 + [1] * 120 + [2] * 50
+    about = json.loads(table.schema.metadata[b"tutti"])
+    assert about == {"log": LOG.hex(), "start": 0, "frontier": 320, "range": [0, 320]}
+
+
+@pytest.mark.parametrize(
+    ("ticket", "low", "high"),
+    [
+        ({"start": 7, "end": 193}, 7, 193),
+        ({"start": 49, "end": 50}, 49, 50),
+        ({"start": 300}, 300, 320),
+        ({"end": 10}, 0, 10),
+        ({"start": "latest"}, 320, 320),
+        ({"start": 320, "end": 320}, 320, 320),
+        ({"start": "earliest", "end": "latest"}, 0, 320),
+        ({"start": {"time_us": TIME + 160_001}, "end": {"time_us": TIME + 10**9}}, 161, 320),
+        ({"start": {"time_us": -5}, "end": {"time_us": TIME + 3000}}, 0, 3),
+    ],
+)
+def test_ranges_are_cut_exactly(client: flight.FlightClient, ticket: dict[str, Any], low: int, high: int) -> None:
+    table = read(client, columns=["offset", "value"], **ticket)
+    assert table["offset"].to_pylist() == list(range(low, high))
+    assert table["value"].to_pylist() == [value(offset) for offset in range(low, high)]
+    assert json.loads(table.schema.metadata[b"tutti"])["range"] == [low, high]
+
+
+def test_columns_come_in_the_order_asked_for(client: flight.FlightClient) -> None:
+    assert read(client, columns=["value", "tick", "offset"]).column_names == ["value", "tick", "offset"]
+    assert read(client, columns=["topic"], end=0).schema.remove_metadata() == schema_of(["topic"])
+
+
+def test_topics(client: flight.FlightClient) -> None:
+    assert read(client, topics=["weather"])["offset"].to_pylist() == list(range(150, 170))
+    assert read(client, topics=["weather", "flights"]).num_rows == 320
+    assert read(client, topics=["weather", "none-yet"], absent_ok=True).num_rows == 20
+    assert read(client, topics=["weather"], start=170).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("ticket", "code", "said"),
+    [
+        ({"start": 321}, "beyond_frontier", "321"),
+        ({"start": 5, "end": 400}, "beyond_frontier", "follow"),
+        ({"start": 321, "follow": True}, "beyond_frontier", "321"),
+        ({"start": 9, "end": 5}, "malformed", "ends before it begins"),
+        ({"start": 9, "end": 5, "follow": True}, "malformed", "ends before it begins"),
+        ({"topics": ["flihgts"]}, "unknown_topic", "did you mean 'flights'"),
+        ({"columns": ["offset", "valeu"]}, "unknown_column", "did you mean 'value'"),
+        ({"start": "5"}, "malformed", "start"),
+        ({"start": -5}, "malformed", "start"),
+        ({"offset": 5}, "malformed", "offset"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(client: flight.FlightClient, ticket: dict[str, Any], code: str, said: str) -> None:
+    kind, info = refusal(lambda: read(client, **ticket))
+    assert (kind, info["code"]) == (flight.FlightServerError, code)
+    assert said in info["message"]
+    if code == "beyond_frontier":
+        assert (info["start"], info["frontier"]) == (0, 320)
+
+
+def test_a_reader_that_has_seen_more_is_not_served_less(client: flight.FlightClient) -> None:
+    kind, info = refusal(lambda: read(client, seen=321))
+    assert (kind, info["code"]) == (flight.FlightUnavailableError, "behind")
+    assert (info["frontier"], info["seen"]) == (320, 321)
+    assert read(client, seen=320, columns=["offset"]).num_rows == 320
+
+
+@pytest.mark.parametrize("how", [{"splits": 4}, {"split_bytes": 8000}, {}])
+def test_splits_read_side_by_side_give_the_range(client: flight.FlightClient, process: ReadsProcess, how: dict[str, int]) -> None:
+    command = {"start": 20, "end": 310, "columns": ["offset", "value"], **how}
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
+    assert info.schema == schema_of(["offset", "value"])
+    assert info.total_records == 290
+    assert json.loads(info.app_metadata)["range"] == [20, 310]
+    assert len(info.endpoints) > 1 or not how
+    offsets: list[int] = []
+    for endpoint in info.endpoints:
+        about = json.loads(endpoint.app_metadata)
+        assert [location.uri for location in endpoint.locations] == [process.url.encode()]
+        with flight.connect(endpoint.locations[0]) as near:
+            table = near.do_get(endpoint.ticket).read_all()
+        assert (about["start"], about["end"] - about["start"], about["rows"]) == (20 + len(offsets), table.num_rows, table.num_rows)
+        offsets += table["offset"].to_pylist()
+    assert offsets == list(range(20, 310))
+    planned = ask(client, "plan", **{key: value for key, value in command.items() if key != "columns"})
+    assert [(part["start"], part["end"]) for part in planned["ranges"]] == [
+        (json.loads(e.app_metadata)["start"], json.loads(e.app_metadata)["end"]) for e in info.endpoints
+    ]
+    assert (planned["log"], planned["start"], planned["end"], planned["frontier"]) == (LOG.hex(), 20, 310, 320)
+
+
+def test_schema_and_listing(client: flight.FlightClient) -> None:
+    descriptor = flight.FlightDescriptor.for_command(b'{"columns": ["tick", "value"]}')
+    assert client.get_schema(descriptor).schema == schema_of(["tick", "value"])
+    (listed,) = client.list_flights()
+    assert sum(client.do_get(endpoint.ticket).read_all().num_rows for endpoint in listed.endpoints) == 320
+    assert {action.type for action in client.list_actions()} >= {"frontier", "plan", "topics", "save_offset"}
+    path = flight.FlightDescriptor.for_path("flights")
+    assert refusal(lambda: client.get_flight_info(path))[1]["code"] == "malformed"
+    with pytest.raises(pa.ArrowException, match="use a command"):  # the library loses the JSON of this call's errors
+        client.get_schema(path)
+
+
+def test_actions(log: LogMaker, client: flight.FlightClient) -> None:
+    frontier = ask(client, "frontier")
+    assert frontier == {
+        "log": LOG.hex(),
+        "start": 0,
+        "frontier": 320,
+        "position": log.state.position,
+        "time_us": TIME + 270_000,
+        "tick": 2,
+        "state": "primary",
+    }
+    assert ask(client, "offset_for_time", time_us=TIME + 5000) == {"offset": 5}
+    assert ask(client, "offset_for_time", time_us=TIME + 10**9) == {"offset": 320}
+    ticks = [[1, TIME + 150_000, 150], [2, TIME + 270_000, 270]]
+    assert ask(client, "ticks") == ticks
+    assert ask(client, "ticks", from_tick=2) == ticks[1:]
+    assert ask(client, "ticks", start=0, end=200) == ticks[:1]
+    flights, weather = ask(client, "topics")
+    assert (flights["name"], flights["records"], flights["first_offset"], flights["last_offset"]) == ("flights", 300, 0, 319)
+    assert (weather["name"], weather["records"], weather["first_time_us"]) == ("weather", 20, TIME + 150_000)
+    producers = {line["name"]: line for line in ask(client, "producers")}
+    assert producers["ewr"]["sequence"] == 300
+    assert producers["lga"]["epoch"] == 1
+    assert ask(client, "readers") == {"spark": 170}
+
+
+def test_refused_actions(client: flight.FlightClient) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("fronteer", {}, "unknown_action"),
+        ("frontier", {"beyon": 5}, "malformed"),
+        ("ticks", {"end": 999}, "beyond_frontier"),
+        ("topics", {"name": "x"}, "malformed"),
+        ("plan", {"start": 999}, "beyond_frontier"),
+        ("save_offset", {"reader": "spark", "offset": 999}, "beyond_frontier"),
+        ("save_offset", {"reader": "a b", "offset": 1}, "malformed"),
+    ]
+    for action, body, code in cases:
+        assert refusal(lambda a=action, b=body: ask(client, a, **b))[1]["code"] == code  # type: ignore[misc]  # bound at once
+
+
+def test_records_are_not_taken_here(client: flight.FlightClient) -> None:
+    def put() -> None:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("flights"), pa.schema([("value", pa.binary())]))
+        writer.close()
+
+    assert refusal(put)[1]["code"] == "read_only"
+
+
+def test_saved_offsets_go_through_the_gateway(
+    client: flight.FlightClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(client, "save_offset", reader="spark", offset=170) == {"reader": "spark", "offset": 170}
+    assert gateway.saved == [("spark", 170)]
+    monkeypatch.setattr(gateway, "denies", "space")
+    kind, info = refusal(lambda: ask(client, "save_offset", reader="spark", offset=171))
+    assert (kind, info["code"], info["reason"]) == (flight.FlightServerError, "refused", "space")
+    monkeypatch.setattr(gateway, "state", None)
+    kind, info = refusal(lambda: ask(client, "save_offset", reader="spark", offset=171))
+    assert (kind, info["code"]) == (flight.FlightUnavailableError, "unavailable")

@@ -1,0 +1,105 @@
+"""Proves that a scrape holds what the gateway counted, under stable names, in a form that Prometheus' own parser takes."""
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.api.metrics import COUNTERS, GAUGES, HISTOGRAMS, SERIES_MAX, exposition
+
+READS: dict[str, Any] = {
+    "calls": {"stream": 2, "follow": 1, "action": 0},
+    "busy": {"stream": 3, "follow": 0, "action": 0},
+    "streams": {"opened": 5, "failed": 1, "records": 1000, "batches": 7, "bytes": 4096},
+    "memory": {"private_bytes": 1 << 20},
+}
+STATUS: dict[str, Any] = {
+    "gateway": "jfk",
+    "group": "ingest",
+    "log": "ab" * 16,
+    "version": "0.1",
+    "state": "primary",
+    "view": {"id": 65537, "members": ["jfk"]},
+    "frontier": 336776,
+    "start": 0,
+    "tick": {"number": 8, "time_us": 1_500_000},
+    "disk": {
+        "free_bytes": 5,
+        "low": False,
+        "failed": "",
+        "syncs": 40,
+        "bytes": 9,
+        "sync_us": {"bounds": [100, 1000], "counts": [3, 2, 1], "sum": 4000},
+        "frames_per_sync": {"bounds": [1, 2], "counts": [30, 5, 5], "sum": 77},
+    },
+    "refused": {"too_large": 2, "no_space": 1},
+    "queues": {"disk": 3},
+    "ingest": {"frames": 11, "records": 22, "bytes": 33},
+}
+
+
+def scrape(status: dict[str, Any] | None, **kwargs: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = exposition(status, READS, kwargs.get("topics", {}), kwargs.get("lags", {})).decode()
+    samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples
+            samples[key] = sample.value
+    return samples
+
+
+def test_figures_of_the_gateway() -> None:
+    found = scrape(STATUS)
+    assert found["tutti_up", ()] == 1
+    assert found["tutti_frontier_offset", ()] == 336776
+    assert found["tutti_tick_timestamp_seconds", ()] == 1.5
+    assert found["tutti_ingest_records_total", ()] == 22
+    assert found["tutti_state", (("state", "primary"),)] == 1
+    assert found["tutti_state", (("state", "halted"),)] == 0
+    assert found["tutti_refused_total", (("code", "too_large"),)] == 2
+    assert found["tutti_queue_length", (("queue", "disk"),)] == 3
+    assert found["tutti_disk_failed", ()] == 0
+    assert found["tutti_view_members", ()] == 1
+    info = (("gateway", "jfk"), ("group", "ingest"), ("log", "ab" * 16), ("version", "0.1"))
+    assert found["tutti_info", info] == 1
+
+
+def test_histograms_are_cumulative_and_in_seconds() -> None:
+    found = scrape(STATUS)
+    name = "tutti_disk_sync_duration_seconds"
+    assert [found[f"{name}_bucket", (("le", le),)] for le in ("0.0001", "0.001", "+Inf")] == [3, 5, 6]
+    assert (found[f"{name}_count", ()], found[f"{name}_sum", ()]) == (6, 0.004)
+    assert found["tutti_disk_sync_frames_bucket", (("le", "2.0"),)] == 35
+
+
+def test_figures_of_the_reads_process_come_without_the_gateway_too() -> None:
+    found = scrape(None)
+    assert found["tutti_up", ()] == 0
+    assert found["tutti_reads_records_total", ()] == 1000
+    assert found["tutti_reads_calls", (("kind", "follow"),)] == 1
+    assert found["tutti_reads_busy_total", (("kind", "stream"),)] == 3
+    assert ("tutti_frontier_offset", ()) not in found
+
+
+def test_what_a_status_does_not_hold_is_left_out() -> None:
+    assert ("tutti_sessions", ()) not in scrape(STATUS)
+    assert scrape({"view": None, "disk": "odd", "refused": None})["tutti_up", ()] == 1
+
+
+def test_topics_and_readers_are_bounded() -> None:
+    found = scrape(STATUS, topics={f"t{number}": number for number in range(SERIES_MAX + 5)}, lags={"spark": 12})
+    assert sum(name == "tutti_topic_records_total" for name, _ in found) == SERIES_MAX
+    assert found["tutti_reader_lag_records", (("reader", "spark"),)] == 12
+
+
+def test_names_are_distinct_and_have_their_units() -> None:
+    figures = (*GAUGES, *COUNTERS, *HISTOGRAMS)
+    assert len({figure.name for figure in figures}) == len(figures)
+    for figure in figures:
+        assert figure.name.startswith("tutti_")
+        if figure.path.endswith("_us"):
+            assert figure.name.endswith("_seconds")
+            assert figure.divisor == 1_000_000
+        if figure.path.endswith("bytes"):
+            assert figure.name.endswith("bytes")
