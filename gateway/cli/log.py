@@ -1,10 +1,204 @@
-"""`tutti log`: a data directory, looked at and mended with its gateway down or up."""
+"""`tutti log`: a data directory, looked at with its gateway up or down, and mended when a gateway halted over it."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
+
+from gateway.cli.options import json_option
+from gateway.cli.output import bytes_text, note, print_json, print_table, progress, time_text
+from gateway.errors import Damaged
+
+if TYPE_CHECKING:
+    from gateway.log.inspect import FrameInfo
+    from gateway.log.repair import Repair
+    from gateway.log.verify import Finding, Verified
+
+_COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "sequence", "count", "topic", "size", "detail")
 
 
 @click.group()
 def log() -> None:
     """Verify, inspect, digest or repair a data directory."""
+
+
+@log.command()
+@click.argument("directory")
+@json_option
+def verify(directory: str, as_json: bool) -> None:
+    """Check every frame of DIRECTORY.
+
+    Its header, its place in the chain, its body, and what was derived from it: indexes and snapshots. Exit code 4 if anything is
+    damaged.
+    """
+    from gateway.log.tools import verify as check
+
+    with progress("verify", None, unit="bytes") as meter:
+        report = check(directory, meter.reach)
+    if as_json:
+        print_json(_verified(report))
+    else:
+        _print_verified(report)
+    if report.damage:
+        first = report.damage[0]
+        raise Damaged(
+            f"{directory} is damaged in {len(report.damage)} places, first {_place(first)}: a gateway that halts over it names the "
+            f"command to run, tutti log repair {directory}"
+        )
+
+
+@log.command()
+@click.argument("directory")
+@click.option("--start", type=click.IntRange(min=1), default=1, show_default=True, help="First position.")
+@click.option("--end", type=click.IntRange(min=1), help="Last position. [the last one there is]")
+@json_option
+def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
+    """List the frames of DIRECTORY, decided and pending. With --json one line of JSON a frame."""
+    from gateway.log.tools import inspect as frames
+
+    found = frames(directory, start, end)
+    if as_json:
+        for frame in found:
+            print_json(_frame(frame))
+        return
+    rows = ([fields[name] for name in _COLUMNS] for fields in map(_row, found))
+    print_table(_COLUMNS, rows, empty=f"no frames in {directory} from position {start} on")
+
+
+@log.command()
+@click.argument("directory")
+@click.option("--start", type=click.IntRange(min=0), help="First offset. [the first one there is]")
+@click.option("--end", type=click.IntRange(min=0), help="The offset to stop before. [the frontier]")
+@json_option
+def digest(directory: str, start: int | None, end: int | None, as_json: bool) -> None:
+    """SHA-256 over the committed records of DIRECTORY.
+
+    Of a canonical form that depends neither on batches nor on compression: equal on every gateway that holds the range.
+    """
+    from gateway.log.tools import digest as digest_of
+
+    with progress("digest", None) as meter:
+        found = digest_of(directory, start, end, meter.reach)
+    if as_json:
+        print_json(found._asdict())
+    else:
+        print(found.sha256)
+        note(f"records [{found.start}, {found.end}) of log {found.log}")
+
+
+@log.command()
+@click.argument("directory")
+@click.option(
+    "--accept-loss-from",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Cut the log there: this record and all behind it are lost on this gateway.",
+)
+@json_option
+def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
+    """Show what a halted gateway named, and cut when told to.
+
+    Without --accept-loss-from nothing is changed; exit code 4 if there is damage.
+    """
+    from gateway.log.tools import repair as mend
+
+    report = mend(directory, accept_loss_from)
+    if as_json:
+        print_json(_repaired(report))
+    else:
+        _print_repaired(directory, report)
+    return 4 if report.offset >= 0 and not report.cut else 0
+
+
+def _repaired(report: Repair) -> dict[str, object]:
+    """For JSON."""
+    return {
+        "ok": report.cut or report.offset < 0,
+        "damage": [finding._asdict() for finding in report.damage],
+        "offset": report.offset if report.offset >= 0 else None,
+        "lost": report.lost,
+        "frames_behind": report.frames_behind,
+        "cut": report.cut,
+        "kept": report.kept or None,
+    }
+
+
+def _print_repaired(directory: str, report: Repair) -> None:
+    for finding in report.damage:
+        print(f"DAMAGE: {_place(finding)}: {finding.what}")
+    if not report.damage:
+        print("good: no damage")
+        return
+    if report.kept:
+        print(f"what was taken away is kept in {report.kept}")
+    if report.offset < 0:
+        print("no record is lost: what was wrong is made again from the log")
+    elif report.cut:
+        print(f"cut: {report.lost} committed records from offset {report.offset} on are gone; the gateway can be started")
+    else:
+        behind = f"{report.frames_behind} frames behind the damage go too"
+        print(f"{report.lost} committed records from offset {report.offset} on cannot be served; {behind}")
+        print(f"restore the file from a copy, or give them up: tutti log repair {directory} --accept-loss-from {report.offset}")
+
+
+def _verified(report: Verified) -> dict[str, object]:
+    """For JSON."""
+    frontier = report.frontier
+    return {
+        "ok": not report.damage,
+        "log": report.log,
+        "gateway": report.gateway,
+        "frontier": {"position": frontier.position, "offset": frontier.offset, "live": frontier.live},
+        "durable": report.durable,
+        "end": report.end,
+        "segments": report.segments,
+        "frames": report.frames,
+        "records": report.records,
+        "bytes": report.bytes,
+        "damage": [finding._asdict() for finding in report.damage],
+        "notes": [finding._asdict() for finding in report.notes],
+    }
+
+
+def _print_verified(report: Verified) -> None:
+    state = "running" if report.frontier.live else "not running"
+    print(f"log {report.log or 'not begun'} of gateway {report.gateway}, which is {state}")
+    print(f"{report.segments} segments, {report.frames} frames, {report.records} committed records, {bytes_text(report.bytes)}")
+    print(f"decided up to position {report.frontier.position}, offset {report.frontier.offset}; written up to {report.end}")
+    for finding in report.notes:
+        print(f"note: {_place(finding)}: {finding.what}")
+    for finding in report.damage:
+        print(f"DAMAGE: {_place(finding)}: {finding.what}")
+    if not report.damage:
+        print("good: no damage")
+
+
+def _place(finding: Finding) -> str:
+    offset = f", offset {finding.offset}" if finding.offset >= 0 else ""
+    return f"position {finding.position}{offset}, {finding.file} byte {finding.byte}"
+
+
+def _frame(frame: FrameInfo) -> dict[str, object]:
+    """For JSON: times as text, the body of what is no batch as an object."""
+    import orjson
+
+    from gateway.cli.records import bytes_field
+
+    fields: dict[str, object] = dict(asdict(frame))
+    fields["min_timestamp"] = time_text(frame.min_timestamp) if frame.count else None
+    fields["max_timestamp"] = time_text(frame.max_timestamp) if frame.count else None
+    name, value = bytes_field("progress", frame.progress)
+    fields = {name if key == "progress" else key: value if key == "progress" else field for key, field in fields.items()}
+    fields["detail"] = orjson.loads(frame.detail) if frame.detail else None
+    return fields
+
+
+def _row(frame: FrameInfo) -> dict[str, object]:
+    fields: dict[str, object] = dict(asdict(frame))
+    return fields | {
+        "sequence": frame.first_sequence,
+        "offset": frame.offset if frame.offset >= 0 else None,
+        "detail": frame.detail or None,
+    }

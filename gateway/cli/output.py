@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, Protocol
 
 import orjson
@@ -65,25 +66,29 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """A table: drawn on a terminal, else a header and a line a row with tabs between; `empty` when there are no rows."""
-    if not rows:
+    lines = iter(rows)
+    first = next(lines, None)
+    if first is None:
         print(empty)
         return
+    lines = chain([first], lines)
     if not on_terminal():
         print("\t".join(columns))
-        for row in rows:
+        for row in lines:
             print("\t".join(cell_text(value) for value in row))
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    held = list(lines)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        numeric = all(isinstance(row[number], int | float | None) for row in rows)
+        numeric = all(isinstance(row[number], int | float | None) for row in held)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
+    for row in held:
         table.add_row(*(escape(cell_text(value)) for value in row))
     Console().print(table)
 
@@ -101,10 +106,18 @@ class Meter(Protocol):
     def advance(self, amount: int) -> None:
         """So much more is done (in the unit of the total)."""
 
+    def reach(self, done: int, total: int) -> None:
+        """So much is done, of so much."""
+
 
 class _Silent:
+    """Nobody looks."""
+
     def advance(self, amount: int) -> None:
-        pass
+        """Nothing."""
+
+    def reach(self, done: int, total: int) -> None:
+        """Nothing."""
 
 
 @contextmanager
@@ -128,5 +141,8 @@ def progress(title: str, total: int | None, *, unit: str = "records") -> Iterato
         class _Bar:
             def advance(self, amount: int) -> None:
                 bar.advance(task, amount)
+
+            def reach(self, done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
 
         yield _Bar()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from gateway.cli.options import json_option, url_option
-from gateway.cli.output import note, print_json, print_table
+from gateway.cli.output import note, print_json, print_table, time_text
 
 _COLUMNS = ("name", "epoch", "sequence", "progress", "closed", "last_seen")
 
@@ -23,11 +26,22 @@ def list_producers(url: str, as_json: bool) -> None:
     from gateway.client.control import Control
 
     with Control(url) as control:
-        found = control.producers()
+        found = [_producer(producer) for producer in control.producers()]
     if as_json:
         print_json(found)
     else:
-        print_table(_COLUMNS, [[producer.get(name) for name in _COLUMNS] for producer in found], empty="no producers")
+        print_table(_COLUMNS, [[_cell(producer, name) for name in _COLUMNS] for producer in found], empty="no producers")
+
+
+def _cell(producer: Mapping[str, object], name: str) -> object:
+    return producer.get(name, producer.get(f"{name}_base64"))
+
+
+def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
+    """The time as text; none before the first tick."""
+    fields = dict(producer)
+    seen_us = fields.pop("last_seen_us")
+    return fields | {"last_seen": time_text(seen_us) if seen_us else None}
 
 
 @producers.command()

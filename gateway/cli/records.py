@@ -37,7 +37,7 @@ def with_key(batch: pa.RecordBatch, key: bytes | None) -> pa.RecordBatch:
 def _column(name: str, array: Any) -> list[tuple[str, object]]:
     """(field name, value) of each row."""
     if name in ("key", "value"):
-        return [_bytes_field(name, value) for value in array.to_pylist()]
+        return [bytes_field(name, value) for value in array.to_pylist()]
     convert: Callable[[Any], object] | None = None
     if name == "timestamp":
         array, convert = array.cast(pa.int64()), time_text
@@ -48,10 +48,11 @@ def _column(name: str, array: Any) -> list[tuple[str, object]]:
 
 
 def _headers(headers: list[dict[str, Any]] | None) -> list[dict[str, object]]:
-    return [dict([("key", header["key"]), _bytes_field("value", header["value"])]) for header in headers or ()]
+    return [dict([("key", header["key"]), bytes_field("value", header["value"])]) for header in headers or ()]
 
 
-def _bytes_field(name: str, value: bytes | None) -> tuple[str, str | None]:
+def bytes_field(name: str, value: bytes | None) -> tuple[str, str | None]:
+    """Bytes as a field: text under its name if they are UTF-8, else base64 under `..._base64`."""
     if value is None:
         return name, None
     try:

@@ -2,9 +2,143 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from gateway.cli.options import BOUND, Bound, json_option
+from gateway.cli.output import note, print_json, progress
+from gateway.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gateway.client.files import Files
+    from gateway.client.reads import Reads
+
+Writer = Callable[["pa.RecordBatch"], Any]
 
 
 @click.command()
-def replay() -> None:
-    """Write a committed range to a file, gateways up or down."""
+@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="A gateway or several. [$TUTTI_URL]")
+@click.option("--path", metavar="DIR[,DIR]", help="Data directories instead; gateways may be down.")
+@click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
+@click.option(
+    "--start",
+    type=BOUND,
+    default="earliest",
+    show_default=True,
+    help="First offset: a number, earliest, latest or an ISO 8601 time.",
+)
+@click.option("--end", type=BOUND, default="latest", show_default=True, help="The offset to stop before, likewise.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="What is written: FILE.parquet, FILE.jsonl or FILE.arrow.",
+)
+@json_option
+@click.pass_context
+def replay(
+    context: click.Context,
+    url: str | None,
+    path: str | None,
+    topics: tuple[str, ...],
+    start: Bound,
+    end: Bound,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Write a committed range to a file, gateways up or down.
+
+    The file has the columns that Spark sees; jsonl has the lines that `tutti tail` prints. It appears under its name when it is
+    complete. From directories whose gateway is down the range ends at the last watermark that the gateway wrote.
+    """
+    if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError("--url and --path both say where to read: give one of them")
+    if out.suffix not in _WRITERS:
+        raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
+    with _source(url, path) as source:
+        from gateway.cli.ranges import resolve
+
+        low, high = resolve(source, start, end)
+        records = 0
+        with progress(out.name, high - low) as meter, _written(out) as write:
+            for batch in source.scan(low, high, topics=list(topics) or None):
+                write(batch)
+                records += batch.num_rows
+                meter.advance(batch.num_rows)
+    if as_json:
+        print_json({"file": str(out), "records": records, "start": low, "end": high})
+    else:
+        note(f"{records:,} records of [{low}, {high}) written to {out}")
+
+
+def _source(url: str | None, path: str | None) -> Reads | Files:
+    if path is not None:
+        from gateway.client.files import Files
+
+        return Files(path.split(","))
+    if url is None:
+        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), or --path DIR")
+    from gateway.client.reads import Reads
+
+    return Reads(url)
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Writer]:
+    """What takes batches; the file appears under its name, whole and on disk, when the block ends well, else not at all."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        with _WRITERS[out.suffix](partial) as write:
+            yield write
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Writer]:
+    from pyarrow import parquet
+
+    from gateway.data.columns import SCHEMA
+
+    with parquet.ParquetWriter(path, SCHEMA) as writer:
+        yield writer.write_batch
+
+
+@contextmanager
+def _arrow(path: Path) -> Iterator[Writer]:
+    import pyarrow as pa
+
+    from gateway.data.columns import SCHEMA
+
+    with pa.ipc.new_file(str(path), SCHEMA) as writer:
+        yield writer.write_batch
+
+
+@contextmanager
+def _jsonl(path: Path) -> Iterator[Writer]:
+    from gateway.cli.records import json_lines
+
+    with path.open("wb") as file:
+
+        def write(batch: pa.RecordBatch) -> None:
+            file.write(b"".join(line + b"\n" for line in json_lines(batch)))
+
+        yield write
+
+
+_WRITERS: dict[str, Callable[[Path], AbstractContextManager[Writer]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".arrow": _arrow,
+}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.options import TIME, json_option, url_option
 from gateway.cli.output import on_terminal, print_fields, print_json, print_table, time_text
+
+if TYPE_CHECKING:
+    from gateway.client.source import Topic
 
 _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "first_time", "last_time")
 
@@ -36,16 +40,28 @@ def status(url: str, as_json: bool) -> None:
 @json_option
 def topics(url: str, as_json: bool) -> None:
     """Topics with their counts, bytes, first and last offset and time."""
-    from gateway.client.control import Control
+    from gateway.client.reads import Reads
 
-    with Control(url) as control:
-        found = control.topics()
-    for topic in found:
-        topic["first_time"], topic["last_time"] = time_text(topic["first_time"]), time_text(topic["last_time"])
+    with Reads(url) as reads:
+        found = [_topic(topic) for topic in reads.topics()]
     if as_json:
         print_json(found)
     else:
         print_table(_TOPIC_COLUMNS, [[topic[name] for name in _TOPIC_COLUMNS] for topic in found], empty="no topics")
+
+
+def _topic(topic: Topic) -> dict[str, object]:
+    """Times as text, and nothing where the topic has no record yet."""
+    some = topic.records > 0
+    return {
+        "name": topic.name,
+        "records": topic.records,
+        "bytes": topic.bytes,
+        "first_offset": topic.first_offset if some else None,
+        "last_offset": topic.last_offset if some else None,
+        "first_time": time_text(topic.first_time_us) if some else None,
+        "last_time": time_text(topic.last_time_us) if some else None,
+    }
 
 
 @click.command()

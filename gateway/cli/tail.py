@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,8 +12,6 @@ from gateway.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from gateway.client.reads import Reads
 
 #: How far back from the end the last N records are looked for at first; doubled until they are found.
 LAST_STEP = 4096
@@ -107,16 +105,19 @@ def _write(rows: pa.RecordBatch, form: str) -> None:
 def _start_of_last(url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
     from gateway.client.reads import Reads
+    from gateway.client.source import place_of
 
     with Reads(url) as reads:
         frontier = reads.frontier()
-        until = frontier.offset if end is None or end == "latest" else _offset(reads, end, frontier.start)
+        until = frontier.offset if end is None else place_of(reads, "end", end, frontier)
         if not topics and key is None:
             return max(frontier.start, until - last), until
         high, step = until, LAST_STEP
         while high > frontier.start:
             low = max(frontier.start, high - step)
-            offsets = [offset for batch in reads.scan(low, high, topics, ["offset", "key"]) for offset in _offsets(batch, key)]
+            offsets = [
+                offset for batch in reads.scan(low, high, topics or None, ["offset", "key"]) for offset in _offsets(batch, key)
+            ]
             if len(offsets) >= last:
                 return offsets[-last], until
             last -= len(offsets)
@@ -124,14 +125,8 @@ def _start_of_last(url: str, topics: tuple[str, ...], key: bytes | None, end: Bo
         return frontier.start, until
 
 
-def _offset(reads: Reads, bound: Bound, start: int) -> int:
-    if isinstance(bound, int):
-        return bound
-    return start if isinstance(bound, str) else reads.offset_for_time(bound)
-
-
 def _offsets(batch: pa.RecordBatch, key: bytes | None) -> list[int]:
     from gateway.cli.records import with_key
 
-    found: list[int] = with_key(batch, key).column("offset").to_pylist()
+    found: list[Any] = with_key(batch, key).column("offset").to_pylist()
     return found

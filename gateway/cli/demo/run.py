@@ -224,8 +224,9 @@ class Demo:
             batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
             checks = check_records(batches, expected, CLOSING_RECORD)
         checks += check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
+        sums = digest(log)
         times_us = load_times(self._at / "times")
-        outcome = Outcome(checks, speed(times_us), digest(log), str(log), self._kills, time.monotonic() - self._begun_s)
+        outcome = Outcome(checks, speed(times_us), sums.sha256, sums.log, self._kills, time.monotonic() - self._begun_s)
         write_picture(
             self._at / PICTURE,
             f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",

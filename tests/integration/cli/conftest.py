@@ -1,0 +1,15 @@
+"""One gateway for all tests of a module that do it no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.cli.house import House, house
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(tmp_path_factory.mktemp("house") / "dev") as one:
+        yield one

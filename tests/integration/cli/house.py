@@ -1,0 +1,103 @@
+"""Commands of `tutti` as a shell runs them, and gateways that `tutti dev` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TUTTI = [sys.executable, "-m", "gateway"]
+WAIT_S = 30.0
+
+
+class Done(NamedTuple):
+    """What a command left: its exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
+    """Run one command to its end."""
+    environment = os.environ | ({"TUTTI_URL": url} if url else {})
+    done = subprocess.run([*TUTTI, *arguments], input=given, capture_output=True, env=environment, timeout=WAIT_S, check=False)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def free_base() -> int:
+    """A port with its three neighbours, all free now."""
+    while True:
+        base = random.randrange(20_000, 60_000)
+        with ExitStack() as opened:
+            try:
+                for port in range(base, base + 4):
+                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return base
+
+
+class House:
+    """A running `tutti dev`."""
+
+    def __init__(self, port: int, directory: Path, *options: str) -> None:
+        command = [*TUTTI, "dev", "--port", str(port), "--data", str(directory), *options]
+        self.directory, self.port = directory, port
+        self.log = directory.parent / f"{directory.name}.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait(WAIT_S)
+        assert line, self.log.read_text()
+        self.told: dict[str, Any] = json.loads(line)
+        self.url: str = self.told["url"]
+        self.data = Path(self.told["gateways"][0]["data"])
+
+    @property
+    def pid(self) -> int:
+        """Of the gateway, as it says now."""
+        pid: int = tutti("status", "--json", url=self.url).json["pid"]
+        return pid
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+
+@contextmanager
+def house(directory: Path, *options: str) -> Iterator[House]:
+    """A running gateway, stopped at the end."""
+    running = House(free_base(), directory, *options)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait for something, for as long as is reasonable."""
+    deadline = time.monotonic() + WAIT_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

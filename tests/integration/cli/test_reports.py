@@ -1,0 +1,157 @@
+"""What the reporting commands say of a running gateway and of its directory, as JSON and as plain lines."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.house import House, free_base, tutti
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _records(running: House) -> None:
+    assert tutti("produce", "--topic", "a", "--producer", "p", given=b"1\n2\n3\n", url=running.url).code == 0
+    assert tutti("produce", "--topic", "b", given=b"4\n", url=running.url).code == 0
+
+
+def test_status_says_who_and_how_far(running: House) -> None:
+    done = tutti("status", "--json", url=running.url)
+    told = done.json
+    assert (done.code, done.err) == (0, "")
+    assert {"gateway", "pid", "group", "log", "state", "view", "frontier", "start", "lag"} <= told.keys()
+    assert (told["gateway"], told["group"], told["state"], told["start"]) == ("g1", "dev", "primary", 0)
+    assert told["pid"] == running.told["gateways"][0]["pid"]
+    assert told["frontier"] >= 4
+    assert told["view"].keys() == {"id", "coordinator", "members"}
+    assert told["view"]["members"] == ["g1"]
+    assert json.loads(tutti("status", url=running.url).out)["log"] == told["log"]
+
+
+def test_admin_pages_answer_beside(running: House) -> None:
+    for page in ("healthz", "readyz", "v1/status"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port + 3}/{page}", timeout=10) as answer:
+            assert answer.status == 200
+
+
+def test_topics_with_counts_offsets_and_times(running: House) -> None:
+    done = tutti("topics", "--json", url=running.url)
+    a, b = sorted(done.json, key=lambda topic: str(topic["name"]))
+    assert (a["name"], a["records"], a["last_offset"] - a["first_offset"], b["records"]) == ("a", 3, 2, 1)
+    assert a["bytes"] > 0
+    assert a["first_time"] <= a["last_time"] < datetime.now(UTC).isoformat()
+    header, *rows = tutti("topics", url=running.url).lines
+    assert header.split("\t") == ["name", "records", "bytes", "first_offset", "last_offset", "first_time", "last_time"]
+    assert [row.split("\t")[:2] for row in sorted(rows)] == [["a", "3"], ["b", "1"]]
+
+
+def test_offsets_of_times(running: House) -> None:
+    frontier = tutti("status", "--json", url=running.url).json["frontier"]
+    assert tutti("offsets", "--time", "2000-01-01T00:00:00Z", url=running.url).out == "0\n"
+    later = tutti("offsets", "--time", "2100-01-01T00:00:00+01:00", "--json", url=running.url)
+    assert later.json == {"time": "2099-12-31T23:00:00+00:00", "offset": frontier}
+    wrong = tutti("offsets", "--time", "yesterday", url=running.url)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "'yesterday' is no time: write ISO 8601 with a zone" in wrong.err
+
+
+def test_producers_are_listed_fenced_and_forgotten(running: House) -> None:
+    def listed() -> dict[str, dict[str, object]]:
+        return {str(producer["name"]): producer for producer in tutti("producers", "list", "--json", url=running.url).json}
+
+    one = listed()["p"]
+    assert (one["epoch"], one["sequence"], one["closed"]) == (1, 3, False)
+    assert json.loads(str(one["progress"]))["count"] == 3
+    header, *rows = tutti("producers", "list", url=running.url).lines
+    assert header.split("\t")[:3] == ["name", "epoch", "sequence"]
+    assert any(row.split("\t")[:3] == ["p", "1", "3"] for row in rows)
+    assert tutti("producers", "fence", "p", url=running.url).code == 0
+    assert listed()["p"]["epoch"] == 2
+    assert tutti("producers", "forget", "p", url=running.url).code == 0
+    assert "p" not in listed()
+    unknown = tutti("producers", "fence", "nobody", url=running.url)
+    assert (unknown.code, unknown.err.count("\n")) == (1, 1)
+
+
+def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: House) -> None:
+    directory = str(running.data)
+    verified = tutti("log", "verify", directory, "--json").json
+    assert (verified["ok"], verified["damage"], verified["gateway"]) == (True, [], "g1")
+    assert verified["records"] >= 4
+    assert tutti("log", "verify", directory).lines[-1] == "good: no damage"
+    frames = [json.loads(line) for line in tutti("log", "inspect", directory, "--json").lines]
+    assert [frame["position"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert [frame["kind"] for frame in frames[:2]] == ["ROSTER", "VIEW"]
+    batch = next(frame for frame in frames if frame["kind"] == "BATCH")
+    assert (batch["offset"], batch["count"], batch["fate"]) == (0, 3, "decided")
+    assert json.loads(batch["progress"])["count"] == 3
+    assert frames[0]["detail"]["group"] == "dev"
+    header, *rows = tutti("log", "inspect", directory, "--start", "2", "--end", "3").lines
+    assert header.split("\t")[:3] == ["position", "offset", "kind"]
+    assert [row.split("\t")[0] for row in rows] == ["2", "3"]
+    digest = tutti("log", "digest", directory, "--end", "4", "--json").json
+    assert (digest["start"], digest["end"], len(digest["sha256"])) == (0, 4, 64)
+    assert tutti("log", "digest", directory, "--end", "4").out == digest["sha256"] + "\n"
+    assert tutti("log", "digest", directory, "--end", "3").out != digest["sha256"] + "\n"
+    beyond = tutti("log", "digest", directory, "--end", "9999999")
+    assert (beyond.code, beyond.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("command", [["log", "verify"], ["log", "inspect"], ["log", "digest"], ["log", "repair"]])
+def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
+    done = tutti(*command, str(tmp_path))
+    assert (done.code, done.out) == (1, "")
+    assert f"{tmp_path} is not the data directory of a gateway" in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["topics"],
+        ["offsets", "--time", "2026-01-01T00:00:00Z"],
+        ["producers", "list"],
+        ["tail"],
+        ["produce", "--topic", "t"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_gateway_that_is_not_there_is_named(command: list[str]) -> None:
+    port = free_base()
+    done = tutti(*command, "--url", f"tutti://127.0.0.1:{port}")
+    assert (done.code, done.out) == (3, "")
+    assert f"127.0.0.1:{port}" in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:7403", "127.0.0.1:7400", "tutti://", "tutti://h"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    done = tutti("status", "--url", url)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+
+
+def test_a_config_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('name = "jfk"\ndata = "d"\nlisten = "127.0.0.1:7400"\n')
+    good = tutti("config", "check", str(file))
+    assert (good.code, good.err) == (0, "")
+    assert good.out.startswith(f"{file}: good: gateway jfk of group ingest, clients at 127.0.0.1:7400, reads at 127.0.0.1:7402")
+    file.write_text('nam = "jfk"\ndata = 3\nlisten = "127.0.0.1:7400"\n')
+    bad = tutti("config", "check", str(file))
+    assert (bad.code, len(bad.lines)) == (1, 3)
+    told = tutti("config", "check", str(file), "--json").json
+    assert (told["ok"], [mistake["key"] for mistake in told["mistakes"]]) == (False, ["name", "nam", "data"])
+
+
+def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Path) -> None:
+    told = tutti("doctor", "--port", str(running.port), "--data", str(tmp_path / "new" / "directory"), "--json").json
+    found = {finding["subject"]: finding for finding in told["findings"]}
+    assert {"python", "packages", "open files", "ports", "disk space", "fdatasync", "java", "pyspark"} <= found.keys()
+    assert found["ports"]["good"]
+    assert "belong to gateway g1" in found["ports"]["found"]
+    assert found["python"]["good"]
+    assert told["ok"] == all(finding["good"] for finding in told["findings"])
