@@ -1,0 +1,58 @@
+"""Control: what tools ask gateways for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from gateway.client.reads import Reads
+from gateway.client.talk import Talk
+from gateway.data import wire
+from gateway.data.names import check_name, check_producer
+
+
+class Control(Talk):
+    """Status and orders. See `Talk` for how it finds a gateway and what it raises."""
+
+    def status(self) -> dict[str, Any]:
+        """The gateway's status, as `tutti status --json` shows it."""
+        told: dict[str, Any] = orjson.loads(self.ask(wire.StatusAnswer, wire.Status).json)
+        return told
+
+    def topics(self) -> list[dict[str, Any]]:
+        """Topics: name, records, bytes, first_offset, last_offset, first_time, last_time (us)."""
+        with Reads([self.address]) as reads:
+            return [
+                {
+                    "name": topic.name,
+                    "records": topic.records,
+                    "bytes": topic.bytes,
+                    "first_offset": topic.first_offset,
+                    "last_offset": topic.last_offset,
+                    "first_time": topic.first_time_us,
+                    "last_time": topic.last_time_us,
+                }
+                for topic in reads.topics()
+            ]
+
+    def producers(self) -> list[dict[str, Any]]:
+        """The received-table: name, number, epoch, sequence, progress (or progress_base64), closed, last_seen (us)."""
+        told = orjson.loads(self.ask(wire.StatusAnswer, wire.Producers).json)
+        return [{**line, "last_seen": line.get("last_seen_us")} for line in told["producers"]]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Take producers out of the received-table, through the log."""
+        checked = tuple(check_producer(name) for name in names)
+        self.ask(wire.Done, lambda request: wire.Forget(request, checked))
+
+    def fence(self, name: str) -> None:
+        """End the epoch of a producer: an instance that runs is fenced."""
+        check_producer(name)
+        self.ask(wire.Done, lambda request: wire.Fence(request, name))
+
+    def save_offset(self, reader: str, offset: int) -> None:
+        """A named reader's offset commit; durable when this returns."""
+        check_name("reader", reader)
+        self.ask(wire.Done, lambda request: wire.SaveOffset(request, reader, offset))

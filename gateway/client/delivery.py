@@ -1,0 +1,271 @@
+"""Delivery: batches to gateways, outcomes to the feed. On top of the session, and as free of sockets, threads and clocks.
+
+Theory of operation and failure cases: NOTES.md.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.client.feed import Feed, Resume
+from gateway.client.receipt import Batch, Failure
+from gateway.client.session import US, Identity, Session, State, Turn
+from gateway.client.window import Window
+from gateway.core import limits
+from gateway.data import wire
+from gateway.data.names import is_nameless
+from gateway.errors import Aborted, Fenced, FormatError, Refused, TooLarge, TuttiError, Unknown
+
+LOG = logging.getLogger("tutti.client")
+_IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before a nameless producer is forgotten
+
+
+class Delivery(Session):
+    """The protocol of one producer. Called by one thread."""
+
+    def __init__(self, identity: Identity, feed: Feed) -> None:
+        """Deliver what the feed holds."""
+        super().__init__(identity)
+        self.feed = feed
+        self.window = Window(feed.options.compression)
+        self._after: Failure | None = None  # what befalls batches of the epoch that is over and did not commit
+        self._active = 0.0
+
+    # -- what happens to it
+
+    def receive(self, data: bytes, now: float) -> None:
+        """A message of the gateway.
+
+        Raises:
+            FormatError: it is no message of this protocol.
+        """
+        self._heard = now
+        if data[:1] == wire.RECEIPTS:
+            self._on_receipts(data, now)
+        elif data[:1] == wire.CONTROL:
+            message = wire.decode_from_gateway(data)
+            if self.state is not State.ENDED:
+                self._on_answer(message, now)
+        else:
+            raise FormatError(f"the gateway sent a message that starts with {data[:1]!r}")
+        self._tell()
+
+    def work(self, now: float) -> None:
+        """Do what is due: send what may be sent, ask again, give up what is too old."""
+        if self.state is not State.ENDED:
+            self.feed.expire_linger(now)
+            self._give_up_old(now)
+            self._mind_time(now)
+            if self.state is State.OPEN:
+                self._renew_idle(now)
+            if self.state is State.OPEN and self._retry_at <= now and not self.drop:
+                self._send_batches(now)
+        self._tell()
+
+    def next_time(self, now: float) -> float | None:
+        """When `work` has something to do, if nothing happens before (monotonic)."""
+        times = self._times(now)
+        oldest = self._oldest()
+        if oldest is not None:
+            times.append(oldest.deadline)
+        if self.feed.linger_until is not None:
+            times.append(self.feed.linger_until)
+        if self.state is State.OPEN and self._retry_at > now and (self.window.has_unsent or self.feed.queue):
+            times.append(self._retry_at)
+        return min(times, default=None)
+
+    def may_send(self, now: float) -> bool:
+        """Whether the next batch of the queue could leave at once."""
+        queue = self.feed.queue
+        ready = self.state is State.OPEN and self._retry_at <= now and not self.drop
+        return ready and bool(queue) and self.window.has_room(queue[0]) and queue[0].topic in self.topics
+
+    def end(self, error: TuttiError) -> None:
+        """Nothing more will be delivered; what has no outcome fails with `error`."""
+        self._turn(Turn.END)
+        failure = Failure(error)
+        seized = self.feed.seize(error, ended=True)
+        self.window.fail_from(0, failure)
+        for batch in seized:
+            self.window.fail(batch, failure)
+        self.outbox.clear()
+        self._tell()
+        self.feed.set_opened(None)
+
+    # -- sending
+
+    def _send_batches(self, now: float) -> None:
+        window, queue = self.window, self.feed.queue
+        waited = window.waits
+        while (batch := self.feed.head()) is not None and window.has_room(batch) and self.topic_known(batch.topic):
+            window.admit(queue.popleft())
+        for message in window.messages(self.number, self.epoch, self.topics):
+            self.outbox.append(message)
+            self._active = now
+        if window.waits and not waited:
+            self._heard = now  # the silence begins now
+
+    def resend(self) -> None:
+        """Everything unanswered is sent again, in order."""
+        self.window.rewind()
+
+    def waits_for_batches(self) -> bool:
+        """Whether batches were sent on this connection that have no answer."""
+        return self.window.waits
+
+    def _renew_idle(self, now: float) -> None:
+        """A nameless producer is forgotten when idle for an hour: before that could be, its next record begins another epoch."""
+        if self.feed.queue and not len(self.window) and is_nameless(self.identity.name) and now - self._active > _IDLE:
+            self._starting = True
+            self._want_next_epoch(now)
+
+    def _tell(self) -> None:
+        """Outcomes to the feed, then to callbacks."""
+        settled = self.window.take_settled()
+        if settled:
+            self.feed.finished(settled, self.window.committed)
+        while self.feed.born_failed:
+            settled.append(self.feed.born_failed.popleft())
+        for batch in settled:
+            if batch.callbacks is not None:
+                batch.announce()
+
+    # -- answers
+
+    def _on_receipts(self, data: bytes, now: float) -> None:
+        progressed = False
+        for producer, first_sequence, offset, epoch, count in wire.decode_receipts(data):
+            if producer == self.number and epoch == self.epoch:
+                progressed = self.window.commit(first_sequence, count, offset) or progressed
+        if progressed:
+            self._heard_well()
+            self._active = now
+
+    def _on_answer(self, answer: wire.FromGateway, now: float) -> None:
+        match answer:
+            case wire.Welcome():
+                self.window.bytes_max = answer.window_bytes
+                self.feed.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
+                self.feed.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
+                self._on_welcome(answer, now)
+            case wire.EpochOpened():
+                self._active = now
+                self._on_epoch_opened(answer, now)
+            case wire.EpochFenced():
+                self._on_epoch_fenced(answer, now)
+            case wire.TopicOpened():
+                self._on_topic_opened(answer, now)
+            case wire.Denied():
+                self._on_denied(answer, now)
+            case wire.FencedAnswer():
+                # At or below the epoch that is wanted it speaks of an old copy, sent before this instance itself went on.
+                if answer.producer == self.number and answer.epoch > self.wanted:
+                    self.fenced(answer.epoch)
+            case wire.AbortedAnswer() | wire.RefusedAnswer() | wire.Expected():
+                if answer.producer == self.number and answer.epoch == self.epoch:
+                    self._on_batch_answer(answer, now)
+            case _:
+                LOG.debug("an answer that was not asked for: %r", answer)
+
+    def _on_batch_answer(self, answer: wire.AbortedAnswer | wire.RefusedAnswer | wire.Expected, now: float) -> None:
+        if isinstance(answer, wire.Expected):
+            if self.running:
+                self._on_expected(answer.sequence, now)
+            return
+        whose = f"records of producer {self.identity.name!r} from sequence {answer.first_sequence}"
+        if isinstance(answer, wire.AbortedAnswer):
+            error = Aborted(f"{whose} were aborted: {answer.reason}. Neither they nor what was sent after them is in any log")
+            self._epoch_over(answer.first_sequence, Failure(error), None, now)
+        elif answer.retry:
+            self.trouble = f"{answer.reason} ({answer.code})"
+            self._back_off(now, answer.code)
+        else:
+            text = f"{whose} were refused: {answer.reason}"
+            own: TuttiError = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            behind = Aborted(f"{text}. These were sent behind them, nothing of them is in any log, and nothing has overtaken")
+            self._epoch_over(answer.first_sequence, Failure(behind), Failure(own), now)
+
+    def _on_expected(self, sequence: int, now: float) -> None:
+        oldest = self.window.oldest
+        if oldest is None or now < self._retry_at:
+            return  # nothing to send, or one of several answers to one gap: everything is sent again anyway
+        if not oldest.first_sequence <= sequence <= self.window.next_sequence:
+            text = (
+                f"the gateway expects sequence {sequence} of producer {self.identity.name!r}, which has outcomes for everything "
+                f"below {oldest.first_sequence} and has sent {self.window.next_sequence - 1}: "
+                "it is not the log that this producer wrote to, or it lost committed records"
+            )
+            self.end(Refused(text, "sequence"))
+            return
+        self.window.cut_at(sequence)
+        self._back_off(now, "gap")
+
+    # -- epochs
+
+    def epoch_began(self, opened: wire.EpochOpened) -> None:
+        """Settle the epoch that was, whose last word is known now, and go on after it."""
+        if self._after is not None:
+            self.window.commit_upto(opened.sequence)
+            self.window.fail_from(0, self._after)
+            self._after = None
+        self.window.next_sequence = opened.sequence + 1
+        self.window.committed = Resume(opened.sequence, opened.progress)
+        self._tell()
+        self.feed.set_opened(self.window.committed)
+
+    def fenced(self, epoch: int) -> None:
+        """Another instance of this producer began that epoch: this one is over."""
+        text = (
+            f"producer {self.identity.name!r} was fenced: another instance began epoch {epoch}, so epoch {self.epoch} is over. "
+            "Whether records in flight committed is not known here; the new instance's resume() tells"
+        )
+        self.end(Fenced(text))
+
+    def topic_refused(self, topic: str, error: TuttiError) -> None:
+        """Batches of that topic at the head of the queue fail; nothing of them was sent."""
+        failure = Failure(error)
+        queue = self.feed.queue
+        while queue and queue[0].topic == topic:
+            self.window.fail(queue.popleft(), failure)
+
+    def _epoch_over(self, sequence: int, failure: Failure, first: Failure | None, now: float) -> None:
+        """The epoch ends at `sequence`: from there on everything fails, what was not sent too, so that nothing overtakes."""
+        self.window.fail_from(sequence, failure, first)
+        if not self.running:
+            return  # another word on the same end
+        self._fail_unsent(failure)
+        self._after = failure
+        self.feed.set_opened(None)
+        self._want_next_epoch(now)
+
+    def _fail_unsent(self, failure: Failure) -> None:
+        stop = None
+        if self.feed.uses_progress:
+            stop = Aborted(
+                f"{failure.error}. This producer uses progress and is stopped: call resume(), go on from what it returns"
+            )
+        for batch in self.feed.seize(stop):
+            self.window.fail(batch, failure)
+
+    def _give_up_old(self, now: float) -> None:
+        """The delivery deadline: the outcome is unknown, of the oldest batch and of all behind it, which may not overtake it."""
+        late = self._oldest()
+        if late is None or late.deadline > now:
+            return
+        limit = f"{self.feed.options.delivery_timeout:g} s (delivery_timeout)"
+        if late.transmitted:
+            why = f"has no outcome after {limit}: it may or may not be committed, resume() of this producer tells"
+        else:
+            why = f"was not taken by any gateway within {limit}: it never left this process"
+        trouble = f"; last trouble: {self.trouble}" if self.trouble else ""
+        error = Unknown(f"a record of producer {self.identity.name!r} to topic {late.topic!r} {why}{trouble}")
+        LOG.warning("%s", error)
+        if late.first_sequence and self.running:
+            self._epoch_over(0, Failure(error), None, now)
+        else:
+            self.window.fail_from(0, Failure(error))
+            self._fail_unsent(Failure(error))
+
+    def _oldest(self) -> Batch | None:
+        """The closed batch that waits longest. (An open one waits behind others, or for its linger, which is shorter.)"""
+        return self.window.oldest or (self.feed.queue[0] if self.feed.queue else None)

@@ -1,0 +1,436 @@
+"""The feed: where `send()` puts records and the I/O thread takes batches from.
+
+Rules
+- One order for the whole producer, over all topics: there is one open batch, and another topic closes it. Closed batches queue up
+  in the order in which they were closed; sequences follow that order.
+- A batch is closed when it is full, when nothing is in flight (so that a lone record leaves at once), when the topic changes,
+  behind a record with `progress` when the next has none (progress belongs to a batch's last record), or when its linger is over.
+- What has no outcome is charged to the buffer; when that is full the sender waits, or is told.
+- A stop (an abort, a fence, the end) takes everything out under the lock: no record slips in between what failed and what follows.
+
+Two locks. `lock` guards everything but the open batch's columns. The open batch lies in `slot`, a list of one: who takes it out has
+it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for` loop does,
+because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it back; with a
+call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a moment: the
+other is in the middle of one record.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Record, encode_open, encode_whole
+from gateway.client.receipt import Batch, Failure, Receipt, bringer
+from gateway.core import limits
+from gateway.errors import BufferFull, TooLarge, TuttiError, UsageError
+
+_MOMENT_S = 50e-6
+
+Callback = Callable[[TuttiError | None, Receipt], Any]
+
+
+class Resume(NamedTuple):
+    """Where a producer goes on: the sequence of its last committed record (0: none) and the last committed progress (b"": none)."""
+
+    sequence: int
+    progress: bytes
+
+
+class FeedOptions(NamedTuple):
+    """What a producer was told about batching; sizes in bytes, times in seconds."""
+
+    linger: float = 0.0
+    batch_bytes: int = limits.BATCH_BYTES
+    buffer_bytes: int = limits.BUFFER_BYTES
+    block: bool = True
+    compression: Compression = None
+    delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
+
+
+class Feed:
+    """Records on their way from the application's threads to the I/O thread."""
+
+    def __init__(self, options: FeedOptions) -> None:
+        """Begin empty."""
+        self.options = options
+        self.wake: Callable[[], None] = _nobody  # makes the I/O thread look
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.queue: collections.deque[Batch] = collections.deque()
+        self.slot: list[Batch] = [Batch("", -1, 0.0)]  # takes nothing, so that the first record goes the slow way
+        self.hold: Iterator[Batch] = map(self.slot.pop, itertools.repeat(-1))
+        self.pending = 0  # closed batches without an outcome
+        self.pending_records = 0
+        self.buffered = 0  # their bytes
+        self.linger_until: float | None = None
+        self.born_failed: collections.deque[Batch] = collections.deque()  # to be announced
+        self.failures: list[Failure] = []
+        self.stopped: TuttiError | None = None  # why nothing may be sent now
+        self.ended = False  # and never again
+        self.opened: Resume | None = None  # what the current epoch began with; None while there is none
+        self.committed = Resume(0, b"")
+        self.uses_progress = False
+        self.frame_bytes_max = limits.BODY_BYTES_MAX
+        self.raw_bytes_max = limits.RAW_BYTES_MAX
+
+    # -- the application's threads
+
+    def add(self, topic: str, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt:
+        """Take one record in; the slow way, for all that `Producer.send` does not do inline.
+
+        Raises:
+            BufferFull: there is no room and `on_full` is "raise".
+            TuttiError: why the producer was stopped.
+        """
+        size = record.size
+        if record.payload > limits.RECORD_BYTES_MAX:
+            what = f"the record of {record.payload} bytes (key and value)"
+            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery)
+        if size + BODY_OVERHEAD_BYTES > self.frame_bytes_max:
+            return self._stillborn(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
+        with self.lock:
+            while True:
+                self.check()
+                receipt = self._try_put(topic, record, progress, on_delivery)
+                if receipt is not None:
+                    break
+                self.close_open()
+                if not self._await_room(max(size, self.options.batch_bytes)):
+                    self._install(Batch(topic, max(size, self.options.batch_bytes), self._deadline()))
+            if progress:
+                self.uses_progress = True
+            if self.options.linger > 0:
+                if receipt.index == 0:
+                    self.linger_until = time.monotonic() + self.options.linger
+                    self.wake()
+            elif not self.pending:
+                self.close_open()
+            return receipt
+
+    def add_whole(self, topic: str, records: pa.RecordBatch, progress: bytes, on_delivery: Callback | None) -> Receipt:
+        """Take a record batch (of `BATCH_SCHEMA`) in as one frame.
+
+        Raises:
+            BufferFull, TuttiError: as `add`.
+        """
+        batch = Batch(topic, 0, self._deadline())
+        batch.progress = progress
+        encode_whole(batch, records, self.options.compression)
+        receipt = Receipt(batch, 0)
+        for what, size, limit in (
+            ("its body of {} bytes", batch.size, self.frame_bytes_max),
+            ("its {} bytes without compression", batch.raw_length, self.raw_bytes_max),
+        ):
+            if size > limit:
+                text = f"the record batch of {batch.count} records: {what.format(size)}"
+                return self._stillborn(topic, text, limit, "one batch (slice it)", on_delivery, batch.count)
+        batch.charge = batch.size
+        with self.lock:
+            self.check()
+            self.close_open()
+            while self._await_room(batch.charge):
+                self.close_open()  # another thread may have sent while this one waited
+            if on_delivery is not None:
+                batch.callbacks = [(receipt, on_delivery)]
+            if progress:
+                self.uses_progress = True
+            self._charge(batch)
+            self.wake()
+        return receipt
+
+    def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: Callback | None, count: int = 0) -> Receipt:
+        """A receipt that failed before anything was sent: it is told as the gateway's answers are, whose limit it is."""
+        batch = Batch(topic, 0, 0.0)
+        batch.whole, batch.count = bool(count), count or 1
+        receipt = Receipt(batch, 0)
+        failure = Failure(TooLarge(f"{what} for topic {topic!r} exceeds the limit of {limit} bytes for {whose}; nothing was sent"))
+        with self.lock:
+            self.check()
+            if on_delivery is not None:
+                batch.callbacks = [(receipt, on_delivery)]
+            batch.finish(-1, failure)
+            self._remember(failure)
+            self.born_failed.append(batch)
+        self.wake()
+        return receipt
+
+    def check(self) -> None:
+        """Raise why nothing may be sent now, if so. Called with the lock."""
+        if self.stopped is not None:
+            raise copy.copy(self.stopped)
+
+    def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt | None:
+        """Put the record into the open batch if it belongs there and fits. Called with the lock."""
+        while True:
+            try:
+                for batch in self.hold:
+                    try:
+                        if batch.topic != topic or _room(batch) < record.size or (batch.progress and not progress):
+                            return None
+                        return _put(batch, record, progress, on_delivery)
+                    except BaseException:
+                        batch.level()
+                        raise
+                    finally:
+                        self.slot.append(batch)
+            except IndexError:
+                time.sleep(_MOMENT_S)
+
+    def _install(self, batch: Batch) -> None:
+        """Make `batch` the open one, in place of none."""
+        while True:
+            try:
+                for _ in self.hold:
+                    self.slot.append(batch)
+                    return
+            except IndexError:
+                time.sleep(_MOMENT_S)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.options.delivery_timeout
+
+    def _await_room(self, need: int) -> bool:
+        """Wait until the buffer has room for `need` bytes; whether it was waited for. Called with the lock."""
+        self.check()
+        waited = False
+        # What alone exceeds the buffer passes when the buffer is empty: its own limits were checked.
+        while self.buffered and self.buffered + need > self.options.buffer_bytes:
+            if not self.options.block or getattr(bringer, "here", False):
+                why = "on_full is 'raise'" if not self.options.block else "on_delivery cannot wait for the thread it runs in"
+                raise BufferFull(
+                    f"{self.buffered} bytes wait for their outcome, {need} more exceed buffer_bytes={self.options.buffer_bytes}, "
+                    f"and {why}: send again later, or enlarge buffer_bytes"
+                )
+            self.changed.wait(limits.POLL_US_MAX / 1e6)
+            waited = True
+            self.check()
+        return waited
+
+    def close_open(self) -> None:
+        """Close the open batch, if it has records, and queue it. Called with the lock."""
+        self.linger_until = None
+        none = Batch("", -1, 0.0)
+        while True:
+            try:
+                for batch in self.hold:
+                    after = batch
+                    try:
+                        batch.count = len(batch.values)
+                        batch.charge = batch.size - _room(batch)
+                        # From here to the end of `append` nothing can be interrupted.
+                        after = none
+                        if batch.count:
+                            self.pending += 1
+                            self.pending_records += batch.count
+                            self.buffered += batch.charge
+                            self.queue.append(batch)
+                    finally:
+                        self.slot.append(after)
+                    if batch.count:
+                        self._seal(batch)
+                        self.wake()
+                    return
+            except IndexError:
+                time.sleep(_MOMENT_S)
+
+    def _seal(self, batch: Batch) -> None:
+        if batch.body is None and not batch.done:
+            encode_open(batch, self.options.compression)
+
+    def _charge(self, batch: Batch) -> None:
+        self.pending += 1
+        self.pending_records += batch.count
+        self.buffered += batch.charge
+        self.queue.append(batch)
+
+    def undelivered(self) -> int:
+        """Records without an outcome."""
+        with self.lock:
+            return self.pending_records + self._open_records()
+
+    def _open_records(self) -> int:
+        """Records in the open batch; one more may be coming in just now."""
+        try:
+            return len(self.slot[0].values)
+        except IndexError:
+            return 1
+
+    def flush(self, timeout: float | None) -> int:
+        """Close the open batch and wait until all records have an outcome, up to `timeout` seconds; how many still have none.
+
+        Raises:
+            UsageError: called in `on_delivery`.
+        """
+        if getattr(bringer, "here", False):
+            raise UsageError("flush() cannot be called inside on_delivery: it would wait for itself")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            self.close_open()
+            while self.pending_records or self._open_records():
+                left = limits.POLL_US_MAX / 1e6 if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self.changed.wait(min(left, limits.POLL_US_MAX / 1e6))
+                if deadline is None or deadline > time.monotonic():
+                    self.close_open()
+            return self.pending_records + self._open_records()
+
+    def wait_opened(self, deadline: float) -> Resume | None:
+        """Wait for an epoch to be open; None when `deadline` (monotonic) passed first.
+
+        Raises:
+            TuttiError: why there will never be one.
+        """
+        with self.lock:
+            while self.opened is None:
+                if self.ended:
+                    self.check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self.changed.wait(min(left, limits.POLL_US_MAX / 1e6))
+            return self.opened
+
+    # -- the I/O thread
+
+    def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
+        """Take note of batches that have their outcome."""
+        with self.lock:
+            for batch in batches:
+                self.pending -= 1
+                self.pending_records -= batch.count
+                self.buffered -= batch.charge
+                if batch.failure is not None:
+                    self._remember(batch.failure)
+            if committed is not None:
+                self.committed = committed
+            if not self.pending and not self.options.linger:
+                self.close_open()
+            self.changed.notify_all()
+
+    def head(self) -> Batch | None:
+        """The batch that leaves next. It has its body, also if who closed it was kept from encoding it."""
+        if not self.queue:
+            return None
+        batch = self.queue[0]
+        if batch.body is None:
+            with self.lock:
+                self._seal(batch)
+        return batch
+
+    def expire_linger(self, now: float) -> None:
+        """Close the open batch if its linger is over."""
+        until = self.linger_until
+        if until is None or until > now:
+            return
+        with self.lock:
+            if self.linger_until == until:
+                self.close_open()
+
+    def set_opened(self, opened: Resume | None) -> None:
+        """An epoch began, or the one that was is over."""
+        with self.lock:
+            self.opened = opened
+            if opened is not None:
+                self.committed = opened
+            self.changed.notify_all()
+
+    def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+        """Take out everything that was not sent, the open batch included; with `stop`, nothing more comes in until it is lifted."""
+        with self.lock:
+            if not self.ended:
+                self.stopped, self.ended = stop or self.stopped, ended
+            self.close_open()
+            taken = list(self.queue)
+            self.queue.clear()
+            self.changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Let nothing more in, for good."""
+        with self.lock:
+            self.stopped = self.stopped if self.ended and self.stopped else UsageError("the producer is closed: open another")
+            self.ended = True
+
+    def lift_stop(self) -> None:
+        """Let records in again, after `resume()`."""
+        with self.lock:
+            if not self.ended:
+                self.stopped = None
+
+    def _remember(self, failure: Failure) -> None:
+        if failure in self.failures:
+            return
+        if len(self.failures) >= limits.FAILURES_KEPT_MAX:
+            self.failures = [kept for kept in self.failures if not kept.seen]
+        if len(self.failures) < limits.FAILURES_KEPT_MAX:
+            self.failures.append(failure)
+
+    def first_failure(self) -> Failure | None:
+        """The first failure that the application was not shown."""
+        with self.lock:
+            return next((failure for failure in self.failures if not failure.seen), None)
+
+    def orphan(self, batches: Iterable[Batch], parent: int) -> None:
+        """In a forked child: nothing here will ever be delivered from this process; say so to whoever asks."""
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        error = UsageError(
+            f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, forked from it: "
+            "open a Producer of its own there"
+        )
+        failure = Failure(error)
+        failure.seen = True
+        for batch in (*batches, *self.queue, *self.slot):
+            batch.callbacks = None
+            if not batch.done:
+                batch.finish(-1, failure)
+        self.queue.clear()
+        self.slot[:] = [Batch("", -1, 0.0)]
+        self.pending = self.pending_records = self.buffered = 0
+        self.stopped, self.ended, self.opened = error, True, None
+
+
+def _room(batch: Batch) -> int:
+    """Bytes that an open batch may still take, also while the inline way is kept out of it."""
+    return batch.room if batch.room >= 0 else ~batch.room
+
+
+def _nobody() -> None:
+    """In place of the I/O thread, before there is one."""
+
+
+def _put(batch: Batch, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt:
+    """Put a record into a batch that has room for it and is held by the caller."""
+    index = len(batch.values)
+    receipt = Receipt(batch, index)
+    if record.stamp is not None:
+        batch.stamps = {} if batch.stamps is None else batch.stamps
+        batch.stamps[index] = record.stamp
+    if record.headers:
+        batch.headers = {} if batch.headers is None else batch.headers
+        batch.headers[index] = record.headers
+    if on_delivery is not None:
+        batch.callbacks = [] if batch.callbacks is None else batch.callbacks
+        batch.callbacks.append((receipt, on_delivery))
+    if record.key is not None and batch.keys is None:
+        batch.keys = [None] * index
+    batch.room = _room(batch) - record.size
+    if progress:
+        batch.progress = progress
+        # Negative keeps the inline way out: it is for records without progress, which may not join this batch.
+        batch.room = ~batch.room
+    batch.values.append(record.value)
+    if batch.keys is not None:
+        batch.keys.append(record.key)
+    batch.times.append(time.time())
+    return receipt

@@ -1,0 +1,239 @@
+"""Files: the committed log read from data directories, with their gateways up or down."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic, check_topics, time_us_of
+from gateway.core import limits
+from gateway.data.columns import check_columns, schema_of
+from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+
+Answer = TypeVar("Answer")
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_PAUSE_S = 0.005
+
+
+class Files:
+    """Reads one data directory, or several of one log: any that holds a range serves it, and where one is damaged another goes on.
+
+    With its gateway down, a directory ends at the watermark that it stored last (a heartbeat old at most). Nothing in the directories
+    is changed or locked. Thread-safe.
+
+    Args:
+        paths: a directory, or several.
+
+    Raises (all methods):
+        DirectoryRefused: a path is no data directory of a gateway, or they are of different logs.
+        OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
+        Damaged: what was asked is damaged in every directory that holds it.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        """Open the directories."""
+        several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        if not several:
+            raise UsageError("no data directory was named")
+        self._readers = [LogReader(path) for path in several]
+        logs = {reader.log: reader.path for reader in self._readers if reader.log}
+        if len(logs) > 1:
+            told = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
+            raise DirectoryRefused(f"the directories are of different logs: {told}")
+
+    # -- questions
+
+    @property
+    def paths(self) -> list[str]:
+        """The directories."""
+        return [reader.path for reader in self._readers]
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        """How far the log is committed, as the directory says that is furthest; with `beyond`, once it is above that offset.
+
+        It waits up to `timeout` seconds for that; `patience` is for gateways.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self._ask(self._frontier)
+            left = deadline - time.monotonic()
+            if beyond is None or found.offset > beyond or left <= 0:
+                return found
+            time.sleep(min(_PAUSE_S, left))
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
+        if splits is None and split_bytes is None:
+            split_bytes = limits.SPLIT_BYTES
+        chosen = check_topics(topics)
+        return self._ask(lambda reader: reader.plan(start, end, chosen, split_bytes, splits))
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        time_us = time_us_of(time)
+        return self._ask(lambda reader: reader.offset_for_time(time_us))
+
+    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
+        """Ticks between offsets."""
+
+        def ask(reader: LogReader) -> list[Tick]:
+            last = reader.frontier().offset if end is None else end
+            return [Tick(*found) for found in reader.ticks(start, last)]
+
+        return self._ask(ask)
+
+    def topics(self) -> list[Topic]:
+        """All topics."""
+        return [
+            Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
+            for one in self._ask(LogReader.state).topics.values()
+        ]
+
+    def producers(self) -> list[Producer]:
+        """All producers."""
+        return [
+            Producer(one.name, one.epoch, one.sequence, one.progress, one.closed, one.last_seen)
+            for one in self._ask(LogReader.state).producers.values()
+        ]
+
+    def readers(self) -> dict[str, int]:
+        """What named readers saved."""
+        return dict(self._ask(LogReader.state).readers)
+
+    # -- records
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`; arguments as in `Reads.scan`."""
+        if not follow:
+            for piece in self.pieces(start, self.frontier().offset if end is None else end, topics, columns, absent_ok):
+                yield piece.batch
+            return
+        position = start
+        while end is None or position < end:
+            frontier = self.frontier(position, limits.LONG_POLL_US_MAX / 1e6).offset
+            upto = frontier if end is None else min(frontier, end)
+            if upto > position:
+                for piece in self.pieces(position, upto, topics, columns, absent_ok=True):
+                    yield piece.batch
+                position = upto
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+    ) -> Iterator[Piece]:
+        """As `scan` of a range that is committed, with the offset to go on from after each batch."""
+        wanted = check_columns(columns)
+        chosen = check_topics(topics)
+        if chosen is not None and not absent_ok:
+            self._check_known(chosen)
+        schema = schema_of(wanted)
+        # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
+        asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
+        position = start
+        damaged: dict[str, Damaged] = {}
+        while True:
+            reader, upto = self._holder(position, end, damaged)
+            try:
+                for batch in scan(reader, position, upto, topics=chosen, columns=asked):
+                    position = batch.column("offset")[-1].as_py() + 1 if chosen is not None else position + batch.num_rows
+                    if len(asked) != len(wanted):
+                        batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
+                    yield Piece(batch, position)
+                position = upto
+                if position >= end:
+                    return
+            except Damaged as error:
+                damaged[reader.path] = error
+
+    def _holder(self, position: int, end: int, damaged: dict[str, Damaged]) -> tuple[LogReader, int]:
+        """A directory that holds `position`, furthest first, and how far it goes; not one that is damaged there."""
+        found: list[tuple[int, LogReader]] = []
+        for reader in self._readers:
+            try:
+                frontier = reader.frontier().offset
+            except Damaged as error:
+                damaged.setdefault(reader.path, error)
+                continue
+            if reader.path not in damaged and (reader.start <= position < frontier or position == end == frontier):
+                found.append((min(frontier, end), reader))
+        if found:
+            upto, reader = max(found, key=lambda one: one[0])
+            return reader, upto
+        if damaged:
+            raise next(iter(damaged.values()))
+        # None holds it: the one that is furthest says so, in its words.
+        best = max(self._readers, key=lambda reader: reader.frontier().offset)
+        best.check_range(position, end)
+        if position >= end:
+            return best, end
+        raise OffsetOutOfRange(f"no directory holds offset {position}: {', '.join(self.paths)}")
+
+    def _check_known(self, topics: Sequence[str]) -> None:
+        known = [topic.name for topic in self.topics()]
+        for name in topics:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known)[:10]) or 'none yet'}"
+                raise UsageError(f"there is no topic {name!r} in {', '.join(self.paths)}: {hint}")
+
+    def close(self) -> None:
+        """Let the files go; batches that were given stay good."""
+        for reader in self._readers:
+            reader.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    @staticmethod
+    def _frontier(reader: LogReader) -> Frontier:
+        found = reader.frontier()
+        return Frontier(reader.log, reader.start, found.offset, found.position, found.time_us, found.tick, "files")
+
+    def _ask(self, question: Callable[[LogReader], Answer]) -> Answer:
+        """Ask the directory that is furthest; where that is damaged, the next one."""
+        failed: Damaged | None = None
+        found: list[tuple[int, int]] = []
+        for index, reader in enumerate(self._readers):
+            try:
+                found.append((reader.frontier().offset, -index))
+            except Damaged as error:
+                failed = failed or error
+        for _, index in sorted(found, reverse=True):
+            try:
+                return question(self._readers[-index])
+            except Damaged as error:
+                failed = failed or error
+        raise failed or DirectoryRefused(f"no directory could be read: {', '.join(self.paths)}")

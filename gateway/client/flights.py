@@ -1,0 +1,86 @@
+"""Arrow Flight connections of this process, and what their errors mean (docs/reads.md)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+
+_CODES: dict[str, type[TuttiError]] = {
+    "below_start": OffsetOutOfRange,
+    "beyond_frontier": OffsetOutOfRange,
+    "out_of_range": OffsetOutOfRange,
+    "malformed": UsageError,
+    "unknown_column": UsageError,
+    "unknown_topic": UsageError,
+    "unknown_action": UsageError,
+    "damaged": Damaged,
+    "behind": Behind,
+    "busy": Unavailable,
+    "stopping": Unavailable,
+    "unavailable": Unavailable,
+    "internal": Unavailable,
+}
+#: What a call of Flight raises.
+FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+
+_lock = threading.Lock()
+_clients: dict[str, Any] = {}
+_pid = 0
+
+
+def client_of(location: str) -> Any:
+    """The process's client for a location (`grpc://HOST:PORT`), made when first asked for and shared by all threads.
+
+    Raises:
+        UsageError: the process was forked from one that had such clients. gRPC does not survive that: every call would hang.
+    """
+    global _pid  # noqa: PLW0603 - the process that the clients belong to
+    with _lock:
+        if _pid not in (0, os.getpid()):
+            raise UsageError(
+                f"process {os.getpid()} was forked from process {_pid}, which had read from gateways; gRPC does not work in such a "
+                "child: start it by spawn (multiprocessing.get_context('spawn')), or open the first reader after the fork"
+            )
+        _pid = os.getpid()
+        if location not in _clients:
+            _clients[location] = flight.FlightClient(location)
+        return _clients[location]
+
+
+def drop(location: str) -> None:
+    """Forget a client whose gateway did not answer; calls under way go on with it."""
+    with _lock:
+        if _pid == os.getpid():
+            _clients.pop(location, None)
+
+
+def renew_after_fork() -> None:
+    """In a forked child: the lock may have been held by a thread that is not there any more."""
+    global _lock  # noqa: PLW0603 - the one lock of the module, replaced where no other thread can hold it
+    _lock = threading.Lock()
+
+
+def translate(error: BaseException) -> TuttiError:
+    """A Flight error as one of ours. `Unavailable` (and `Behind`) may go better at another gateway, or later."""
+    info = getattr(error, "extra_info", None)
+    if info:
+        try:
+            told = orjson.loads(info)
+        except orjson.JSONDecodeError:
+            told = {}
+        message = str(told.get("message", error))
+        code = told.get("code")
+        if code == "refused":
+            return Refused(message, str(told.get("reason", "refused")))
+        kind = _CODES.get(str(code))
+        if kind is not None:
+            return kind(message)
+    text = str(error).strip() or type(error).__name__
+    return Unavailable(text.splitlines()[0][:300])

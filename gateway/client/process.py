@@ -1,0 +1,65 @@
+"""Producers and the life of the process: what a fork and the end of the interpreter mean for those that are open."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import weakref
+
+from gateway.client import link, receipt
+from gateway.client.pump import Pump
+from gateway.client.session import State
+from gateway.core import limits
+
+LOG = logging.getLogger("tutti.client")
+
+_pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
+_lock = threading.Lock()
+_watched_pid = 0
+
+
+def watch(pump: Pump) -> None:
+    """Have the pump told of a fork, and flushed when the interpreter ends."""
+    global _watched_pid  # noqa: PLW0603 - once a process
+    with _lock:
+        _pumps.add(pump)
+        if _watched_pid != os.getpid():
+            _watched_pid = os.getpid()
+            # A child of multiprocessing ends without atexit, and runs these instead.
+            util = sys.modules.get("multiprocessing.util")
+            if util is not None:
+                util.Finalize(None, end_all, exitpriority=100)
+
+
+def end_all() -> None:
+    """At the end of the interpreter: give forgotten producers a moment, then say what was not delivered. It never hangs."""
+    for pump in list(_pumps):
+        if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
+            continue
+        left = pump.delivery.feed.flush(limits.EXIT_FLUSH_US / 1e6)
+        name = pump.delivery.identity.name
+        if left:
+            LOG.error(
+                "producer %s was not closed and %d records were not delivered when the interpreter ended: "
+                "use it as `with Producer(...)`, or call close()",
+                name,
+                left,
+            )
+        pump.stop()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    _lock = threading.Lock()
+    link.renew_after_fork()
+    receipt.renew_after_fork()
+    for pump in list(_pumps):
+        pump.orphan()
+    _pumps.clear()
+
+
+atexit.register(end_all)
+os.register_at_fork(after_in_child=_after_fork)

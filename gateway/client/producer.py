@@ -1,0 +1,336 @@
+"""Producer: hands records to the group and gets each one's place in the committed log."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from gateway.client.delivery import Delivery
+from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, Header, check_progress, check_record, conform
+from gateway.client.feed import Feed, FeedOptions, Resume
+from gateway.client.process import watch
+from gateway.client.pump import Pump
+from gateway.client.receipt import Receipt
+from gateway.client.session import Identity
+from gateway.client.url import parse_url
+from gateway.core import limits
+from gateway.data.names import NAMELESS, check_name
+from gateway.data.schema import compression_flags
+from gateway.errors import TuttiError, Unavailable, UsageError
+
+OnDelivery = Callable[[TuttiError | None, Receipt], Any]
+Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
+_clock = time.time
+
+
+class Producer:
+    """Sends records in order, each once, and tells where each one is.
+
+    One order holds over everything that a producer sends, over all topics, also across reconnects, other gateways and restarts. It
+    may be used by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and so
+    does a receipt that was on its way; open another there.
+
+    Leaving `with` delivers everything and raises the error of the first failed receipt that was not raised before. When the block
+    itself raises, what was sent gets two seconds, and the block's error is the one that is seen.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`; other gateways of the group are found out.
+        producer: its name. One that starts again goes on behind what it committed (`resume`) and fences its older self.
+            Without a name it gets a random one, which is forgotten when idle for an hour.
+        linger: seconds that a batch waits for more records. 0 sends at once when nothing is in flight, and fills batches otherwise.
+        batch_bytes: an open batch is sent when it has so many, 1 KiB to 4 MiB; at most half of `buffer_bytes` is used.
+        buffer_bytes: what may wait for its outcome, at least 64 KiB.
+        on_full: what `send` does when the buffer is full: "block" waits, "raise" raises `BufferFull`.
+        compression: of bodies: None, "lz4" or "zstd".
+        delivery_timeout: seconds from `send()` after which an outcome is not waited for any more (`Unknown`).
+        connect_timeout: seconds to find a gateway and begin an epoch.
+        credentials: not built yet.
+
+    Raises:
+        ConfigError: the url is none, or names a port that speaks something else.
+        UsageError: an option or the name is wrong.
+        Unavailable: no gateway let it in within `connect_timeout`; the message says what was met at each.
+        Refused: the gateway does not take this producer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        producer: str | None = None,
+        *,
+        linger: float = 0.0,
+        batch_bytes: int = limits.BATCH_BYTES,
+        buffer_bytes: int = limits.BUFFER_BYTES,
+        on_full: Literal["block", "raise"] = "block",
+        compression: Compression = None,
+        delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6,
+        connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
+        credentials: None = None,
+    ) -> None:
+        """Connect and begin an epoch."""
+        self._pump: Pump | None = None
+        addresses = parse_url(url)
+        if credentials is not None:
+            raise UsageError("credentials are not built yet: gateways take every client that reaches them")
+        name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
+        options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        _seconds("connect_timeout", connect_timeout)
+        identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
+        self._feed = Feed(options)
+        self._pump = Pump(Delivery(identity, self._feed), addresses)
+        self._feed.wake = self._pump.wake
+        self._topics: set[str] = set()
+        self._closed = False
+        watch(self._pump)
+        self._pump.start()
+        try:
+            if self._feed.wait_opened(time.monotonic() + connect_timeout) is None:
+                raise Unavailable(self._pump.report(connect_timeout))
+        except BaseException:
+            self._pump.stop()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The producer's name; a random one begins with `~`."""
+        return self._delivery.identity.name
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is open, or was last."""
+        return self._delivery.epoch
+
+    @property
+    def _delivery(self) -> Delivery:
+        if self._pump is None:
+            raise UsageError("the producer was never opened")
+        return self._pump.delivery
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        timestamp: Timestamp = None,
+        headers: Iterable[Header] = (),
+        progress: bytes | None = None,
+        on_delivery: OnDelivery | None = None,
+        ordering: str = "total",
+    ) -> Receipt:
+        """Send one record; returns at once, unless the buffer is full and `on_full` is "block".
+
+        Args:
+            topic: its topic; made when it is first used.
+            value: bytes or None.
+            key: bytes or None.
+            timestamp: aware datetime or int microseconds since 1970, UTC; the present time if not given.
+            headers: pairs (name, bytes or None).
+            progress: up to 256 opaque bytes that commit with the record and come back by `resume()`: a position in the source.
+            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: be quick,
+                do not wait there. What it raises is logged.
+            ordering: "total"; "unordered" is not built yet.
+
+        Returns:
+            The receipt. A record that exceeds a limit gets one that has failed with `TooLarge`; nothing of it is sent.
+
+        Raises:
+            UsageError: an argument is wrong, or the producer is closed.
+            BufferFull: the buffer is full and `on_full` is "raise".
+            Fenced: another instance of the producer took over.
+            Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
+        """
+        # The inline way, for what most records are: it takes the open batch (see `Feed.hold`) for two or three appends and a clock
+        # read. All else is in `_send`.
+        feed = self._feed
+        try:
+            for batch in feed.hold:
+                try:
+                    if (
+                        topic == batch.topic
+                        and value.__class__ is bytes
+                        and timestamp is None
+                        and not headers
+                        and progress is None
+                        and on_delivery is None
+                        and ordering == "total"
+                    ):
+                        keys = batch.keys
+                        if key is None:
+                            room = batch.room - len(value) - RECORD_OVERHEAD_BYTES
+                        elif key.__class__ is bytes and keys is not None:
+                            room = batch.room - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                        else:
+                            room = -1
+                        if room >= 0:
+                            batch.room = room
+                            values = batch.values
+                            receipt = Receipt(batch, len(values))
+                            values.append(value)
+                            if keys is not None:
+                                keys.append(key)
+                            batch.times.append(_clock())
+                            return receipt
+                except BaseException:
+                    batch.level()
+                    raise
+                finally:
+                    feed.slot.append(batch)
+                break
+        except IndexError:
+            pass  # another thread has it
+        return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
+
+    def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp: Timestamp,
+        headers: Iterable[Header],
+        progress: bytes | None,
+        on_delivery: OnDelivery | None,
+        ordering: str,
+    ) -> Receipt:
+        self._check(topic, on_delivery, ordering)
+        record = check_record(value, key, timestamp, headers)
+        return self._feed.add(topic, record, check_progress(progress), on_delivery)
+
+    def send_batch(
+        self,
+        topic: str,
+        record_batch: pa.RecordBatch,
+        progress: bytes | None = None,
+        on_delivery: OnDelivery | None = None,
+        ordering: str = "total",
+    ) -> Receipt:
+        """Send a record batch as one frame: all of it commits at consecutive offsets, or none.
+
+        It is never split. What exceeds the limits (8 MiB as it travels, 32 MiB without compression, 4 MiB a record) gets a receipt
+        that has failed with `TooLarge`: slice it (`record_batch.slice`), about 256 KiB is the best size.
+
+        Args:
+            topic: its topic.
+            record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone), headers
+                (list<struct<key: string, value: binary>>), in any order; nothing else. A missing timestamp is the present time.
+            progress: as in `send`; belongs to the last record.
+            on_delivery: as in `send`, called once.
+            ordering: "total".
+
+        Returns:
+            One receipt: the offset of the first record, and `count`.
+
+        Raises:
+            UsageError: an argument, a column or its type is wrong; the batch is empty.
+            BufferFull, Fenced, Aborted: as `send`.
+        """
+        self._check(topic, on_delivery, ordering)
+        records = conform(record_batch, time.time_ns() // 1000)
+        return self._feed.add_whole(topic, records, check_progress(progress), on_delivery)
+
+    def _check(self, topic: str, on_delivery: OnDelivery | None, ordering: str) -> None:
+        if topic not in self._topics:
+            check_name("topic", topic)
+            if len(self._topics) < limits.TOPICS_MAX:
+                self._topics.add(topic)
+        if ordering != "total":
+            if ordering == "unordered":
+                raise UsageError("ordering='unordered' is not built yet: use ordering='total'")
+            raise UsageError(f"ordering {ordering!r} is not known: use 'total'")
+        if on_delivery is not None and not callable(on_delivery):
+            raise UsageError(f"on_delivery is a function of (error, receipt), not {type(on_delivery).__name__}")
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send what is held back and wait for all outcomes, up to `timeout` seconds; returns how many records still have none.
+
+        Every record gets an outcome by its delivery deadline, so this ends also without a timeout.
+        """
+        if timeout is not None:
+            _seconds("timeout", timeout)
+        return self._feed.flush(timeout)
+
+    def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
+        """Where to go on: (sequence of the last committed record, last committed progress); (0, b"") when there is none.
+
+        After an abort it waits for the next epoch and lets a producer that uses progress send again.
+
+        Raises:
+            Unavailable: no epoch was open within `timeout` seconds.
+            Fenced: another instance of the producer took over.
+        """
+        _seconds("timeout", timeout)
+        delivery = self._delivery
+        if self._feed.wait_opened(time.monotonic() + timeout) is None:
+            trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
+            raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
+        self._feed.lift_stop()
+        return self._feed.committed
+
+    def __len__(self) -> int:
+        """How many records have no outcome yet."""
+        return self._feed.undelivered()
+
+    def __bool__(self) -> bool:
+        """A producer is true, also when it has nothing on its way."""
+        return True
+
+    def close(self) -> None:
+        """Deliver everything, then end. Does not raise for failed receipts; leaving `with` does."""
+        self._close(None)
+
+    def _close(self, timeout: float | None) -> None:
+        if self._closed or self._pump is None or self._pump.pid != os.getpid():
+            return
+        self._closed = True
+        try:
+            self._feed.flush(timeout)
+        finally:
+            self._feed.close()
+            self._pump.stop()
+
+    def __enter__(self) -> Producer:
+        """The producer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Deliver everything; raise the first failure that was not raised before, unless the block itself raised."""
+        if kind is not None:
+            self._close(limits.EXIT_FLUSH_US / 1e6)
+            return
+        self._close(None)
+        failure = self._feed.first_failure()
+        if failure is not None:
+            failure.throw()
+
+    def __del__(self) -> None:
+        """Without `close`: what was sent is still delivered, then the thread ends."""
+        pump = getattr(self, "_pump", None)
+        if pump is not None and pump.pid == os.getpid():
+            pump.release()
+
+
+def _options(
+    linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
+) -> FeedOptions:
+    _seconds("linger", linger)
+    _seconds("delivery_timeout", delivery_timeout)
+    if not limits.KIB <= batch_bytes <= limits.BATCH_BYTES_MAX:
+        raise UsageError(f"batch_bytes={batch_bytes} is outside of {limits.KIB} to {limits.BATCH_BYTES_MAX}")
+    if buffer_bytes < limits.BUFFER_BYTES_MIN:
+        raise UsageError(f"buffer_bytes={buffer_bytes} is too small: at least {limits.BUFFER_BYTES_MIN}")
+    if on_full not in ("block", "raise"):
+        raise UsageError(f"on_full={on_full!r} is not known: use 'block' or 'raise'")
+    if delivery_timeout <= linger:
+        raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
+    compression_flags(compression)
+    return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
+
+
+def _seconds(what: str, value: object) -> None:
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise UsageError(f"{what} is a number of seconds, not {value!r}")

@@ -1,0 +1,228 @@
+"""Reader: committed records in offset order, as batches or one by one, live or from files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+
+from gateway.client.files import Files, Paths
+from gateway.client.reads import Reads
+from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
+from gateway.core import limits
+from gateway.data.columns import check_columns
+from gateway.data.names import check_name
+from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
+
+
+class Record(NamedTuple):
+    """One committed record; fields of columns that were not asked for are None."""
+
+    offset: int | None = None
+    topic: str | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    timestamp: datetime | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    gateway: str | None = None
+    producer: str | None = None
+    sequence: int | None = None
+    view: int | None = None
+    tick: int | None = None
+
+
+class Reader:
+    """Reads a range of the committed log, or follows it. An iterator of `pyarrow.RecordBatch`, and a context manager.
+
+    When its gateway goes away it goes on at another one, or at the same when it is back, from the same offset; it is never shown less
+    than it was before. Use it from one thread at a time.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`.
+        topics: only records of these topics; None is all.
+        start: where to begin: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). Without one:
+            what a named reader saved, else "earliest".
+        end: where to stop (exclusive), likewise; without one the frontier at this moment, or never with `follow`.
+        follow: wait for records that are not committed yet.
+        columns: only these columns, in this order; None is all, as in Spark.
+        name: of the reader, whose position `save` commits.
+        path: in place of a url: a data directory, or several of one log, with gateways up or down.
+        ordering: "total"; "unordered" is not built yet.
+        connect_timeout: seconds to find a gateway.
+        patience: seconds that it looks for a gateway later on before it raises `Unavailable`.
+
+    Raises:
+        UsageError, ConfigError: an argument is wrong.
+        OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
+        Unavailable: no gateway answered; the message says what was met at each, and after how long.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        topics: Sequence[str] | None = None,
+        start: Place | None = None,
+        end: Place | None = None,
+        follow: bool = False,
+        columns: Sequence[str] | None = None,
+        name: str | None = None,
+        *,
+        path: Paths | None = None,
+        ordering: str = "total",
+        connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
+        patience: float = limits.READ_RETRY_US / 1e6,
+    ) -> None:
+        """Connect and find the range."""
+        if ordering != "total":
+            hint = "is not built yet" if ordering == "unordered" else "is not known"
+            raise UsageError(f"ordering={ordering!r} {hint}: use ordering='total'")
+        if (url is None) == (path is None):
+            raise UsageError("a reader takes a url or path=: one of them")
+        self._topics = check_topics(topics)
+        for topic in self._topics or ():
+            check_name("topic", topic)
+        self._columns = check_columns(columns)
+        self._name = check_name("reader", name) if name is not None else None
+        self._follow = follow
+        self._patience = patience
+        self._source: Reads | Files
+        self._source = Reads(url, connect_timeout, patience) if url is not None else Files(path if path is not None else "")
+        self._pieces: Iterator[Piece] | None = None
+        self._silent_since: float | None = None
+        frontier = self._source.frontier()
+        self._position = self._first(start, frontier)
+        self._end = self._last(end, frontier)
+        self._upto = self._position
+
+    def _first(self, start: Place | None, frontier: Frontier) -> int:
+        if start is None and self._name is not None:
+            saved = self._source.readers().get(self._name)
+            if saved is not None:
+                return max(saved, frontier.start)
+        return place_of(self._source, "start", "earliest" if start is None else start, frontier)
+
+    def _last(self, end: Place | None, frontier: Frontier) -> int | None:
+        if end is None:
+            return None if self._follow else max(frontier.offset, self._position)
+        last = place_of(self._source, "end", end, frontier, beyond_ok=self._follow)
+        if last < self._position:
+            raise OffsetOutOfRange(f"the range ends at offset {last}, before it begins at {self._position}")
+        return last
+
+    @property
+    def position(self) -> int:
+        """The offset to go on from: all records below it were given, or are not of the topics asked for."""
+        return self._position
+
+    @property
+    def end(self) -> int | None:
+        """The offset to stop before; None when following without end. The range is read when `position` has reached it."""
+        return self._end
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The reader itself: it goes on where it is."""
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; waits for it when following."""
+        while True:
+            batch = self._poll(limits.LONG_POLL_US_MAX / 1e6)
+            if batch is not None:
+                return batch
+            if self._finished():
+                raise StopIteration
+
+    def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
+        """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`)."""
+        return self._poll(timeout)
+
+    def records(self) -> Iterator[Record]:
+        """One record after another, in place of batches: easy, and a hundred times slower."""
+        for batch in self:
+            columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
+            for row in zip(*columns.values(), strict=True):
+                yield Record(**dict(zip(columns, row, strict=True)))
+
+    def save(self) -> None:
+        """Commit the position under the reader's name; durable when this returns. The next reader of that name begins there.
+
+        Raises:
+            UsageError: the reader has no name, or reads files.
+        """
+        if self._name is None:
+            raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
+        if isinstance(self._source, Files):
+            raise UsageError("a reader of files cannot save its position: it goes through the log, which a gateway writes")
+        self._source.save_offset(self._name, self._position)
+
+    def close(self) -> None:
+        """Stop; connections and files are let go."""
+        self._pieces = None
+        self._end = self._position
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        """The reader itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def _finished(self) -> bool:
+        return self._end is not None and self._position >= self._end
+
+    def _poll(self, timeout: float) -> pa.RecordBatch | None:
+        deadline = time.monotonic() + timeout
+        while not self._finished():
+            if self._pieces is None and not self._open(max(0.0, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    return None
+                continue
+            piece = next(self._pieces, None) if self._pieces is not None else None
+            if piece is not None:
+                self._position = piece.next
+                return piece.batch
+            self._position, self._pieces = self._upto, None
+        return None
+
+    def _open(self, timeout: float) -> bool:
+        """Begin to read as far as the log is committed, if that is further; whether it is."""
+        upto = self._end
+        if self._follow:
+            frontier = self._wait(timeout)
+            if frontier is None or frontier <= self._position:
+                return False
+            upto = frontier if upto is None else min(upto, frontier)
+        self._upto = self._position if upto is None else upto
+        absent_ok = self._follow
+        self._pieces = self._source.pieces(self._position, self._upto, self._topics, self._columns, absent_ok)
+        return True
+
+    def _wait(self, timeout: float) -> int | None:
+        """The frontier once it is beyond the position; None when no gateway answers just now.
+
+        Raises:
+            Unavailable: none has for the reader's patience.
+        """
+        try:
+            frontier = self._source.frontier(self._position, timeout, min(timeout, self._patience)).offset
+        except Unavailable:
+            now = time.monotonic()
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            if now - self._silent_since >= self._patience:
+                raise
+            return None
+        self._silent_since = None
+        return frontier
+
+
+def _values(column: pa.Array[Any], name: str) -> list[Any]:
+    values = column.to_pylist()
+    if name == "headers":
+        return [None if row is None else [(entry["key"], entry["value"]) for entry in row] for row in values]
+    return values

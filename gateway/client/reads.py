@@ -1,0 +1,328 @@
+"""Reads: the committed log as gateways serve it, over Arrow Flight, from one gateway after another."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
+from gateway.client.route import Route
+from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic, check_topics, time_us_of
+from gateway.client.talk import Talk
+from gateway.client.url import Address, parse_url
+from gateway.core import limits
+from gateway.data.columns import check_columns, schema_of
+from gateway.data.names import check_name
+from gateway.errors import ConfigError, FormatError, Refused, Unavailable
+
+__all__ = ["Reads", "check_columns", "schema_of"]
+
+Answer = TypeVar("Answer")
+_METADATA_KEY = b"tutti"
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 5.0  # what an answer may take beside what it was told to wait
+
+_locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
+
+
+class Reads:
+    """Asks the gateways of a url. Thread-safe; connections are shared by everything in the process.
+
+    It carries the highest frontier that it was shown, so that no gateway shows it less (C7), and goes on at another gateway, or at
+    the same one when it is back, from the offset reached.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
+        timeout: seconds that a question may take, finding a gateway included.
+        patience: seconds that a scan under way looks for a gateway before it gives up.
+        seen: a frontier that was shown before, to another instance.
+
+    Raises (all methods):
+        Unavailable: no gateway answered in time; the message says what was met at each.
+        Behind: every gateway that answered is below a frontier that was shown before.
+        OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
+        Refused: a gateway serves another log than the one before (code "log"), or would not do it.
+        Damaged: a stored frame fails its check; everything before was right.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[Address],
+        timeout: float = limits.REQUEST_TIMEOUT_US / 1e6,
+        patience: float = limits.READ_RETRY_US / 1e6,
+        seen: int = 0,
+    ) -> None:
+        """Prepare; nothing is connected yet."""
+        self._route = Route(parse_url(url) if isinstance(url, str) else url)
+        self._timeout = timeout
+        self._patience = patience
+        self._seen = seen
+        self._log = ""
+        self._lock = threading.Lock()
+
+    # -- questions
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
+
+        A gateway is looked for `patience` seconds, in place of the reader's own timeout.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            asked: dict[str, object] = {"seen": self._seen}
+            wait = min(left, limits.LONG_POLL_US_MAX / 1e6)
+            if beyond is not None:
+                asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
+            told = self._act("frontier", asked, wait + _SLACK_S, patience)
+            found = Frontier(
+                self._same_log(told["log"]),
+                told["start"],
+                self._saw(told["frontier"]),
+                told["position"],
+                told["time_us"],
+                told["tick"],
+                told["state"],
+            )
+            if beyond is None or found.offset > beyond or time.monotonic() >= deadline:
+                return found
+
+    @property
+    def seen(self) -> int:
+        """The highest frontier that was shown."""
+        return self._seen
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
+        asked = {"start": start, "end": end, "topics": check_topics(topics), "seen": self._seen, "absent_ok": True}
+        if splits is not None:
+            asked["splits"] = splits
+        if split_bytes is not None:
+            asked["split_bytes"] = split_bytes
+        told = self._act("plan", asked)
+        self._same_log(told["log"])
+        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in told["ranges"]]
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        return int(self._act("offset_for_time", {"time_us": time_us_of(time)})["offset"])
+
+    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
+        """Ticks between offsets, at most `TICKS_AN_ANSWER_MAX`: ask again from the last one's offset."""
+        return [Tick(*line) for line in self._act("ticks", {"start": start, "end": end})]
+
+    def topics(self) -> list[Topic]:
+        """All topics."""
+        return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
+
+    def producers(self) -> list[Producer]:
+        """All producers."""
+        lines = self._act("producers", {})
+        return [
+            Producer(*({**line, "progress": base64.b64decode(line["progress"])}[f] for f in Producer._fields)) for line in lines
+        ]
+
+    def readers(self) -> dict[str, int]:
+        """What named readers saved."""
+        return dict(self._act("readers", {}))
+
+    def save_offset(self, reader: str, offset: int) -> None:
+        """A named reader's offset commit; durable when this returns."""
+        check_name("reader", reader)
+        self._act("save_offset", {"reader": reader, "offset": offset})
+
+    # -- records
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`.
+
+        Args:
+            start: first offset.
+            end: offset to stop before; None is the frontier now, or never with `follow`.
+            topics: only these; None is all.
+            columns: only these, in this order; None is all.
+            follow: go on with what is committed later, until `end`.
+            absent_ok: topics that do not exist (yet) are empty; with `follow` they always are.
+        """
+        if not follow:
+            for piece in self.pieces(start, self.frontier().offset if end is None else end, topics, columns, absent_ok):
+                yield piece.batch
+            return
+        position = start
+        while end is None or position < end:
+            frontier = self.frontier(position, limits.LONG_POLL_US_MAX / 1e6, self._patience).offset
+            upto = frontier if end is None else min(frontier, end)
+            if upto > position:
+                for piece in self.pieces(position, upto, topics, columns, absent_ok=True):
+                    yield piece.batch
+                position = upto
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+    ) -> Iterator[Piece]:
+        """As `scan` of a range that is committed, with the offset to go on from after each batch."""
+        wanted = check_columns(columns)
+        chosen = check_topics(topics)
+        schema = schema_of(wanted)
+        # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
+        asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
+        position = start
+        failing_since: float | None = None
+        while position < end or (position == end == start):
+            ticket = orjson.dumps(
+                {"start": position, "end": end, "topics": chosen, "columns": asked, "seen": self._seen, "absent_ok": absent_ok}
+            )
+            try:
+                for batch in self._stream(ticket):
+                    failing_since = None
+                    position = batch.column("offset")[-1].as_py() + 1 if chosen is not None else position + batch.num_rows
+                    yield Piece(pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema), position)
+                if chosen is None and position != end:
+                    raise FormatError(f"{self._route.present} ended a stream at offset {position} that goes to {end}")
+                return
+            except Unavailable as error:
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                self._move_on(str(error), failing_since + self._patience, self._patience)
+
+    def _stream(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
+        options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6)
+        stream = None
+        try:
+            try:
+                stream = client_of(self._location()).do_get(flight.Ticket(ticket), options)
+                told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+                self._same_log(told.get("log", ""))
+                self._saw(told.get("frontier", 0))
+            except FLIGHT_ERRORS as error:
+                raise translate(error) from error
+            while True:
+                try:
+                    batch = stream.read_chunk().data
+                except StopIteration:
+                    stream = None
+                    return
+                except FLIGHT_ERRORS as error:
+                    raise translate(error) from error
+                if batch is not None and batch.num_rows:
+                    yield batch
+        finally:
+            if stream is not None:
+                stream.cancel()
+
+    def close(self) -> None:
+        """Nothing is held that others do not share: connections belong to the process."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    # -- one gateway after another
+
+    def _act(self, action: str, asked: object, timeout: float | None = None, patience: float | None = None) -> Any:
+        body = orjson.dumps(asked)
+
+        def act(client: Any, seconds: float) -> Any:
+            options = flight.FlightCallOptions(timeout=seconds)
+            results = list(client.do_action(flight.Action(action, body), options))
+            if len(results) != 1:
+                raise FormatError(f"{self._route.present} answered {action} with {len(results)} results")
+            return orjson.loads(results[0].body.to_pybytes())
+
+        return self._call(act, self._timeout if timeout is None else timeout, self._timeout if patience is None else patience)
+
+    def _call(self, call: Callable[[Any, float], Answer], seconds: float, patience: float) -> Answer:
+        """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
+        began = time.monotonic()
+        while True:
+            try:
+                client = client_of(self._location())
+                try:
+                    answer = call(client, seconds)
+                except FLIGHT_ERRORS as error:
+                    raise translate(error) from error
+                self._route.met("connected")
+                self._route.went_well()
+                return answer
+            except Unavailable as error:
+                self._move_on(str(error), began + patience, patience, type(error))
+
+    def _location(self) -> str:
+        """The reads port of the present gateway, found out by its client port when it is not known."""
+        address = self._route.present
+        location = _locations.get((os.getpid(), address))
+        if location is None:
+            try:
+                with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6) as talk:
+                    welcome = talk.welcome()
+            except ConfigError as error:
+                if len(self._route.addresses) == 1:
+                    raise
+                raise Unavailable(str(error)) from error
+            if not welcome.reads:
+                raise Unavailable(f"gateway {welcome.gateway} serves no reads")
+            with self._lock:
+                self._route.learn(welcome.gateways)
+            location = _locations[os.getpid(), address] = welcome.reads
+        return location
+
+    def _move_on(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
+        """The present gateway does not answer: the next one's turn, or the end when the time is over."""
+        with self._lock:
+            location = _locations.pop((os.getpid(), self._route.present), None)
+            if location is not None:
+                drop(location)
+            wait = self._route.move_on(reason)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise kind(f"no gateway could be read from within {seconds:g} s: {self._route.told()}")
+        time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
+
+    def _same_log(self, log: str) -> str:
+        if self._log and log and log != self._log:
+            raise Refused(
+                f"{self._route.present} serves log {log} and this reader began on log {self._log}: "
+                "the url names gateways of different groups, or the log was replaced",
+                "log",
+            )
+        self._log = log or self._log
+        return self._log
+
+    def _saw(self, offset: int) -> int:
+        with self._lock:
+            self._seen = max(self._seen, offset)
+        return offset

@@ -1,0 +1,253 @@
+"""Receipts: what `send()` gives back. A receipt is two words; what it stands for is its batch's, shared by all records of it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from gateway.data.wire import OFFSET_UNKNOWN
+from gateway.errors import TuttiError, UsageError, invariant
+
+LOG = logging.getLogger("tutti.client")
+
+#: Names the threads that must not wait for receipts, as they are the ones that bring them.
+bringer = threading.local()
+
+
+class Failure:
+    """Why batches failed, shared by all that failed together. `seen`: it was raised to the application."""
+
+    __slots__ = ("error", "seen")
+
+    def __init__(self, error: TuttiError) -> None:
+        self.error = error
+        self.seen = False
+
+    def throw(self) -> None:
+        """Raise a fresh copy, so that tracebacks of several receipts do not pile up in one exception."""
+        self.seen = True
+        raise copy.copy(self.error)
+
+
+class Batch:
+    """Records that travel together in one frame, from the first `send()` to their outcome.
+
+    An open batch collects columns; a closed one has a body and is never changed, sent once or many times. Written by the sending
+    thread while open and by the I/O thread afterwards; `done` is set last, so that who sees it sees the outcome.
+    """
+
+    __slots__ = (
+        "body",
+        "callbacks",
+        "charge",
+        "count",
+        "crc",
+        "cut",
+        "deadline",
+        "done",
+        "failure",
+        "first_sequence",
+        "headers",
+        "keys",
+        "latch",
+        "max_timestamp",
+        "min_timestamp",
+        "offset",
+        "progress",
+        "raw_length",
+        "room",
+        "size",
+        "stamps",
+        "times",
+        "topic",
+        "transmitted",
+        "values",
+        "whole",
+    )
+
+    def __init__(self, topic: str, room: int, deadline: float) -> None:
+        """Open a batch.
+
+        Args:
+            topic: of all its records.
+            room: bytes that it may still take.
+            deadline: monotonic time after which its outcome is not waited for.
+        """
+        self.topic = topic
+        self.room = room
+        self.deadline = deadline
+        self.keys: list[bytes | None] | None = None  # None while no record has one
+        self.values: list[bytes | None] = []
+        self.times: list[float] = []  # seconds, by the clock
+        self.stamps: dict[int, int] | None = None  # index -> us, where the application named the time
+        self.headers: dict[int, Sequence[tuple[str, bytes | None]]] | None = None
+        self.callbacks: list[tuple[Receipt, Callable[[TuttiError | None, Receipt], Any]]] | None = None
+        self.progress = b""
+        self.whole = False  # one receipt stands for all its records
+        self.body: pa.Buffer | None = None
+        self.count = 0
+        self.crc = 0
+        self.raw_length = 0
+        self.min_timestamp = 0
+        self.max_timestamp = 0
+        self.size = room  # of the body, bytes; of what it may become, while it is open
+        self.charge = 0  # what it takes of the producer's buffer, bytes
+        self.first_sequence = 0  # 0: not sent yet
+        self.transmitted = False
+        self.cut = 0  # so many of its first records had committed before, where is not known
+        self.offset = OFFSET_UNKNOWN
+        self.failure: Failure | None = None
+        self.latch: Any = None  # a lock held until the outcome is there; made by the first who waits
+        self.done = False
+
+    @property
+    def remaining(self) -> int:
+        """Records in its body: all but those that were cut off."""
+        return self.count - self.cut
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of its last record."""
+        return self.first_sequence + self.count - self.cut - 1
+
+    @property
+    def bytes(self) -> memoryview:
+        """The body of a closed batch that has no outcome yet."""
+        invariant(self.body is not None, "a batch that is sent has a body")
+        return memoryview(self.body or b"")
+
+    def finish(self, offset: int, failure: Failure | None = None) -> None:
+        """Give it its outcome, once, and wake who waits. Callbacks are the caller's affair (`announce`)."""
+        self.offset = offset
+        self.failure = failure
+        self.body = None
+        self.drop_columns()
+        self.done = True
+        if self.latch is not None:
+            self.latch.release()
+
+    def drop_columns(self) -> None:
+        """Let go of the records: they are in the body, or nobody needs them any more."""
+        self.values, self.times = [], []
+        self.keys = self.stamps = self.headers = None
+
+    def level(self) -> None:
+        """Take off a record that was put in by half: an exception (as of Ctrl-C) may strike between two columns."""
+        count = min(len(self.values), len(self.times), *([len(self.keys)] if self.keys is not None else []))
+        del self.values[count:], self.times[count:]
+        if self.keys is not None:
+            del self.keys[count:]
+
+    def announce(self) -> None:
+        """Call the callbacks. What they raise is logged: it is the application's, and must not stop the delivery of others."""
+        callbacks, self.callbacks = self.callbacks, None
+        error = self.failure.error if self.failure else None
+        for receipt, callback in callbacks or ():
+            try:
+                callback(error, receipt)
+            except Exception:
+                LOG.exception("on_delivery of a record to topic %s raised", self.topic)
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait for the outcome.
+
+        Raises:
+            TimeoutError: there is none after `timeout` seconds.
+            UsageError: called where outcomes are brought (in `on_delivery`), so that it could never come.
+        """
+        if getattr(bringer, "here", False):
+            raise UsageError("result() of an undelivered record cannot be waited for inside on_delivery: it would never return")
+        with _latches:
+            latch = self.latch
+            if latch is None:
+                latch = self.latch = threading.Lock()
+                latch.acquire()
+        if self.done:  # `finish` sets it before it looks for the latch
+            return
+        if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
+            raise TimeoutError(f"no outcome after {timeout:g} s: the record is still on its way")
+        latch.release()  # for the next who waits
+
+
+_latches = threading.Lock()
+
+
+def renew_after_fork() -> None:
+    """In a forked child: the lock may have been held by a thread that is not there any more."""
+    global _latches  # noqa: PLW0603 - the one lock of the module, replaced where no other thread can hold it
+    _latches = threading.Lock()
+
+
+class Receipt(msgspec.Struct, gc=False, eq=False):
+    """The promise of one `send()` (or `send_batch()`): its place in the committed log, or why it has none.
+
+    Not tracked by the garbage collector, as there are millions; it refers to its batch, and the batch to it only while it has a
+    callback to call.
+    """
+
+    batch: Batch
+    index: int
+
+    def done(self) -> bool:
+        """Whether the outcome is there."""
+        return self.batch.done
+
+    def result(self, timeout: float | None = None) -> int:
+        """Wait for the outcome and return the offset (of the first record, for a batch).
+
+        It is -1 when the record committed and only its place is no longer known.
+
+        Raises:
+            Aborted: the record is in no committed log, ever.
+            Fenced: a newer instance of the producer took over; whether the record committed is not known.
+            TooLarge: the record or batch exceeds a limit.
+            Refused: the gateway does not take it; nothing of it is in the log.
+            Unknown: the producer's delivery deadline passed.
+            TimeoutError: only this wait ended.
+        """
+        batch = self.batch
+        if not batch.done:
+            batch.wait(timeout)
+        if batch.failure is not None:
+            batch.failure.throw()
+        return self._offset()
+
+    @property
+    def offset(self) -> int | None:
+        """The offset (of the first record, for a batch) once committed, else None; -1 when it is no longer known."""
+        return self._offset() if self.batch.done and self.batch.failure is None else None
+
+    @property
+    def count(self) -> int:
+        """How many records it stands for."""
+        return self.batch.count if self.batch.whole else 1
+
+    @property
+    def topic(self) -> str:
+        """The topic sent to."""
+        return self.batch.topic
+
+    @property
+    def error(self) -> TuttiError | None:
+        """Why it failed, None while it did not."""
+        return self.batch.failure.error if self.batch.done and self.batch.failure else None
+
+    def _offset(self) -> int:
+        batch = self.batch
+        if batch.offset == OFFSET_UNKNOWN or self.index < batch.cut:
+            return OFFSET_UNKNOWN
+        return batch.offset + self.index - batch.cut
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        if not self.batch.done:
+            return f"<Receipt topic={self.batch.topic} on its way>"
+        if self.batch.failure:
+            return f"<Receipt topic={self.batch.topic} failed: {self.batch.failure.error}>"
+        return f"<Receipt topic={self.batch.topic} offset={self._offset()} count={self.count}>"

@@ -1,0 +1,189 @@
+"""What a committed log can be asked for, whether gateways serve it (`Reads`) or its files are read (`Files`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from gateway.errors import OffsetOutOfRange, UsageError
+from gateway.log.splits import Range
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
+Place = int | str | datetime
+
+__all__ = ["Frontier", "Piece", "Place", "Producer", "Range", "Source", "Tick", "Topic", "check_topics", "place_of", "time_us_of"]
+
+
+class Frontier(NamedTuple):
+    """How far a log is committed.
+
+    Attributes:
+        log: uuid of the log, hex.
+        start: first offset that it still holds.
+        offset: the frontier: records below it are committed.
+        position: last decided position.
+        time_us, tick: time (us, UTC) and number of the last tick, 0 before any.
+        state: of the gateway (primary, minority, ...); "files" when read from files.
+    """
+
+    log: str
+    start: int
+    offset: int
+    position: int
+    time_us: int
+    tick: int
+    state: str
+
+
+class Tick(NamedTuple):
+    """A tick: its number, its time (us, UTC), and the offset of the first record after it."""
+
+    number: int
+    time_us: int
+    offset: int
+
+
+class Topic(NamedTuple):
+    """A topic: records and their bytes, offsets (-1: none) and times (us, UTC; 0: none) of the first and the last."""
+
+    name: str
+    records: int
+    bytes: int
+    first_offset: int
+    last_offset: int
+    first_time_us: int
+    last_time_us: int
+
+
+class Producer(NamedTuple):
+    """A producer: epoch, last committed sequence, progress, whether an abort closed the epoch, time (us) of its last sign."""
+
+    name: str
+    epoch: int
+    sequence: int
+    progress: bytes
+    closed: bool
+    last_seen_us: int
+
+
+class Piece(NamedTuple):
+    """A batch of a scan, and the offset to go on from after it."""
+
+    batch: pa.RecordBatch
+    next: int
+
+
+class Source(Protocol):
+    """Answers about one committed log."""
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
+
+        A gateway is looked for `patience` seconds.
+        """
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records [start, end) in offset order."""
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+    ) -> Iterator[Piece]:
+        """As `scan`, with the offset to go on from."""
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        """The range cut into parts that can be read side by side, between batches."""
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+
+    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
+        """Ticks between offsets."""
+
+    def topics(self) -> list[Topic]:
+        """All topics."""
+
+    def producers(self) -> list[Producer]:
+        """All producers."""
+
+    def readers(self) -> dict[str, int]:
+        """What named readers saved."""
+
+    def close(self) -> None:
+        """Let go of connections or files."""
+
+
+def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Topics as they are asked for; None is all.
+
+    Raises:
+        UsageError: one text instead of several, or none at all.
+    """
+    if topics is None:
+        return None
+    if isinstance(topics, str):
+        raise UsageError(f"topics is a list of names, not a text: use [{topics!r}]")
+    chosen = tuple(topics)
+    if not chosen:
+        raise UsageError("topics is empty: name some, or leave it out for all")
+    return chosen
+
+
+def time_us_of(time: int | datetime) -> int:
+    """A time in us since 1970, UTC.
+
+    Raises:
+        UsageError: a datetime without a zone.
+    """
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise UsageError(f"the time {time.isoformat()} has no zone: give an aware datetime, as with tzinfo=UTC")
+        return (time - _EPOCH) // timedelta(microseconds=1)
+    return time
+
+
+def place_of(source: Source, what: str, place: object, frontier: Frontier, beyond_ok: bool = False) -> int:
+    """The offset of a place; `what` ("start", "end") names it in errors, `beyond_ok` takes one that is not committed yet.
+
+    Raises:
+        UsageError: it is no place.
+        OffsetOutOfRange: it lies beyond the frontier or below what the log holds.
+    """
+    if isinstance(place, datetime):
+        return source.offset_for_time(place)
+    if place == "earliest":
+        return frontier.start
+    if place == "latest":
+        return frontier.offset
+    if isinstance(place, bool) or not isinstance(place, int):
+        raise UsageError(f"{what}={place!r} is no place in the log: use an offset, 'earliest', 'latest' or an aware datetime")
+    if place < frontier.start:
+        gone = "there are no negative offsets" if place < 0 else f"the log begins at {frontier.start}, what lay below was removed"
+        raise OffsetOutOfRange(f"{what}={place} is below the log: {gone}")
+    if place > frontier.offset and not beyond_ok:
+        raise OffsetOutOfRange(f"{what}={place} lies beyond the frontier: the log is committed up to {frontier.offset}")
+    return place

@@ -1,0 +1,185 @@
+"""Talk: one question at a time to the first gateway that answers, waiting for it. For tools, and for finding the other ports."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from gateway.client.link import Link, News
+from gateway.client.peek import peek
+from gateway.client.route import Route
+from gateway.client.session import CLIENT
+from gateway.client.url import Address, parse_url
+from gateway.core import limits
+from gateway.data import wire
+from gateway.errors import ConfigError, FormatError, Refused, Unavailable
+
+Answer = TypeVar("Answer", wire.Welcome, wire.Done, wire.StatusAnswer)
+
+
+class Talk:
+    """A conversation with one gateway after another. Thread-safe; connects when first used, and again when a connection broke.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
+        timeout: seconds that one question may take, connecting included.
+
+    Raises (all methods):
+        Unavailable: no gateway answered in time; the message says what was met at each.
+        ConfigError: every address is a port that speaks something else.
+        Refused: the gateway would not do it.
+    """
+
+    def __init__(self, url: str | Iterable[Address], timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> None:
+        """Prepare; nothing is connected yet."""
+        self._route = Route(parse_url(url) if isinstance(url, str) else url)
+        self._timeout = timeout
+        self._session = secrets.token_bytes(16)
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._welcome: wire.Welcome | None = None
+        self._request = 0
+
+    def welcome(self) -> wire.Welcome:
+        """Who the gateway is and where its other ports are; asked anew each time, so that the state is the present one."""
+        with self._lock:
+            deadline = time.monotonic() + self._timeout
+            if self._link is not None and self._welcome is not None:
+                self._say(self._hello())
+                welcome = self._answer(0, wire.Welcome, deadline)
+                if welcome is not None:
+                    self._welcome = welcome
+                    return welcome
+            return self._connected(deadline)
+
+    @property
+    def address(self) -> Address:
+        """The gateway that answers, or is asked next."""
+        return self._route.present
+
+    def close(self) -> None:
+        """Say goodbye."""
+        with self._lock:
+            if self._link is not None:
+                self._say(wire.Bye())
+                self._link.close()
+                self._link = None
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def ask(self, kind: type[Answer], make: Callable[[int], msgspec.Struct]) -> Answer:
+        """Put a question; `make` gives it for its number, `kind` is its answer's type."""
+        with self._lock:
+            deadline = time.monotonic() + self._timeout
+            while True:
+                self._connected(deadline)
+                self._request += 1
+                self._say(make(self._request))
+                answer = self._answer(self._request, kind, deadline)
+                if answer is not None:
+                    return answer
+
+    # -- one connection after another
+
+    def _hello(self) -> wire.Hello:
+        return wire.Hello(wire.PROTOCOL, CLIENT, self._session)
+
+    def _connected(self, deadline: float) -> wire.Welcome:
+        """Be connected, and welcomed there."""
+        while self._link is None or self._welcome is None:
+            self._welcome = None
+            if self._link is None:
+                self._link = Link(self._route.present)
+            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
+            if not self._link.up and not self._comes_up(self._link, until):
+                self._leave(None, deadline)
+                continue
+            self._say(self._hello())
+            welcome = self._answer(0, wire.Welcome, until, deadline)
+            if welcome is not None:
+                self._welcome = welcome
+                self._route.learn(welcome.gateways)
+                self._route.met("connected")
+                self._route.went_well()
+        return self._welcome
+
+    def _comes_up(self, link: Link, until: float) -> bool:
+        while not link.up:
+            news = link.news()
+            if news is News.UP:
+                return True
+            if news is not None or time.monotonic() >= until:
+                return False
+            link.wait(max(0.0, until - time.monotonic()))
+        return True
+
+    def _say(self, message: msgspec.Struct) -> None:
+        if self._link is not None:
+            self._link.send([wire.encode_control(message)])
+
+    def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
+        """The answer to a request (0: to Hello); None when the question is to be put again, maybe to another gateway."""
+        deadline = until if deadline is None else deadline
+        while self._link is not None:
+            link = self._link
+            data = link.receive()
+            if data is None:
+                if link.news() is not None:
+                    self._leave("the connection was lost", deadline)
+                elif time.monotonic() >= until:
+                    self._leave(f"connected, but there was no answer for {self._timeout:g} s", deadline)
+                else:
+                    link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
+                continue
+            try:
+                message = wire.decode_from_gateway(data)
+            except FormatError as error:
+                self._leave(f"it does not speak as a gateway: {error}", deadline)
+                continue
+            if isinstance(message, wire.Denied) and message.request in (0, request):
+                self._denied(message, deadline)
+                return None
+            if isinstance(message, kind) and getattr(message, "request", 0) == request:
+                return message
+        return None
+
+    def _denied(self, denied: wire.Denied, deadline: float) -> None:
+        """Put it right and return, to ask again; or raise."""
+        if denied.code == "hello":
+            self._welcome = None
+        elif denied.retry:
+            self._route.met(f"{denied.reason} ({denied.code})")
+            self._pause(limits.RETRY_US_MIN / 1e6, deadline)
+        else:
+            raise Refused(denied.reason, denied.code)
+
+    def _leave(self, reason: str | None, deadline: float) -> None:
+        """Go on to the next gateway."""
+        wrong = False
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+            if reason is None:
+                reason, wrong = peek(self._route.present)
+        wait = self._route.move_on(reason or "", wrong)
+        if self._route.only_wrong_ports():
+            raise ConfigError(self._route.told())
+        self._pause(wait, deadline)
+
+    def _pause(self, wait: float, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable(f"no gateway answered within {self._timeout:g} s: {self._route.told()}")
+        time.sleep(min(wait, left))

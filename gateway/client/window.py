@@ -1,0 +1,175 @@
+"""The window: batches that were given their sequences and have no outcome yet, oldest first.
+
+It knows what was sent on the present connection and what is to be sent (again), and it keeps to the bytes that a gateway lets a
+client have in flight. It does no I/O and knows nothing of epochs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+
+from gateway.client.encode import Compression, cut
+from gateway.client.feed import Resume
+from gateway.client.receipt import Batch, Failure
+from gateway.core import limits
+from gateway.data.frame import Buffer, Frame, Kind
+from gateway.data.schema import compression_flags
+from gateway.data.wire import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
+
+
+class Window:
+    """Unanswered batches of one producer."""
+
+    def __init__(self, compression: Compression) -> None:
+        """Begin empty."""
+        self.bytes_max = limits.WINDOW_BYTES
+        self.next_sequence = 1
+        self.committed = Resume(0, b"")
+        self.settled: list[Batch] = []  # outcomes that nobody was told yet
+        self._compression = compression
+        self._flags = compression_flags(compression)
+        self._unanswered: collections.deque[Batch] = collections.deque()
+        self._by_sequence: dict[int, Batch] = {}
+        self._bytes = 0
+        self._to_send: collections.deque[Batch] = collections.deque()
+        self._sent = False  # something, on this connection
+
+    def __len__(self) -> int:
+        return len(self._unanswered)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._unanswered)
+
+    @property
+    def oldest(self) -> Batch | None:
+        """The batch that was sent first."""
+        return self._unanswered[0] if self._unanswered else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was sent on this connection that has no answer."""
+        return self._sent and bool(self._unanswered)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something has a sequence and is to be sent (again)."""
+        return bool(self._to_send)
+
+    def has_room(self, batch: Batch) -> bool:
+        """Whether the batch may be in flight too; one alone always may."""
+        if not self._unanswered:
+            return True
+        return self._bytes + batch.size <= self.bytes_max and len(self._unanswered) < limits.CLIENT_WINDOW_FRAMES
+
+    def admit(self, batch: Batch) -> None:
+        """Give a batch its sequences; it is to be sent next."""
+        batch.first_sequence = self.next_sequence
+        self.next_sequence += batch.count
+        self._bytes += batch.size
+        self._unanswered.append(batch)
+        self._by_sequence[batch.first_sequence] = batch
+        self._to_send.append(batch)
+
+    def rewind(self) -> None:
+        """Send everything again, in order: what was sent before counts as not sent."""
+        self._to_send = collections.deque(self._unanswered)
+        self._sent = False
+
+    def messages(self, number: int, epoch: int, topics: Mapping[str, int]) -> Iterator[list[Buffer]]:
+        """Submit messages for all that is to be sent. Small bodies are joined, large ones travel as they are."""
+        frames: list[Frame] = []
+        size = 0
+        small = True
+        while self._to_send:
+            batch = self._to_send.popleft()
+            if batch.done or batch.body is None:
+                continue
+            is_small = batch.size <= INLINE_BYTES_MAX
+            if frames and (
+                is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
+            ):
+                yield encode_submit(frames)
+                frames, size = [], 0
+            small = is_small
+            frames.append(self._frame(batch, number, epoch, topics[batch.topic]))
+            size += batch.size
+            batch.transmitted = self._sent = True
+        if frames:
+            yield encode_submit(frames)
+
+    def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
+        return Frame(
+            Kind.BATCH,
+            batch.bytes,
+            progress=batch.progress,
+            flags=self._flags,
+            producer=number,
+            epoch=epoch,
+            first_sequence=batch.first_sequence,
+            count=batch.remaining,
+            topic=topic,
+            min_timestamp=batch.min_timestamp,
+            max_timestamp=batch.max_timestamp,
+            raw_length=batch.raw_length,
+            body_crc=batch.crc,
+        )
+
+    def commit(self, first_sequence: int, count: int, offset: int) -> bool:
+        """A batch committed; whether it was one that waited for that."""
+        batch = self._by_sequence.get(first_sequence)
+        if batch is None or batch.remaining != count:
+            return False
+        self._committed(batch, offset)
+        self._drop_settled()
+        return True
+
+    def commit_upto(self, sequence: int) -> None:
+        """Everything up to `sequence` committed, where is not known."""
+        for batch in list(self._unanswered):
+            if not batch.done and batch.last_sequence <= sequence:
+                self._committed(batch, OFFSET_UNKNOWN)
+        self._drop_settled()
+
+    def fail_from(self, sequence: int, failure: Failure, first: Failure | None = None) -> None:
+        """Everything from `sequence` on failed; the batch that starts there with `first`, if given."""
+        for batch in list(self._unanswered):
+            if not batch.done and batch.last_sequence >= sequence:
+                own = first is not None and batch.first_sequence == sequence
+                self._settle(batch, OFFSET_UNKNOWN, first if own else failure)
+        self._drop_settled()
+
+    def fail(self, batch: Batch, failure: Failure) -> None:
+        """A batch that has no sequence failed."""
+        self._settle(batch, OFFSET_UNKNOWN, failure)
+
+    def cut_at(self, sequence: int) -> None:
+        """The log holds everything below `sequence`: what overlaps that is cut, to be sent again from there."""
+        for batch in self._unanswered:
+            if not batch.done and batch.first_sequence < sequence <= batch.last_sequence:
+                del self._by_sequence[batch.first_sequence]
+                self._bytes -= batch.size
+                cut(batch, sequence - batch.first_sequence, self._compression)
+                self._bytes += batch.size
+                self._by_sequence[batch.first_sequence] = batch
+
+    def take_settled(self) -> list[Batch]:
+        """Batches with an outcome, each once, in the order in which it came."""
+        settled, self.settled = self.settled, []
+        return settled
+
+    def _committed(self, batch: Batch, offset: int) -> None:
+        if batch.last_sequence > self.committed.sequence:
+            self.committed = Resume(batch.last_sequence, batch.progress or self.committed.progress)
+        self._settle(batch, offset, None)
+
+    def _settle(self, batch: Batch, offset: int, failure: Failure | None) -> None:
+        if self._by_sequence.pop(batch.first_sequence, None) is not None:
+            self._bytes -= batch.size
+        batch.finish(offset, failure)
+        self.settled.append(batch)
+
+    def _drop_settled(self) -> None:
+        unanswered = self._unanswered
+        while unanswered and unanswered[0].done:
+            unanswered.popleft()

@@ -1,0 +1,254 @@
+"""A gateway for tests of the client: a small ROUTER loop that keeps the rules of sequences and epochs, and misbehaves when told to.
+
+`rule` sees every request and every frame first. It returns None to let the gateway do its work, or the answers to give instead (an
+empty list drops it). State survives `stop` and `start`, as a log does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from gateway.core import limits
+from gateway.data import wire
+from gateway.data.frame import Frame, payload_crc
+from gateway.data.schema import validate_body
+
+LOG_UUID = "7d1e5a34c0de4c64a43dd3c2c8b0f5aa"
+Heard = Any  # a request or a Frame
+Rule = Callable[[Heard], Iterable[Any] | None]
+
+
+@dataclass
+class Line:
+    """A line of the received-table."""
+
+    number: int
+    instance: bytes
+    epoch: int
+    sequence: int = 0
+    progress: bytes = b""
+    closed: bool = False
+
+
+@dataclass
+class Committed:
+    """One committed record."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    producer: int
+    sequence: int
+    progress: bytes
+
+
+@dataclass
+class Log:
+    """What a gateway has on disk; several gateways of one group may share it."""
+
+    uuid: str = LOG_UUID
+    lines: dict[str, Line] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+    records: list[Committed] = field(default_factory=list)
+    offsets: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def values(self, topic: str | None = None) -> list[bytes | None]:
+        return [record.value for record in self.records if topic in (None, record.topic)]
+
+
+class FakeGateway:
+    """See the module."""
+
+    def __init__(self, log: Log | None = None, *, rule: Rule | None = None, gateways: dict[str, str] | None = None) -> None:
+        self.log = log if log is not None else Log()
+        self.rule = rule
+        self.gateways = gateways or {}
+        self.heard: list[Heard] = []
+        self.window_bytes = limits.WINDOW_BYTES
+        self.frame_bytes_max = limits.BODY_BYTES_MAX
+        self.validate = True
+        self._context = zmq.Context()
+        self._known: set[bytes] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._outgoing: list[tuple[bytes, bytes]] = []
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"tutti://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen, again at the same port."""
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 0
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
+                break
+            except zmq.ZMQError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        self.port = int(socket.get(zmq.LAST_ENDPOINT).rpartition(b":")[2])
+        self._known.clear()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close every connection; what was not answered is not."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+
+    def close(self) -> None:
+        self.stop()
+        self._context.term()
+
+    def __enter__(self) -> FakeGateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def frames(self) -> list[Frame]:
+        """Every frame heard so far, in order."""
+        return [heard for heard in self.heard if isinstance(heard, Frame)]
+
+    def requests(self, kind: type) -> list[Any]:
+        """Every request of that kind heard so far."""
+        return [heard for heard in self.heard if isinstance(heard, kind)]
+
+    # -- its thread
+
+    def _run(self, socket: zmq.Socket[bytes]) -> None:
+        try:
+            while not self._stop.is_set():
+                if not socket.poll(5):
+                    continue
+                routing, *parts = socket.recv_multipart()
+                for answer in self._answers(routing, parts):
+                    socket.send_multipart([routing, answer])
+        finally:
+            socket.close(0)
+
+    def _answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
+        if parts[0][:1] == wire.SUBMIT:
+            answers: list[Any] = []
+            if routing not in self._known:
+                answers.append(wire.Denied(0, "hello", "say Hello first"))
+            else:
+                for frame in wire.decode_submit(parts):
+                    self.heard.append(frame)
+                    answers += self._ruled(frame, self._take)
+        else:
+            request = wire.decode_request(parts[0])
+            self.heard.append(request)
+            if isinstance(request, wire.Hello):
+                self._known.add(routing)
+            elif routing not in self._known:
+                return [wire.encode_control(wire.Denied(0, "hello", "say Hello first"))]
+            answers = self._ruled(request, self._serve)
+        out = []
+        for answer in answers:
+            if isinstance(answer, bytes):
+                out.append(answer)
+            elif isinstance(answer, wire.Committed):
+                out.append(wire.encode_receipts([answer]))
+            else:
+                out.append(wire.encode_control(answer))
+        return out
+
+    def _ruled(self, heard: Heard, default: Callable[[Any], list[Any]]) -> list[Any]:
+        ruled = self.rule(heard) if self.rule is not None else None
+        return default(heard) if ruled is None else list(ruled)
+
+    def _serve(self, request: Any) -> list[Any]:
+        log = self.log
+        match request:
+            case wire.Hello():
+                return [self.welcome()]
+            case wire.OpenProducer():
+                line = log.lines.get(request.name)
+                if line is None:
+                    line = log.lines[request.name] = Line(len(log.lines) + 1, request.instance, request.epoch)
+                elif (line.epoch, line.instance) != (request.epoch, request.instance):
+                    if request.epoch <= line.epoch:
+                        return [wire.EpochFenced(request.request, line.epoch)]
+                    line.epoch, line.instance, line.closed = request.epoch, request.instance, False
+                return [wire.EpochOpened(request.request, line.number, line.epoch, line.sequence, line.progress)]
+            case wire.OpenTopic():
+                return [wire.TopicOpened(request.request, log.topics.setdefault(request.name, len(log.topics) + 1))]
+            case wire.Status() | wire.Producers():
+                return [wire.StatusAnswer(request.request, json.dumps({"state": "primary"}).encode())]
+            case wire.SaveOffset() | wire.Forget() | wire.Fence():
+                return [wire.Done(request.request)]
+        return []
+
+    def welcome(self) -> wire.Welcome:
+        return wire.Welcome(
+            protocol=wire.PROTOCOL,
+            gateway="fake",
+            group="test",
+            log=self.log.uuid,
+            state="primary",
+            version="0",
+            reads="",
+            admin="",
+            gateways=self.gateways,
+            window_bytes=self.window_bytes,
+            frame_bytes_max=self.frame_bytes_max,
+            raw_bytes_max=limits.RAW_BYTES_MAX,
+        )
+
+    def _take(self, frame: Frame) -> list[Any]:
+        line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
+        if line is None or frame.epoch < line.epoch:
+            return [wire.FencedAnswer(frame.producer, line.epoch if line else 1, frame.first_sequence)]
+        if line.closed:
+            return [wire.AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, "closed")]
+        offset = self.log.offsets.get((frame.producer, frame.first_sequence))
+        if offset is None or frame.first_sequence > line.sequence:
+            if frame.first_sequence != line.sequence + 1:
+                return [wire.Expected(frame.producer, frame.epoch, line.sequence + 1)]
+            offset = self.commit(frame, line)
+        return [wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)]
+
+    def commit(self, frame: Frame, line: Line | None = None) -> int:
+        """Commit a frame, whoever asks; the offset."""
+        line = line or next(line for line in self.log.lines.values() if line.number == frame.producer)
+        offset = len(self.log.records)
+        names = {number: name for name, number in self.log.topics.items()}
+        assert payload_crc(frame.progress, frame.body) == frame.body_crc
+        if self.validate:
+            batch = validate_body(frame, limits.RAW_BYTES_MAX)
+            for number, (key, value) in enumerate(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)):
+                sequence = frame.first_sequence + number
+                self.log.records.append(
+                    Committed(names[frame.topic], value, key, frame.producer, sequence, frame.progress)
+                )
+        line.sequence = frame.last_sequence
+        line.progress = frame.progress or line.progress
+        self.log.offsets[frame.producer, frame.first_sequence] = offset
+        return offset
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait for a condition; its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it did not happen within {seconds} s")
+        time.sleep(0.002)
+    return value

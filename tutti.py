@@ -1,0 +1,56 @@
+"""Tutti: atomic multicast as the front door of Spark. The public face in Python; how to use it is told in docs/clients.md.
+
+from tutti import Producer, Reader
+
+with Producer("tutti://127.0.0.1:7400", producer="jfk-departures") as producer:
+    receipt = producer.send("flights", b"...")
+    offset = receipt.result(timeout=10)
+
+with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
+    for batch in reader:
+        ...
+"""
+
+from __future__ import annotations
+
+from gateway.client import Producer, Reader, Receipt, Record, Resume
+from gateway.errors import (
+    Aborted,
+    Behind,
+    BufferFull,
+    ConfigError,
+    Damaged,
+    DirectoryRefused,
+    Fenced,
+    FormatError,
+    OffsetOutOfRange,
+    Refused,
+    TooLarge,
+    TuttiError,
+    Unavailable,
+    Unknown,
+    UsageError,
+)
+
+__all__ = [
+    "Aborted",
+    "Behind",
+    "BufferFull",
+    "ConfigError",
+    "Damaged",
+    "DirectoryRefused",
+    "Fenced",
+    "FormatError",
+    "OffsetOutOfRange",
+    "Producer",
+    "Reader",
+    "Receipt",
+    "Record",
+    "Refused",
+    "Resume",
+    "TooLarge",
+    "TuttiError",
+    "Unavailable",
+    "Unknown",
+    "UsageError",
+]
