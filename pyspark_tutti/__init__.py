@@ -33,6 +33,6 @@ def register(spark: SparkSession) -> None:
         paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
         if root not in paths:
             context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
-        if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
     spark.dataSource.register(DefaultSource)

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from gateway.errors import UsageError
 from streaming import planning
-from streaming.origin import origin_of
+from streaming.origin import source_of
 from streaming.records import read_partition
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Partitions that hold each record of the range once."""
-        origin, options = origin_of(self._options), self._options
-        frontier = origin.frontier(None, 0)
-        start = planning.offset_of(origin, options.start, "startingOffset", frontier, options.fail_on_data_loss)
-        end = planning.offset_of(origin, options.end, "endingOffset", frontier, options.fail_on_data_loss)
+        options = self._options
+        source = source_of(options)
+        frontier = source.frontier()
+        start = planning.offset_of(source, "starting", options, frontier)
+        end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):
             raise UsageError(f"option 'startingOffset' is {start}, behind 'endingOffset' {end}: a range is [start, end)")
-        return planning.partitions(origin, frontier, start, end, options)
+        return planning.partitions(source, frontier, start, end, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one partition as Arrow batches of the declared schema."""

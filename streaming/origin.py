@@ -1,37 +1,52 @@
-"""Where records come from, gateways or directories, opened once a process.
-
-Spark's workers live on from task to task: connections and mapped files stay open for the next one.
-"""
+"""Where records come from: gateways, or data directories."""
 
 from __future__ import annotations
 
-import os
-import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from gateway.core import limits
+from gateway.errors import UsageError
 
 if TYPE_CHECKING:
     from gateway.client.files import Files
-    from gateway.client.reads import Reads
-
+    from gateway.client.source import Source
     from streaming.options import ReadOptions
 
-_opened: dict[tuple[int, str | tuple[str, ...]], Reads | Files] = {}
-_opening = threading.Lock()
+
+def source_of(options: ReadOptions) -> Source:
+    """What the options name, whatever log it has now. Connections to gateways belong to the process and are shared."""
+    if options.gateways is not None:
+        from gateway.client.reads import Reads
+
+        return Reads(options.gateways)
+    from gateway.client.files import Files
+
+    return Files(options.paths)
 
 
-def origin_of(options: ReadOptions) -> Reads | Files:
-    """What `options` name, opened by this process before or now."""
-    key = (os.getpid(), options.gateways if options.gateways is not None else options.paths)
-    with _opening:
-        origin = _opened.get(key)
-        if origin is None:
-            if options.gateways is not None:
-                from gateway.client.reads import Reads
+def source_of_log(options: ReadOptions, log: str, seen: int) -> Source:
+    """The same for a worker that reads what was planned on log `log` when its frontier was at `seen` or above.
 
-                origin = Reads(options.gateways)
-            else:
-                from gateway.client.files import Files
+    Raises:
+        UsageError: the directories hold another log by now.
+        Refused: the gateways do (when they are asked).
+    """
+    if options.gateways is not None:
+        from gateway.client.reads import Reads
 
-                origin = Files(options.paths)
-            _opened[key] = origin
-        return origin
+        return Reads(options.gateways, seen=seen, log=log)
+    files = _files(options.paths, log)
+    found = files.frontier().log
+    if found != log:
+        _files.cache_clear()
+        raise UsageError(f"{options.origin} holds log {found}, and the read was planned on log {log}: it was replaced meanwhile")
+    return files
+
+
+@lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
+def _files(paths: tuple[str, ...], log: str) -> Files:
+    """Opened once a process: Spark's workers live on from task to task. By log, as a directory can be made anew."""
+    from gateway.client.files import Files
+
+    return Files(paths)

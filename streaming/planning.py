@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange
-from streaming.options import Place, ReadOptions
+from streaming.options import ReadOptions
 
 if TYPE_CHECKING:
-    from streaming.origin import Frontier, Origin
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+    from gateway.client.source import Frontier, Source
 
 
 class RecordsPartition(InputPartition):
@@ -34,61 +31,73 @@ class RecordsPartition(InputPartition):
         return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, topics={self.topics})"
 
 
-def offset_of(origin: Origin, place: Place, option: str, frontier: Frontier, loss_is_error: bool) -> int:
-    """The offset of a place in the log.
+def offset_of(source: Source, option: str, options: ReadOptions, frontier: Frontier) -> int:
+    """The offset that "starting" or "ending" (`option`) came to, with the frontier as it is.
 
     Raises:
-        OffsetOutOfRange: an offset beyond the frontier, or below what the log still holds unless `loss_is_error` is False.
+        OffsetOutOfRange: an offset beyond the frontier, or below what the log still holds while that counts as data loss.
     """
+    place = options.start if option == "starting" else options.end
     if place == "earliest":
         return frontier.start
     if place == "latest":
         return frontier.offset
     if isinstance(place, datetime):
-        return origin.offset_for_time((place - _EPOCH) // _MICROSECOND)
+        return source.offset_for_time(place)
     offset = int(place)
     if offset > frontier.offset:
         raise OffsetOutOfRange(
-            f"option {option!r} is {offset}, beyond the frontier {frontier.offset} of {origin.name}: it takes what is committed"
+            f"option '{option}Offset' is {offset}, beyond the frontier: {options.origin} has committed up to {frontier.offset}"
         )
-    return held(offset, frontier, origin.name, loss_is_error)
+    return held(offset, frontier, options)
 
 
-def held(offset: int, frontier: Frontier, name: str, loss_is_error: bool) -> int:
-    """`offset`, or the first that the log still holds when lost records are to be passed over.
+def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
+    """`offset`, or the first that the log still holds where lost records are to be passed over.
 
     Raises:
-        OffsetOutOfRange: records from `offset` on are gone, and that is an error.
+        OffsetOutOfRange: records from `offset` on are gone, and that counts.
     """
-    if offset < frontier.start and loss_is_error:
+    if offset < frontier.start and options.fail_on_data_loss:
         raise OffsetOutOfRange(
-            f"records {offset} to {frontier.start - 1} are no longer in the log of {name}: "
+            f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}: "
             "start later, or set failOnDataLoss to false to pass over them"
         )
     return max(offset, frontier.start)
 
 
-def partitions(origin: Origin, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
+def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
     """Partitions that together hold the records [start, end) of the topics asked for, each once; none when there are none."""
-    start = held(start, frontier, origin.name, options.fail_on_data_loss)
+    start = held(start, frontier, options)
     if start >= end:
         return []
-    topics = topics_of(origin, options)
+    topics = topics_of(source, options)
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
         return [RecordsPartition(frontier.log, start, end, topics)]
-    ranges = origin.plan(start, end, options.partitions_min)
-    return [RecordsPartition(frontier.log, first, last, topics) for first, last in ranges]
+    ranges = source.plan(start, end, topics, splits=options.partitions_min)
+    return [RecordsPartition(frontier.log, part.start, part.end, topics) for part in ranges]
 
 
-def topics_of(origin: Origin, options: ReadOptions) -> tuple[str, ...] | None:
+def topics_of(source: Source, options: ReadOptions) -> tuple[str, ...] | None:
     """The topics to read, None for all.
 
-    A pattern is matched when a range is planned: the log knows every topic that has a record in it by then, and no topic that
-    appears later has one, so the same range gives the same records at any time.
+    A pattern is matched when a range is planned: the log knows every topic that has a record in the range by then, and one that
+    appears later has none in it, so the same range gives the same records at any time.
     """
     if options.topics_pattern is None:
         return options.topics
     pattern = re.compile(options.topics_pattern)
-    return tuple(sorted(name for name in origin.topics() if pattern.fullmatch(name)))
+    return tuple(sorted(topic.name for topic in source.topics() if pattern.fullmatch(topic.name)))
+
+
+def ticks_between(source: Source, start: int, end: int) -> list[tuple[int, int]]:
+    """Ticks above `start` up to `end`, in order: number, and offset of the first record after it."""
+    found: list[tuple[int, int]] = []
+    while True:
+        some = source.ticks(start, end)
+        found += ((tick.number, tick.offset) for tick in some if not found or tick.number > found[-1][0])
+        if len(some) < limits.TICKS_AN_ANSWER_MAX or some[-1].offset <= start:
+            return found
+        start = some[-1].offset

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
-from gateway.client.reads import check_columns, schema_of
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from gateway.client.reads import check_columns, schema_of
 from gateway.errors import UsageError, invariant
 
 
@@ -22,7 +21,7 @@ def spark_schema(columns: Sequence[str] | None) -> StructType:
         arrow = schema_of(check_columns(columns))
     except UsageError as error:
         raise UsageError(f"option 'columns' is {','.join(columns or ())!r}: {error}") from error
-    shape = cast(StructType, from_arrow_schema(arrow))
+    shape = from_arrow_schema(arrow)
     invariant(to_arrow_schema(shape, timezone="UTC").equals(arrow), f"Spark's {shape} has the Arrow schema {arrow}")
     return shape
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
+    from streaming.options import Kind, ReadOptions
+
 _NO_SINK = "writing to Tutti from Spark is not built yet: send with tutti.Producer, in foreachBatch or from another process"
 
 
@@ -33,16 +35,14 @@ class TuttiDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of one range of the committed log."""
         from streaming.batch import BatchReader
-        from streaming.options import parse
 
-        return BatchReader(self._checked(parse(self.options, "batch"), schema))
+        return BatchReader(self._read_options("batch", schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of the log as it grows."""
-        from streaming.options import parse
         from streaming.stream import StreamReader
 
-        return StreamReader(self._checked(parse(self.options, "stream"), schema))
+        return StreamReader(self._read_options("stream", schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Not built."""
@@ -51,3 +51,11 @@ class TuttiDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Not built."""
         raise UsageError(_NO_SINK)
+
+    def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
+        from streaming.options import parse
+        from streaming.shape import check_asked
+
+        options = parse(self.options, kind)
+        check_asked(schema, options.columns)
+        return options

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from gateway.core import limits
 from streaming import planning
 from streaming.offsets import StreamOffset, batch_range, check_log, next_end
-from streaming.origin import Frontier, Origin, origin_of
+from streaming.origin import source_of
 from streaming.records import read_partition
 from streaming.watch import FrontierWatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gateway.client.source import Frontier, Source
     from streaming.options import ReadOptions
 
 
@@ -28,22 +30,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._opened: Source | None = None
         self._watching: FrontierWatch | None = None
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
+        self._ticks_known: tuple[int, int, list[tuple[int, int]]] = (-1, -1, [])
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """What travels to workers: the options; they only read."""
-        return {"_options": self._options, "_watching": None, "_initial": None, "_target": None, "_processed": None}
+        return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins. Spark asks twice, and gets the same answer twice."""
         if self._initial is None:
             frontier = self._watch.frontier()
-            place = self._options.start
-            option = "startingOffset"
-            offset = planning.offset_of(self._origin, place, option, frontier, self._options.fail_on_data_loss)
+            offset = planning.offset_of(self._source, "starting", self._options, frontier)
             self._initial = StreamOffset.initial(frontier.log, offset)
         return self._initial.data()
 
@@ -54,13 +56,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing above the frontier of this moment is read by this run."""
-        self._target = self._origin.frontier(None, 0).offset
+        self._target = self._source.frontier().offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
         begin = StreamOffset.parse(start)
         frontier = self._watch.frontier(begin.offset)
-        check_log(begin, frontier.log, self._origin.name)
+        check_log(begin, frontier.log, self._options.origin)
         self._processed = begin.offset
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -68,8 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if every is None:
             end = next_end(begin.offset, available, most)
         else:
-            ticks = self._origin.ticks(begin.offset, available) if available > begin.offset else []
-            end = next_end(begin.offset, available, most, ticks, every)
+            end = next_end(begin.offset, available, most, self._ticks(begin.offset, frontier), every)
         if end == begin.offset:
             return start
         return StreamOffset(begin.log, end, begin.offset).data()
@@ -85,8 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = StreamOffset.parse(end)
         first, after = batch_range(StreamOffset.parse(start), last)
         frontier = self._watch.frontier(after)
-        check_log(last, frontier.log, self._origin.name)
-        return planning.partitions(self._origin, frontier, first, after, self._options)
+        check_log(last, frontier.log, self._options.origin)
+        return planning.partitions(self._source, frontier, first, after, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one partition as Arrow batches of the declared schema."""
@@ -100,17 +101,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._watching is not None:
             self._watching.stop()
 
+    def _ticks(self, begin: int, frontier: Frontier) -> list[tuple[int, int]]:
+        """Ticks above `begin`; asked for again only when there is another one, as Spark asks every 10 ms."""
+        if self._ticks_known[:2] != (begin, frontier.tick):
+            found = planning.ticks_between(self._source, begin, frontier.offset) if frontier.offset > begin else []
+            self._ticks_known = (begin, frontier.tick, found)
+        return self._ticks_known[2]
+
     @property
-    def _origin(self) -> Origin:
-        return origin_of(self._options)
+    def _source(self) -> Source:
+        if self._opened is None:
+            self._opened = source_of(self._options)
+        return self._opened
 
     @property
     def _watch(self) -> FrontierWatch:
         if self._watching is None:
-            origin = self._origin
-
-            def ask(beyond: int | None, seconds: float) -> Frontier:
-                return origin.frontier(beyond, seconds)
-
-            self._watching = FrontierWatch(ask, origin.name)
+            # A tick adds no record, so it ends no poll: where batches end at ticks, look that often.
+            microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
+            self._watching = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
         return self._watching

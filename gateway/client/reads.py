@@ -45,6 +45,7 @@ class Reads:
         timeout: seconds that a question may take, finding a gateway included.
         patience: seconds that a scan under way looks for a gateway before it gives up.
         seen: a frontier that was shown before, to another instance.
+        log: uuid of the only log that will do; "" takes the one that is met first.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
@@ -60,13 +61,14 @@ class Reads:
         timeout: float = limits.REQUEST_TIMEOUT_US / 1e6,
         patience: float = limits.READ_RETRY_US / 1e6,
         seen: int = 0,
+        log: str = "",
     ) -> None:
         """Prepare; nothing is connected yet."""
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._patience = patience
         self._seen = seen
-        self._log = ""
+        self._log = log
         self._lock = threading.Lock()
 
     # -- questions

@@ -44,6 +44,7 @@ HELD_BYTES_MAX = 64 * MIB
 HEARTBEAT_US = 200_000
 TICK_INTERVAL_US = 1_000_000
 ATOMIC_PERIOD_HEARTBEATS = 10
+LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
@@ -138,8 +139,8 @@ STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where tha
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
-SPARK_RETRY_US = 200_000  # after one that failed
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, kept to tell how long records have been waiting
+SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
 SPARK_SMALL_RECORDS = 50_000  # a range up to this is one partition: planning it would cost more than it gains
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
