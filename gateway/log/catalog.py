@@ -62,7 +62,7 @@ class View:
         if vouched > len(self._mapped):
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
-        if vouched > 0:
+        if 0 < vouched <= len(self._mapped) and self._mapped["position"][vouched - 1] == self.first + vouched - 1:
             return self._mapped[:vouched]
         if self._kept is None:
             snapshot = newest_snapshot(self.directory, upto.position)
@@ -175,7 +175,7 @@ class Catalog:
         return found
 
     def good_rows(self, at: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
-        """Like `rows`; but the rows before a damage are given with it."""
+        """Like `rows`; but rows before a damage are given with it. A damage in the segment before leaves those that are trusted."""
         view, last = self.view(at), self.last_of(at, upto)
         if last < view.first:
             return [], None
@@ -191,7 +191,10 @@ class Catalog:
                 f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
                 f"see `tutti log verify {self.directory}`"
             )
-        offset, tick = self._before(at, rows, upto)
+        try:
+            offset, tick = self._before(at, rows, upto)
+        except Damaged as error:
+            return [part for part in (rows,) if len(part)], error
         aborts = walked.aborts(walked.headers()) + self._aborts_after(at, last, upto)
         made = view.made(walked, aborts, offset, tick)
         return [part for part in (rows, made) if len(part)], damage
@@ -229,11 +232,8 @@ class Catalog:
             if sealed is not None:
                 found = sealed.offset
             else:
-                try:
-                    rows, _ = self.good_rows(at, upto)
-                except Damaged:  # before this segment: what stands there is asked for first, and says so
-                    rows = []
-                if not rows:
+                rows, _ = self.good_rows(at, upto)
+                if not rows:  # nothing to look at yet, or damage before it, which is met first
                     return 1 << 63
                 found = int(rows[0]["offset"][0])
             self._offsets[first] = found

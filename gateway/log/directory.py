@@ -139,7 +139,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
 
 def _make(path: str, storage: Storage) -> None:
     missing = []
-    while not os.path.isdir(path):
+    while not os.path.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):

@@ -84,7 +84,8 @@ class LivePage:
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
         words[FAILED] = 0
-        self.indexed(state, segment)
+        self.segment(segment)
+        self.indexed(state)
         self.frontier(state.position, state.next_offset)
         words[INODE] = self._inode
         words[MAGIC] = _MAGIC
@@ -97,10 +98,13 @@ class LivePage:
         self._words[FRONTIER_POSITION] = position
         self._words[FRONTIER_OFFSET] = offset
 
-    def indexed(self, state: LogState, segment: int) -> None:
-        """Say that index rows are written as far as `state`, and which segment is the newest (its first position)."""
+    def segment(self, first: int) -> None:
+        """Say which segment is the newest (its first position); done before anything in it can be decided."""
+        self._words[SEGMENT] = first
+
+    def indexed(self, state: LogState) -> None:
+        """Say that index rows are written as far as `state`."""
         words = self._words
-        words[SEGMENT] = segment
         words[TICK] = state.tick
         words[TICK_TIME] = state.tick_time
         words[INDEXED_OFFSET] = state.next_offset

@@ -76,7 +76,7 @@ class LogReader:
             self._catalog = Catalog(self.path)
         except PermissionError as error:
             raise DirectoryRefused(f"{self.path} cannot be read: {error.strerror}; check its owner and mode") from error
-        self._names = Names(self._catalog, self.state)
+        self._names = Names(self._catalog)
         self._live: LiveView | None = None
         self._segment = 0
         self._seen = Frontier(0, 0, 0, 0, False)
@@ -133,14 +133,16 @@ class LogReader:
             return found, Upto(found.position, indexed)
 
     def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
+        # Each word is read before those that the gateway stores before it: what is seen of one has what belongs to it in the next.
         words = live.words
-        offset = words[page.FRONTIER_OFFSET]  # first, so that the position read next is not below its
+        indexed = words[page.INDEXED_POSITION]
+        offset = words[page.FRONTIER_OFFSET]
         position = words[page.FRONTIER_POSITION]
         if words[page.SEGMENT] != self._segment:
             self._segment = words[page.SEGMENT]
             self._catalog.refresh()
         found = Frontier(position, offset, words[page.TICK_TIME], words[page.TICK], live.alive)
-        return found, words[page.INDEXED_POSITION]
+        return found, indexed
 
     def _watermark(self) -> tuple[Frontier, int]:
         stored = read_scalars(self.path)
@@ -212,7 +214,9 @@ class LogReader:
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
         """Numbers of those of the topics that the log knows."""
         wanted = set(names)
-        return frozenset(number for number, topic in self.state().topics.items() if topic.name in wanted)
+        with self._lock:
+            topics = self._names.topics(self._look()[1])
+        return frozenset(number for number, name in topics.items() if name in wanted)
 
     # Finding
 

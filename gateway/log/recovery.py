@@ -105,8 +105,10 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     """
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
-    if not firsts or stored is None:
-        return _blank(directory, stored, firsts)
+    if stored is None or not firsts:
+        return _blank(directory, stored, firsts, log)
+    if stored.segment > firsts[-1]:
+        raise Damaged(f"segment {segment_path(directory, stored.segment)} is missing: restore it, {_or_repair(directory)}")
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
@@ -119,17 +121,17 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     _cut(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
         _remove(directory, storage, 0)
-        return _blank(directory, stored, [])
+        return _blank(directory, stored, [], b"")
     return _result(directory, stored, mark, base, ending, frontier, header.log)
 
 
-def _blank(directory: str, stored: Stored | None, firsts: list[int]) -> Found:
+def _blank(directory: str, stored: Stored | None, firsts: list[int], log: bytes) -> Found:
     if firsts:
         path = os.path.join(directory, SCALARS)
         raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
-    if stored is not None and stored.mark.position:
+    if log or (stored is not None and (stored.mark.position or stored.segment)):
         path = os.path.join(directory, LOG)
-        raise Damaged(f"the log ended at position {stored.mark.position} and {path} holds no segment; restore the files")
+        raise Damaged(f"{directory} held log {log.hex()} and {path} has no segment of it; restore the files")
     scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
     return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
 
@@ -145,7 +147,7 @@ def _base(directory: str, frontier: int) -> Snapshot:
 def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: bytes) -> SegmentHeader:
     if base.segment not in firsts:
         path = segment_path(directory, base.segment)
-        raise Damaged(f"segment {path} is missing: restore it, or see what is left with `{_command(directory)}`")
+        raise Damaged(f"segment {path} is missing: restore it, {_or_repair(directory)}")
     header = read_header(directory, firsts[-1])
     if log and header.log != log:
         raise DirectoryRefused(
@@ -199,13 +201,12 @@ def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Da
         path, place, why = segment_path(directory, base.segment), 0, "another chain in the header"
     return Damaged(
         f"the log is damaged at position {position} (offset {offset}): {path} has {why} at byte {place}, and everything up to "
-        f"position {durable} was durable. Nothing was changed. Restore the file, or see what would be lost with "
-        f"`{_command(directory)}`"
+        f"position {durable} was durable. Nothing was changed. Restore the file, {_or_repair(directory)}"
     )
 
 
-def _command(directory: str) -> str:
-    return f"tutti log repair {directory}"
+def _or_repair(directory: str) -> str:
+    return f"or see what would be lost with `tutti log repair {directory}`"
 
 
 def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
@@ -217,7 +218,7 @@ def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
         if newest is None or newest >= mark.sequence:
             raise Damaged(
                 f"the log ends at position {ending.position} and segment {segment_path(directory, first)} goes on elsewhere: "
-                f"restore what is missing between, or see what would be lost with `{_command(directory)}`"
+                f"restore what is missing between, {_or_repair(directory)}"
             )
 
 

@@ -102,6 +102,7 @@ def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
         mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         ),
+        firsts[at] if cut_within else firsts[at - 1] if at else 0,
     )
     scalars.close()
     kept = _put_aside(path, _behind(path, position, firsts[at] if cut_within else 0), storage)

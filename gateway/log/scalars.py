@@ -15,23 +15,28 @@ from gateway.log.storage import Storage, read_file
 
 MAGIC = b"TUTC"
 SLOTS = (0, PAGE)
-_HEAD = struct.Struct("<4sIQQQQ")
+_HEAD = struct.Struct("<4sIQQQQQ")
 _CRC = struct.Struct("<I")
 _CRC_AT = _HEAD.size + MARK_SIZE
 
 
 class Stored(NamedTuple):
-    """A slot's content: its number, the scalars, and the mark as it was when they were written."""
+    """A slot's content: its number, the scalars, the mark as it was when they were written, and the first position of the newest
+    segment, so that a segment that is gone is missed (0: none yet).
+    """
 
     sequence: int
     scalars: Scalars
     mark: Mark
+    segment: int
 
 
 def encode_slot(stored: Stored) -> bytes:
     """A slot: 512 bytes, a sector."""
     scalars = stored.scalars
-    head = _HEAD.pack(MAGIC, FORMAT_VERSION, stored.sequence, scalars.promised, scalars.accepted, scalars.coordinated)
+    head = _HEAD.pack(
+        MAGIC, FORMAT_VERSION, stored.sequence, scalars.promised, scalars.accepted, scalars.coordinated, stored.segment
+    )
     head += stored.mark.to_bytes()
     return (head + _CRC.pack(crc32c(head))).ljust(MARK_SIZE_BOUND, b"\0")
 
@@ -44,13 +49,13 @@ def decode_slot(data: bytes, path: str) -> Stored | None:
     """
     if len(data) < _CRC_AT + _CRC.size or data[:4] != MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         return None
-    _, version, sequence, promised, accepted, coordinated = _HEAD.unpack_from(data)
+    _, version, sequence, promised, accepted, coordinated, segment = _HEAD.unpack_from(data)
     if version != FORMAT_VERSION:
         raise FormatError(
             f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
         )
     mark = read_mark(data[_HEAD.size : _CRC_AT])
-    return None if mark is None else Stored(sequence, Scalars(promised, accepted, coordinated), mark)
+    return None if mark is None else Stored(sequence, Scalars(promised, accepted, coordinated), mark, segment)
 
 
 def read_scalars(directory: str) -> Stored | None:
@@ -81,22 +86,24 @@ class ScalarsFile:
         self._storage = storage
         self.path = os.path.join(directory, SCALARS)
         if stored is None:
-            stored = Stored(1, Scalars(), Mark())
+            stored = Stored(1, Scalars(), Mark(), 0)
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
         self.scalars = stored.scalars
+        self.segment = stored.segment
         self._fd = storage.open(self.path)
         # Which slot holds the newest is found by looking: a repair may have written one of them out of turn.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
         self._next = SLOTS[1] if first is not None and first.sequence == self.sequence else SLOTS[0]
 
-    def write(self, scalars: Scalars, mark: Mark) -> None:
-        """Make scalars and mark durable."""
-        stored = Stored(self.sequence + 1, scalars, mark)
+    def write(self, scalars: Scalars, mark: Mark, segment: int) -> None:
+        """Make scalars, mark and the newest segment's first position durable."""
+        stored = Stored(self.sequence + 1, scalars, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.sync(self._fd)
         self.sequence = stored.sequence
         self.scalars = scalars
+        self.segment = segment
         self._next = SLOTS[1] if self._next == SLOTS[0] else SLOTS[0]
 
     def close(self) -> None:

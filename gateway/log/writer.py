@@ -121,8 +121,6 @@ class LogWriter:
             return
         self._preparer.wrote()
         with self._watching("writing to"):
-            if self._room.in_reserve and any(frame.kind == Kind.BATCH for frame in frames):
-                raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
             if not self._segments:
                 invariant(frames[0].kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frames[0]!r}")
                 self._log = decode_body(RosterBody, frames[0].body).log
@@ -133,6 +131,8 @@ class LogWriter:
 
     def _append_some(self, frames: Sequence[Frame]) -> Sequence[Frame]:
         """Write as many as the segment takes; if some are left, a new segment has begun for them."""
+        if self._room.in_reserve and any(frame.kind == Kind.BATCH for frame in frames):
+            raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
         segment = self._segments[-1]
         place, limit = segment.place, segment.size - HEADER_SIZE
         position, view, chain = self._end
@@ -201,12 +201,15 @@ class LogWriter:
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         if prepared:
             self._preparer.used()
+        self._live.segment(first)
         if self._segments:
             self._segments[-1].last = position
         self._marked = mark
         self._slot_mark = None
         index = IndexWriter(index_path(self._path, first), first, no_rows(), self._storage)
         self._segments.append(Segment(first, fd, size, FRAMES_AT, index, 1))
+        if position:  # the first one is missed by the log's uuid in the identity, once it has durably begun
+            self._scalars.write(self._scalars.scalars, mark, first)
         if self._indexer.state.position == position:
             self._indexer.pass_boundaries()
 
@@ -259,7 +262,7 @@ class LogWriter:
         self._check_usable()
         with self._watching("writing the scalars of"):
             mark = self._next_mark()
-            self._scalars.write(scalars, mark)
+            self._scalars.write(scalars, mark, self._scalars.segment)
             self._marked = mark
 
     # Deciding
@@ -286,7 +289,7 @@ class LogWriter:
             self._indexer.take(frames, offsets, aborted)
             if frames:
                 self._directory.remember_log(self._log)
-            self._live.indexed(self._indexer.state, self._segments[-1].first)
+            self._live.indexed(self._indexer.state)
 
     # Beside the writing
 

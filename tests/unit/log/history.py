@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
@@ -30,6 +31,8 @@ from gateway.log.options import LogOptions
 from gateway.log.storage import Storage
 from gateway.log.writer import LogWriter
 
+Compression = Literal["lz4", "zstd"] | None
+COMPRESSIONS: tuple[Compression, ...] = (None, "lz4", "zstd")
 SMALL = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
 LOG = bytes(range(16))
 VIEW = (1 << 16) | 1
@@ -106,7 +109,7 @@ class History:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
         progress: bytes = b"",
-        compression: str | None = None,
+        compression: Compression = None,
     ) -> Frame:
         if topic not in self.topics:
             self.topic(topic)
@@ -118,7 +121,8 @@ class History:
         self.clock += count
         keys = keys or [None] * count
         headers = headers or [None] * count
-        columns = [list(keys), list(values), times, [h and [{"key": k, "value": v} for k, v in h] for h in headers]]
+        pairs = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
+        columns = cast("list[list[Any]]", [list(keys), list(values), times, pairs])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, BATCH_SCHEMA, strict=True)]
         body = encode_batch(pa.record_batch(arrays, schema=BATCH_SCHEMA), compression)
         frame = Frame(
@@ -259,7 +263,7 @@ def sample(batches: int = 60, *, size: int = 300) -> History:
             keys=keys,
             headers=headers,
             progress=b"p%d" % number,
-            compression=[None, "lz4", "zstd"][number % 3],
+            compression=COMPRESSIONS[number % 3],
         )
         if number % 10 == 7:
             history.tick()
@@ -272,10 +276,6 @@ def sample(batches: int = 60, *, size: int = 300) -> History:
         if number % 30 == 17:
             history.forget(producer)
     return history
-
-
-def same_boot(path: Path | str) -> None:
-    """Nothing: the directory stays as a killed gateway leaves it."""
 
 
 def other_boot(path: Path | str) -> None:

@@ -1,0 +1,139 @@
+"""A data directory belongs to one gateway of one group, and one process at a time writes it; every refusal says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import Damaged, DirectoryRefused, FormatError
+from gateway.log.directory import open_directory
+from gateway.log.reader import LogReader
+from gateway.log.scalars import encode_slot, read_scalars
+from tests.unit.log.history import GATEWAY, GROUP, History, opened, write_log
+
+
+def test_a_new_directory_becomes_the_gateways_own_and_stays_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    with_identity = open_directory(str(path), gateway=GATEWAY, group=GROUP)
+    incarnation = with_identity.incarnation
+    with_identity.close()
+    again = open_directory(str(path), gateway=GATEWAY, group=GROUP)
+    assert (again.incarnation, len(incarnation), again.log) == (incarnation, 16, b"")
+    again.close()
+
+
+def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from gateway.log.directory import open_directory\n"
+        f"held = open_directory({str(tmp_path)!r}, gateway={GATEWAY!r}, group={GROUP!r})\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DirectoryRefused, match=f"in use by process {holder.pid}"):
+            open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+        holder.kill()
+        holder.wait()
+    open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()  # the lock went with the process
+
+
+@pytest.mark.parametrize(
+    ("gateway", "group", "message"),
+    [("other", GROUP, "belongs to gateway 'g1', not to 'other'"), (GATEWAY, "other", "belongs to group 'test', not to 'other'")],
+)
+def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, gateway: str, group: str, message: str) -> None:
+    open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()
+    with pytest.raises(DirectoryRefused, match=message):
+        open_directory(str(tmp_path), gateway=gateway, group=group)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"format": 2, "gateway": 7}', "has format 2 and this release knows format 1"),
+        (b"not json", "is not an identity of a gateway"),
+        (b'{"format": 1}', "is not an identity of a gateway"),
+    ],
+)
+def test_an_identity_that_is_not_known_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "identity.json").write_bytes(content)
+    with pytest.raises(DirectoryRefused, match=message):
+        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+    with pytest.raises(DirectoryRefused, match=message):
+        LogReader(tmp_path)
+
+
+def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DirectoryRefused, match=r"it holds 'thesis\.tex' and has no identity\.json"):
+        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+    with pytest.raises(DirectoryRefused, match=r"has no identity\.json"):
+        LogReader(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["LOCK", "thesis.tex"]
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DirectoryRefused, match="cannot be used: Not a directory"):
+        open_directory(str(tmp_path / "file" / "data"), gateway=GATEWAY, group=GROUP)
+    with pytest.raises(DirectoryRefused, match="cannot be used"):
+        open_directory(str(tmp_path / "missing"), gateway=GATEWAY, group=GROUP, create=False)
+
+
+def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
+    write_log(tmp_path, History())
+    identity = json.loads((tmp_path / "identity.json").read_text())
+    identity["log"] = "ab" * 16
+    (tmp_path / "identity.json").write_text(json.dumps(identity))
+    with pytest.raises(DirectoryRefused, match=r"is that of log abab.* and its segments are of log 00010203"):
+        opened(tmp_path)
+
+
+def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: Path) -> None:
+    write_log(tmp_path, History())
+    os.rename(tmp_path / "scalars", tmp_path / "away")
+    with pytest.raises(Damaged, match="scalars is missing and the log is there"):
+        opened(tmp_path)
+    os.rename(tmp_path / "away", tmp_path / "scalars")
+    for file in (tmp_path / "log").iterdir():
+        file.unlink()
+    with pytest.raises(Damaged, match=r"held log 00010203.*log has no segment of it"):
+        opened(tmp_path)
+    (tmp_path / "log").rmdir()
+    with pytest.raises(DirectoryRefused, match="has lost its log folder"):
+        opened(tmp_path)
+
+
+def test_scalars_survive_a_torn_slot_and_are_refused_when_both_are_bad(tmp_path: Path) -> None:
+    write_log(tmp_path, History())
+    found = read_scalars(str(tmp_path))
+    assert found is not None
+    data = bytearray((tmp_path / "scalars").read_bytes())
+    newest = 0 if data.startswith(encode_slot(found)) else 4096
+    data[newest + 9] ^= 1
+    (tmp_path / "scalars").write_bytes(data)
+    older = read_scalars(str(tmp_path))
+    assert older is not None
+    assert older.sequence == found.sequence - 1
+    data[4096 - newest + 9] ^= 1
+    (tmp_path / "scalars").write_bytes(data)
+    with pytest.raises(Damaged, match="neither of its two slots is good"):
+        opened(tmp_path)
+
+
+def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_log(tmp_path, History())
+    found = read_scalars(str(tmp_path))
+    assert found is not None
+    monkeypatch.setattr("gateway.log.scalars.FORMAT_VERSION", 9)
+    newer = encode_slot(found._replace(sequence=found.sequence + 1))
+    monkeypatch.undo()
+    (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))
+    with pytest.raises(FormatError, match="has format 9 and this release reads format 1"):
+        opened(tmp_path)

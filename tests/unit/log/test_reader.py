@@ -1,0 +1,403 @@
+"""The read side gives exactly what was committed, whatever state the gateway left the directory in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gateway.data.columns import COLUMNS, schema_of
+from gateway.data.frame import Kind
+from gateway.errors import Damaged, OffsetOutOfRange, UsageError
+from gateway.log import live
+from gateway.log.layout import positions_named
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from tests.unit.log.history import LOG, History, decide, expected, opened, other_boot, sample, seen, write_log
+
+
+def no_change(path: Path) -> None:
+    assert path.exists()
+
+
+def no_indexes(path: Path) -> None:
+    other_boot(path)
+    for file in (path / "log").glob("*.idx"):
+        file.unlink()
+
+
+def no_snapshots(path: Path) -> None:
+    no_indexes(path)
+    for file in (path / "log").glob("*.snap"):
+        file.unlink()
+
+
+def rotten_indexes(path: Path) -> None:
+    for file in (path / "log").glob("*.idx"):
+        data = bytearray(file.read_bytes())
+        if data[0]:  # sealed
+            data[64 + 16] ^= 4  # an offset
+            file.write_bytes(data)
+
+
+STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes, no_snapshots, rotten_indexes]
+HISTORY = sample(120, size=1500)
+
+
+@pytest.fixture(scope="module", params=STATES, ids=lambda state: state.__name__)
+def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LogReader:
+    path = tmp_path_factory.mktemp("log")
+    write_log(path, HISTORY)
+    assert len(positions_named(str(path), "seg")) > 4
+    request.param(path)
+    return LogReader(path)
+
+
+def test_every_record_is_there_in_order(reader: LogReader) -> None:
+    frontier = reader.frontier()
+    assert (frontier.offset, frontier.position) == (len(HISTORY.records), len(HISTORY.frames))
+    assert (frontier.tick, frontier.time_us) == HISTORY.ticks[-1][:2]
+    assert not frontier.live
+    assert reader.log == LOG.hex()
+    batches = list(scan(reader, 0, frontier.offset))
+    assert seen(batches) == expected(HISTORY)
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema_of(COLUMNS), check_metadata=True)
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (17, 18), (100, 300), (33, 257), (5, 5)])
+@pytest.mark.parametrize("rows_max", [1, 7, 65_536])
+def test_a_range_is_cut_to_the_record(reader: LogReader, bounds: tuple[int, int], rows_max: int) -> None:
+    batches = list(scan(reader, *bounds, rows_max=rows_max))
+    assert seen(batches) == expected(HISTORY, *bounds)
+    assert all(0 < batch.num_rows <= rows_max for batch in batches)
+
+
+def test_columns_and_topics_are_chosen(reader: LogReader) -> None:
+    end = reader.frontier().offset
+    wanted = [record for record in expected(HISTORY) if record["topic"] in {"topic0", "topic2"}]
+    columns = ("value", "offset", "producer")
+    found = seen(scan(reader, 0, end, topics=["topic2", "topic0", "not there"], columns=columns))
+    assert found == [{name: record[name] for name in columns} for record in wanted]
+    assert list(scan(reader, 0, end, topics=["not there"])) == []
+    with pytest.raises(UsageError, match="column 'offest' is not known; did you mean 'offset'"):
+        next(scan(reader, 0, 1, columns=["offest"]))
+
+
+def test_small_frames_are_joined_and_large_ones_are_views(reader: LogReader) -> None:
+    end = reader.frontier().offset
+    assert len(list(scan(reader, 0, end))) < len(HISTORY.frames) / 5
+    batch = next(scan(reader, 0, 1, columns=["value"]))
+    before = pa.total_allocated_bytes()
+    assert batch.num_rows == 1
+    assert pa.total_allocated_bytes() - before < 1000
+
+
+def test_the_state_names_and_places_are_found(reader: LogReader) -> None:
+    state = reader.state()
+    assert state.next_offset == len(HISTORY.records)
+    assert {topic.name: topic.records for topic in state.topics.values()} == {
+        name: sum(record.topic == name for record in HISTORY.records) for name in HISTORY.topics
+    }
+    for number, name in HISTORY.names.items():  # forgotten ones included
+        assert reader.producer(number) == name
+    assert reader.gateway(1) == "g1"
+    assert reader.topic(2) == next(name for name, number in HISTORY.topics.items() if number == 2)
+    with pytest.raises(Damaged, match="does not say which producer number 99 is"):
+        reader.producer(99)
+
+
+def test_a_producers_sequence_is_found(reader: LogReader) -> None:
+    found = {}
+    for frame in HISTORY.frames:
+        if frame.kind == Kind.BATCH and frame.position not in HISTORY.void:
+            offset = HISTORY.offset_after(frame.position - 1)
+            for ahead in range(frame.count):
+                found[frame.producer, frame.first_sequence + ahead] = offset + ahead
+    for (producer, sequence), offset in list(found.items())[::7]:
+        assert reader.find(producer, sequence) == offset
+    assert reader.find(1, 10_000) is None
+    assert reader.find(99, 1) is None
+
+
+def test_times_and_ticks_are_found(reader: LogReader) -> None:
+    records = expected(HISTORY)
+    for offset in (0, 1, 100, len(records) - 1):
+        assert reader.offset_for_time(int(str(records[offset]["timestamp"]))) == offset
+    assert reader.offset_for_time(0) == 0
+    assert reader.offset_for_time(1 << 60) == len(records)
+    ticks = [(number, time_us, HISTORY.offset_after(position)) for number, time_us, position in HISTORY.ticks]
+    assert reader.ticks(0, len(records)) == ticks
+    assert reader.ticks(ticks[1][2], ticks[3][2]) == ticks[1:4]
+
+
+@pytest.mark.parametrize(("splits", "split_bytes"), [(1, None), (4, None), (None, 30_000), (None, None), (1000, None), (3, 1)])
+def test_a_plan_covers_the_range_once_and_cuts_between_batches(
+    reader: LogReader, splits: int | None, split_bytes: int | None
+) -> None:
+    borders = {HISTORY.offset_after(frame.position - 1) for frame in HISTORY.frames}
+    plan = reader.plan(11, 333, splits=splits, split_bytes=split_bytes)
+    assert (plan[0].start, plan[-1].end) == (11, 333)
+    for one, other in itertools.pairwise(plan):
+        assert one.end == other.start
+        assert other.start in borders
+    assert sum(part.rows for part in plan) == 333 - 11
+    if splits is not None:
+        assert len(plan) <= splits
+        assert len(plan) > 1 or splits == 1
+    assert reader.plan(20, 20) == []
+    some = reader.plan(0, len(HISTORY.records), topics=["topic1"], splits=3)
+    assert sum(part.rows for part in some) == sum(record.topic == "topic1" for record in HISTORY.records)
+    assert (some[0].start, some[-1].end) == (0, len(HISTORY.records))
+
+
+def test_ranges_that_are_not_there_are_refused(reader: LogReader) -> None:
+    end = len(HISTORY.records)
+    for start, until, error, message in (
+        (-1, 5, OffsetOutOfRange, "starts at offset -1 and this log begins at 0"),
+        (end + 1, end + 2, OffsetOutOfRange, f"starts at offset {end + 1} and the log is committed up to {end}"),
+        (0, end + 1, OffsetOutOfRange, f"ends at offset {end + 1}"),
+        (5, 4, UsageError, "ends before it begins"),
+        ("7", 9, UsageError, "an integer, and not '7'"),
+        (1.5, 9, UsageError, "not 1.5"),
+        (True, 9, UsageError, "not True"),
+    ):
+        with pytest.raises(error, match=message):
+            next(scan(reader, start, until))  # type: ignore[arg-type]  # what a careless caller gives
+
+
+def test_void_batches_show_nowhere(reader: LogReader) -> None:
+    assert HISTORY.void
+    values = {record["value"] for record in seen(scan(reader, 0, len(HISTORY.records)))}
+    assert b"also void" not in values
+
+
+def test_only_what_is_decided_is_read(tmp_path: Path) -> None:
+    history = sample(60, size=1500)
+    decided = len(history.frames) - 9
+    write_log(tmp_path, history, decided=decided)
+    end = history.offset_after(decided)
+    for prepare in STATES[:4]:
+        prepare(tmp_path)
+        reader = LogReader(tmp_path)
+        assert reader.frontier().offset == end
+        assert seen(scan(reader, 0, end)) == expected(history, 0, end)
+
+
+def test_rows_that_were_not_written_are_made_from_the_frames(tmp_path: Path) -> None:
+    """The gateway stored the frontier, a receipt left, and it was killed before the index was written."""
+    history = sample(40, size=1500)
+    writer, _, close = opened(tmp_path)
+    upto = len(history.frames) - 12
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, upto)
+    writer.frontier(len(history.frames), len(history.records))
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, len(history.records))) == expected(history)
+    assert reader.state().position == len(history.frames)
+    close()
+
+
+def test_a_damaged_body_is_never_served_and_everything_before_it_is(tmp_path: Path) -> None:
+    history = sample(60, size=1500)
+    write_log(tmp_path, history)
+    reader = LogReader(tmp_path)
+    frame = [frame for frame in history.frames if frame.kind == Kind.BATCH and frame.position not in history.void][33]
+    ((view, rows),) = reader.positions(frame.position, frame.position)
+    with open(view.path, "r+b") as file:
+        at = int(rows["place"][0]) + frame.size - 20
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 16]))
+    before = history.offset_after(frame.position - 1)
+    found = []
+    with pytest.raises(Damaged, match=rf"byte {int(rows['place'][0])}: position {frame.position} fails its CRC"):  # noqa: PT012
+        for batch in scan(reader, 0, len(history.records), rows_max=50):
+            found += seen([batch])
+    assert found == expected(history, 0, before)
+    after = before + frame.count
+    assert seen(scan(reader, after, len(history.records))) == expected(history, after)
+
+
+def test_damage_that_no_index_covers_leaves_what_is_before_readable(tmp_path: Path) -> None:
+    history = sample(60, size=1500)
+    write_log(tmp_path, history)
+    no_snapshots(tmp_path)
+    first = positions_named(str(tmp_path), "seg")[1]
+    path = tmp_path / "log" / f"{first:020d}.seg"
+    data = bytearray(path.read_bytes())
+    place = 12288 + sum(frame.size for frame in history.frames[first - 1 : first + 4])
+    data[place + 20] ^= 1
+    path.write_bytes(data)
+    reader = LogReader(tmp_path)
+    end = history.offset_after(first + 4)
+    found = []
+    with pytest.raises(Damaged, match=rf"a bad header at byte {place}, where position {first + 5} must be"):  # noqa: PT012
+        for batch in scan(reader, 0, reader.frontier().offset):
+            found += seen([batch])
+    assert found == expected(history, 0, end)
+
+
+FOLLOW = """
+import sys, json
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+reader = LogReader(sys.argv[1])
+at, end = 0, int(sys.argv[2])
+values = []
+while at < end:
+    frontier = reader.wait(at, 20)
+    assert frontier.offset > at, "nothing came"
+    for batch in scan(reader, at, frontier.offset, columns=["offset", "value"]):
+        assert batch.column(0)[0].as_py() == at
+        at += batch.num_rows
+        values += [len(value) for value in batch.column(1).to_pylist()]
+print(json.dumps(values))
+"""
+
+
+def test_another_process_follows_a_log_that_is_being_written(tmp_path: Path) -> None:
+    history = sample(150, size=1500)
+    writer, _, close = opened(tmp_path)
+    code = [sys.executable, "-c", FOLLOW, str(tmp_path), str(len(history.records))]
+    with subprocess.Popen(code, stdout=subprocess.PIPE, text=True) as follower:
+        for start in range(0, len(history.frames), 3):
+            some = history.frames[start : start + 3]
+            writer.append(some)
+            writer.sync()
+            decide(writer, history, start + 1, start + len(some))
+        out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    values = [record.value for record in history.records]
+    assert out.strip() == str([len(value) for value in values if value is not None])
+    close()
+
+
+WRITE_AND_DIE = """
+import os, signal, sys
+from tests.unit.log.history import *
+history = sample(30)
+writer, _, close = opened(sys.argv[1])
+writer.append(history.frames)
+writer.sync()
+decide(writer, history, 1, len(history.frames))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_a_kill_the_frontier_stays_where_it_was_shown(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(tmp_path)], check=False, cwd=Path.cwd())
+    assert done.returncode == -signal.SIGKILL
+    history = sample(30)
+    reader = LogReader(tmp_path)
+    frontier = reader.frontier()
+    assert (frontier.offset, frontier.live) == (len(history.records), False)
+    writer, recovered, close = opened(tmp_path)
+    assert recovered.state.position == len(history.frames)  # the page cache knows more than the watermark
+    again = reader.frontier()
+    assert (again.offset, again.live) == (len(history.records), True)
+    history.view(2)
+    writer.append(history.frames[-1:])
+    writer.sync()
+    decide(writer, history, len(history.frames), len(history.frames))
+    assert reader.frontier().position == len(history.frames)
+    close()
+
+
+def test_the_live_page_of_another_boot_or_of_a_copy_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = sample(30)
+    decided = 20
+    writer, _, close = opened(tmp_path / "one")
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, decided)
+    while writer.idle():
+        continue
+    writer.frontier(len(history.frames), len(history.records))
+    reader = LogReader(tmp_path / "one")
+    assert reader.frontier().offset == len(history.records)
+    subprocess.run(["cp", "-r", str(tmp_path / "one"), str(tmp_path / "two")], check=True)
+    assert LogReader(tmp_path / "two").frontier().offset == history.offset_after(decided)
+    monkeypatch.setattr(live, "boot_id", lambda: bytes(16))
+    assert LogReader(tmp_path / "one").frontier().offset == history.offset_after(decided)
+    assert reader.frontier().offset == len(history.records)  # but one reader's frontier never moves back
+    close()
+
+
+def test_many_threads_read_while_one_writes(tmp_path: Path) -> None:
+    history = sample(150, size=1500)
+    writer, _, close = opened(tmp_path)
+    reader = LogReader(tmp_path)
+    wrong: list[object] = []
+    values = [record.value for record in history.records]
+
+    def follow() -> None:
+        at = 0
+        while at < len(values):
+            frontier = reader.wait(at, 20)
+            for batch in scan(reader, at, frontier.offset, columns=["value"]):
+                if batch.column(0).to_pylist() != values[at : at + batch.num_rows]:
+                    wrong.append(at)
+                at += batch.num_rows
+            if frontier.offset <= at < len(values) and frontier.offset < at:
+                wrong.append(("short", at))
+            reader.state()
+
+    threads = [threading.Thread(target=follow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, len(history.frames), 5):
+        some = history.frames[start : start + 5]
+        writer.append(some)
+        writer.sync()
+        decide(writer, history, start + 1, start + len(some))
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+    close()
+
+
+def test_a_blank_directory_reads_as_empty_and_then_fills(tmp_path: Path) -> None:
+    writer, _, close = opened(tmp_path)
+    reader = LogReader(tmp_path)
+    assert (reader.frontier().offset, reader.log, list(scan(reader, 0, 0)), reader.ticks(0, 0)) == (0, "", [], [])
+    assert (reader.find(1, 1), reader.offset_for_time(5), reader.state().position) == (None, 0, 0)
+    history = sample(10)
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, len(history.frames))
+    assert seen(scan(reader, 0, reader.frontier().offset)) == expected(history)
+    assert reader.log == LOG.hex()
+    close()
+    other_boot(tmp_path)
+    os.truncate(tmp_path / "live", 100)
+    assert seen(scan(LogReader(tmp_path), 0, len(history.records))) == expected(history)
+
+
+def test_batches_outlive_the_reader_and_travel(tmp_path: Path) -> None:
+    history = sample(10)
+    write_log(tmp_path, history)
+    reader = LogReader(tmp_path)
+    batches = list(scan(reader, 0, len(history.records)))
+    reader.close()
+    del reader
+    assert seen(pickle.loads(pickle.dumps(batches))) == expected(history)  # noqa: S301 - own bytes
+
+
+def test_history_has_what_the_tests_need() -> None:
+    kinds = {frame.kind for frame in HISTORY.frames}
+    assert kinds == {kind.value for kind in Kind}
+    assert isinstance(HISTORY, History)
