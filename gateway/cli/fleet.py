@@ -46,6 +46,14 @@ def serve_command(config: Path) -> list[str]:
     return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
 
 
+def _says_ready(line: bytes) -> bool:
+    try:
+        told = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False  # a line for people, or the rest of it is still to come
+    return isinstance(told, dict) and told.get("ready") is True
+
+
 class Gateway:
     """One gateway of this machine: where it is, its configuration file, and the process that runs it."""
 
@@ -102,7 +110,7 @@ class Process:
         if self.ready:
             return False
         self._said = (self._said + said)[-_SAID_BYTES_MAX:]
-        self.ready = any(line.startswith(b'{"ready":true') for line in self._said.splitlines())
+        self.ready = any(_says_ready(line) for line in self._said.splitlines())
         return self.ready
 
     def signal(self, number: int) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: How far back from the end the last N records are looked for at first; doubled until they are found.
 LAST_STEP = 4096
+#: A wait for records cannot be interrupted: Ctrl-C is heard after it.
+POLL_S = 0.5
 
 
 @click.command()
@@ -78,12 +80,15 @@ def _print(
     form: str,
 ) -> None:
     from gateway.cli.records import with_key
-    from gateway.client import Reader
+    from gateway.client.reader import Reader
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
         left = count
-        while left != 0 and (batch := next(reader, None)) is not None:
+        while left != 0 and reader.position != reader.end:
+            batch = reader.poll(POLL_S)
+            if batch is None:
+                continue
             rows = with_key(batch, key).slice(0, left)
             _write(rows, form)
             left = left - rows.num_rows if left is not None else None

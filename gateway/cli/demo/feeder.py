@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes-a-second", required=True, type=float)
     parser.add_argument("--skew-minutes", required=True, type=int)
     asked = parser.parse_args(arguments)
-    from gateway.client import Producer
+    from gateway.client.producer import Producer
 
     with pa.memory_map(str(asked.input)) as file:
         table = pa.ipc.open_file(file).read_all()

@@ -198,7 +198,7 @@ class Demo:
 
     def _close_the_year(self) -> None:
         """Send the record that tells the job that nothing more comes."""
-        from gateway.client import Producer
+        from gateway.client.producer import Producer
 
         with Producer(self._url, producer="closing") as producer:
             producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)

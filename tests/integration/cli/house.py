@@ -67,7 +67,7 @@ class House:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.process.wait(WAIT_S)
+            self.process.communicate(timeout=WAIT_S)
         assert line, self.log.read_text()
         self.told: dict[str, Any] = json.loads(line)
         self.url: str = self.told["url"]
@@ -81,7 +81,8 @@ class House:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
+        self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode
 
 
 @contextmanager

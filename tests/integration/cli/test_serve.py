@@ -108,11 +108,15 @@ def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None
     verified = tutti("log", "verify", str(data))
     assert verified.code == 4
     assert f"position {third['position']}" in verified.err
-    said = refused(a_config(tmp_path, port))
-    assert said.startswith("4 error: ")
-    assert f"tutti log repair {data}" in said
-    assert tutti("log", "repair", str(data)).code == 4
-    assert tutti("log", "verify", str(data)).code == 4
+    looked = tutti("log", "repair", str(data), "--json")
+    assert (looked.code, looked.json["offset"], looked.json["lost"], looked.json["cut"]) == (4, 100, 100, False)
+    assert f"tutti log repair {data} --accept-loss-from 100" in tutti("log", "repair", str(data)).out
+    with serving(a_config(tmp_path, port)) as (_, told):
+        shown = tutti("tail", url=told["url"])
+        assert (shown.code, len(shown.lines)) == (4, 100)
+        running = tutti("log", "repair", str(data), "--accept-loss-from", "100")
+        assert (running.code, running.out) == (1, "")
+    assert tutti("log", "repair", str(data), "--accept-loss-from", "50").code == 2
     assert tutti("log", "repair", str(data), "--accept-loss-from", "100").code == 0
     assert tutti("log", "verify", str(data)).code == 0
     with serving(a_config(tmp_path, port)) as (_, told):

@@ -26,7 +26,7 @@ if os.path.exists(code):
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 print("a line that is no JSON")
-print(json.dumps({"ready": True}, separators=(",", ":")), flush=True)
+print(json.dumps({"ready": True}), flush=True)
 while True:
     time.sleep(60)
 """
