@@ -54,11 +54,6 @@ class GatewayProcess:
         return f"tutti://127.0.0.1:{self.port}"
 
     @property
-    def admin(self) -> str:
-        """Its admin pages."""
-        return f"http://127.0.0.1:{self.port + 3}"
-
-    @property
     def pid(self) -> int:
         """Its process id."""
         assert self.process is not None
@@ -111,6 +106,11 @@ class GatewayProcess:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
+        return self.wait_end(timeout_s)
+
+    def wait_end(self, timeout_s: float = STOP_WAIT_S) -> int:
+        """Wait until it ends by itself; the exit code."""
+        assert self.process is not None
         code = self.process.wait(timeout_s)
         self._close()
         return code

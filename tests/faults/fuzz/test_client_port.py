@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -149,7 +149,7 @@ def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
 def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
     chance = random.Random(11)
     before = resident_bytes(gateway.pid)
-    openings = [
+    openings: list[Callable[[], bytes]] = [
         lambda: chance.randbytes(chance.randrange(1, 2000)),
         lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         lambda: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + chance.randbytes(100),

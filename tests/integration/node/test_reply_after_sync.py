@@ -38,7 +38,7 @@ from gateway.node.port import Sent
 from tests.integration.node.platter import Platter
 from tests.unit.node.fakes import LOG, Clients, HandClock, Lookups, batch_frame, message
 
-OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=1 << 20, disk_low_bytes=1 << 20)
+OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250
 PRODUCERS = 3
 

@@ -1,0 +1,152 @@
+"""Proves how a real gateway process starts, ends and fails: a ready line, an orderly stop, no process left over, clear words."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.client.control import Control
+from tests.faults.gateways import GatewayProcess
+from tutti import Producer
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path) as gateway:
+        yield gateway
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def refused_start(gateway: GatewayProcess) -> tuple[int, str]:
+    """Start a gateway that must not come up; its exit code and last words."""
+    gateway.start(wait=False)
+    code = gateway.wait_end()
+    return code, gateway.log_tail().strip().splitlines()[-1]
+
+
+def test_the_ready_line_and_the_status_say_who_it_is(gateway: GatewayProcess) -> None:
+    assert gateway.ready["ready"] is True
+    assert gateway.ready["url"] == gateway.url
+    assert gateway.ready["name"] == gateway.name
+    assert gateway.ready["pid"] == gateway.pid
+    assert gateway.ready["data"] == str(gateway.data)
+    with Control(gateway.url) as control:
+        status = control.status()
+    assert (status["gateway"], status["pid"], status["group"]) == ("g1", gateway.pid, "test")
+    assert status["state"] == "primary"
+    assert status["view"]["coordinator"] == "g1"
+    assert status["view"]["members"] == ["g1"]
+    assert (status["frontier"], status["start"]) == (0, 0)
+    assert len(status["log"]) == 32
+
+
+def test_sigterm_finishes_what_is_under_way(gateway: GatewayProcess) -> None:
+    reads_pid = reads_process(gateway)
+    with Producer(gateway.url, producer="p", delivery_timeout=60) as producer:
+        receipts = [producer.send("t", b"x" * 100) for _ in range(20_000)]
+        receipts[0].result(30)
+        assert gateway.stop() == 0
+        assert not alive(reads_pid)
+        gateway.start()
+        offsets = [receipt.result(60) for receipt in receipts]
+    assert offsets == list(range(20_000))
+
+
+def reads_process(gateway: GatewayProcess) -> int:
+    with Control(gateway.url) as control:
+        return int(control.status()["reads_process"]["pid"])
+
+
+def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayProcess) -> None:
+    pid = reads_process(gateway)
+    assert alive(pid)
+    gateway.kill()
+    wait_for(lambda: not alive(pid))
+
+
+def test_a_dead_reads_process_is_started_again_and_commits_go_on(gateway: GatewayProcess) -> None:
+    pid = reads_process(gateway)
+    os.kill(pid, signal.SIGKILL)
+    with Producer(gateway.url) as producer:
+        assert producer.send("t", b"x").result(10) == 0
+    wait_for(lambda: reads_process(gateway) not in (0, pid))
+
+    def healthy() -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port + 3, timeout=2)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    wait_for(healthy)
+
+
+def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
+    os.kill(gateway.pid, signal.SIGTERM)
+    os.kill(gateway.pid, signal.SIGINT)
+    assert gateway.wait_end() == 0
+
+
+@pytest.mark.parametrize(("distance", "whose"), [(0, "clients"), (2, "reads"), (3, "admin")])
+def test_a_port_in_use_is_one_sentence(tmp_path: Path, distance: int, whose: str) -> None:
+    gateway = GatewayProcess(tmp_path)
+    with socket.create_server(("127.0.0.1", gateway.port + distance)):
+        code, words = refused_start(gateway)
+    assert code == 1
+    assert words.startswith("error: ")
+    assert f"port {gateway.port + distance} on 127.0.0.1 ({whose}) is in use" in words
+
+
+def test_a_locked_directory_names_who_has_it(gateway: GatewayProcess, tmp_path: Path) -> None:
+    other = GatewayProcess(tmp_path)  # other ports, same name and directory
+    code, words = refused_start(other)
+    assert code == 1
+    assert f"in use by process {gateway.pid}" in words
+
+
+def test_the_directory_of_another_gateway_is_refused(gateway: GatewayProcess, tmp_path: Path) -> None:
+    assert gateway.stop() == 0
+    other = GatewayProcess(tmp_path, "g2")
+    other.config.write_text(other.config.read_text().replace(str(other.data), str(gateway.data)))
+    code, words = refused_start(other)
+    assert code == 1
+    assert "belongs to gateway 'g1', not to 'g2'" in words
+
+
+def test_damage_halts_the_start_with_the_command_to_run(gateway: GatewayProcess) -> None:
+    with Producer(gateway.url) as producer:
+        offsets = [producer.send("t", b"x" * 1000).result(30) for _ in range(50)]
+    assert gateway.stop() == 0
+    (segment,) = (gateway.data / "log").glob("0*.seg")
+    with segment.open("r+b") as file:
+        frame = file.read(1 << 20).find(b"TUT1", 40_000)
+        file.seek(frame + 30)
+        file.write(b"\xff" * 8)
+    code, words = refused_start(gateway)
+    assert len(offsets) == 50
+    assert code == 4
+    assert "tutti log repair" in words
+    assert "offset" in words
