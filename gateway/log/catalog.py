@@ -182,20 +182,20 @@ class Catalog:
         rows = view.trusted(last, upto)
         if view.first + len(rows) > last:
             return [rows], None
-        walked = view.walk(rows, last)
+        try:
+            walked = view.walk(rows, last)
+            if walked.position <= last and self.refresh():
+                return self.good_rows(at, upto)
+            offset, tick = self._before(at, rows, upto)
+            aborts = walked.aborts(walked.headers()) + self._aborts_after(at, last, upto)
+        except Damaged as error:
+            return [part for part in (rows,) if len(part)], error
         damage = None
         if walked.position <= last:
-            if self.refresh():
-                return self.good_rows(at, upto)
             damage = Damaged(
                 f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
                 f"see `tutti log verify {self.directory}`"
             )
-        try:
-            offset, tick = self._before(at, rows, upto)
-        except Damaged as error:
-            return [part for part in (rows,) if len(part)], error
-        aborts = walked.aborts(walked.headers()) + self._aborts_after(at, last, upto)
         made = view.made(walked, aborts, offset, tick)
         return [part for part in (rows, made) if len(part)], damage
 

@@ -83,12 +83,12 @@ def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
     finish cutting.
     """
     firsts = positions_named(path, "seg")
-    at = bisect_right(firsts, position) - 1
-    cut_within = firsts[at] < position
-    mark, place = _end_before(path, firsts[at] if cut_within else firsts[at - 1] if at else 0, position)
     stored = read_scalars(path)
-    if stored is None:
-        raise Damaged(f"{path} has no scalars: what this gateway promised is not known; restore the file")
+    last = bisect_right(firsts, position - 1) - 1  # the segment that stays the last: of the frame before the position
+    if stored is None or last < 0:
+        raise Damaged(f"nothing of the log in {path} can be kept: restore it, or start the gateway with a new directory")
+    segment = firsts[last]
+    mark, place = _end_before(path, segment, position)
     newest = newest_mark(path, stored.mark, firsts)
     frontier = (newest.frontier_position, newest.frontier_offset)
     if frontier[0] >= position:
@@ -102,25 +102,22 @@ def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
         mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         ),
-        firsts[at] if cut_within else firsts[at - 1] if at else 0,
+        segment,
     )
     scalars.close()
-    kept = _put_aside(path, _behind(path, position, firsts[at] if cut_within else 0), storage)
-    if cut_within:
-        file = segment_path(path, firsts[at])
-        shutil.copyfile(file, os.path.join(kept, os.path.basename(file)))
-        fd = storage.open(file)
-        if place + HEADER_SIZE <= storage.size(fd):
-            storage.write(fd, [TERMINATOR], place)
-        storage.sync(fd)
-        storage.close(fd)
+    kept = _put_aside(path, _behind(path, position, segment), storage)
+    file = segment_path(path, segment)
+    shutil.copyfile(file, os.path.join(kept, os.path.basename(file)))
+    fd = storage.open(file)
+    if place + HEADER_SIZE <= storage.size(fd):
+        storage.write(fd, [TERMINATOR], place)
+    storage.sync(fd)
+    storage.close(fd)
     return kept
 
 
 def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
-    """Where the log ends before a position, which does not stand at the start of the segment `first`, and the byte there."""
-    if not first:
-        return Mark(), FRAMES_AT
+    """The mark of a log that ends before a position, whose last frame stands in the segment `first`; and the byte behind it."""
     segment = SegmentMap(segment_path(path, first), first)
     found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
     if found.position != position:
@@ -132,11 +129,7 @@ def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
 def _behind(path: str, position: int, cut: int) -> list[str]:
     """Files that begin at a position or behind it, last first, and the index of the segment that is cut."""
     named = ((number, kind) for kind in ("seg", "idx", "snap") for number in positions_named(path, kind))
-    files = [
-        os.path.join(path, LOG, f"{number:020d}.{kind}")
-        for number, kind in sorted(named, reverse=True)
-        if number >= position and not (kind == "snap" and number == position)
-    ]
+    files = [os.path.join(path, LOG, f"{number:020d}.{kind}") for number, kind in sorted(named, reverse=True) if number >= position]
     return files + ([index_path(path, cut)] if cut and os.path.exists(index_path(path, cut)) else [])
 
 

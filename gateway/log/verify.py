@@ -49,6 +49,7 @@ class Verified:
         log, gateway: uuid (hex) and the gateway's name.
         frontier: how far the log is decided; beyond it frames are pending.
         durable: position up to which the newest mark says that everything was synced.
+        newest: first position of the newest segment that there must be, 0 if none is known.
         segments, frames, records, bytes: how much was looked at; `records` are committed ones.
         end: the last position that stands in the log.
         damage: what is lost or changed. Empty in a good log.
@@ -59,6 +60,7 @@ class Verified:
     gateway: str
     frontier: Frontier
     durable: int
+    newest: int
     segments: int = 0
     frames: int = 0
     records: int = 0
@@ -86,7 +88,8 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
     if stored is not None:
         durable = max(durable, stored.mark.position)
-    report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position))
+    newest = stored.segment if stored is not None else 0
+    report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     reader.close()
     _Check(reader.path, firsts, report, progress).run()
     return report
@@ -109,10 +112,10 @@ class _Check:
         aborts = self._aborts()
         position, chain = 1, 0
         found: Walk | None = None
-        for first in self._firsts:
+        for first, following in zip(self._firsts, [*self._firsts[1:], 0], strict=True):
             header_chain = self._header(first, position, chain, found)
             found = self._walk(first, chain if header_chain is None else header_chain)
-            self._segment(found, aborts)
+            self._segment(found, aborts, whole=found.position == following)
             self._report.segments += 1
             position, chain = found.position, found.chain
         self._report.end = position - 1
@@ -149,7 +152,7 @@ class _Check:
             self._state = None
         return header.chain
 
-    def _segment(self, found: Walk, aborts: list[Abort]) -> None:
+    def _segment(self, found: Walk, aborts: list[Abort], *, whole: bool) -> None:
         report = self._report
         self._snapshot(found.first)
         offset, tick = (self._state.next_offset, self._state.tick) if self._state is not None else (0, 0)
@@ -168,7 +171,7 @@ class _Check:
                     self._progress(report.bytes + place, self._total)
         report.frames += len(found.places)
         report.bytes += found.segment.size
-        if self._state is not None and found.position - 1 <= self._report.frontier.position:
+        if self._state is not None and whole and found.position - 1 <= self._report.frontier.position:
             try:
                 rows = found.rows(headers, aborts, offset, tick)
             except FormatError:
@@ -209,8 +212,6 @@ class _Check:
     def _index(self, found: Walk, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         mapped = map_rows(path)
-        if found.segment.first == self._firsts[-1]:
-            return  # of a segment that is being filled only a running gateway vouches for the index
         if mapped is None or index_sealed(path, found.first) is None:
             self._note(found.first, path, 0, "no good index; reads make it in memory from the segment")
         elif mapped[1].tobytes() != rows:
@@ -222,6 +223,8 @@ class _Check:
         if report.end < report.durable and self._last is None:
             why = found.stop.value if found is not None else "no segment"
             self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")
+        elif self._firsts[-1:] < [report.newest]:
+            self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
         elif found is not None and found.stop is Stop.HEADER:
             self._note(report.end + 1, path, place, "a torn end: written and never synced; the next start cuts it")
 

@@ -1,0 +1,319 @@
+"""Verify finds what is wrong and only that, the digest depends on the records alone, and repair cuts only when told to."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.data.frame import Frame, Kind, crc32c
+from gateway.errors import Damaged, DirectoryRefused, UsageError
+from gateway.log.index import ROWS_AT, read_sealed
+from gateway.log.layout import positions_named
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.snapshot import read_snapshot
+from gateway.log.tools import digest, inspect, repair, verify
+from tests.unit.log.history import COMPRESSIONS, History, expected, opened, other_boot, sample, seen, write_log
+
+
+def place_of(path: Path, frame: Frame) -> tuple[Path, int]:
+    ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
+    return Path(view.path), int(rows["place"][0])
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+
+
+def batches_of(history: History) -> list[Frame]:
+    return [frame for frame in history.frames if frame.kind == Kind.BATCH and frame.position not in history.void]
+
+
+def test_a_good_log_verifies_whatever_is_left_of_its_indexes(tmp_path: Path) -> None:
+    history = sample(80, size=1500)
+    write_log(tmp_path, history)
+    found = verify(tmp_path)
+    assert (found.damage, found.notes) == ([], [])
+    assert (found.frames, found.records, found.end) == (len(history.frames), len(history.records), len(history.frames))
+    for kind in ("idx", "snap"):
+        for file in (tmp_path / "log").glob(f"*.{kind}"):
+            file.unlink()
+    found = verify(tmp_path)
+    assert found.damage == []
+    assert {note.what.split(";")[0] for note in found.notes} == {"no good index", "no good snapshot"}
+
+
+def test_verify_names_position_offset_file_and_byte(tmp_path: Path) -> None:
+    history = sample(80, size=1500)
+    write_log(tmp_path, history)
+    frame = batches_of(history)[40]
+    file, place = place_of(tmp_path, frame)
+    flip(file, place + frame.size - 30)
+    (finding,) = verify(tmp_path).damage
+    assert finding[:4] == (frame.position, history.offset_after(frame.position - 1), str(file), place)
+    assert "has CRC" in finding.what
+
+
+@pytest.mark.parametrize("part", ["header", "segment header", "snapshot", "index", "missing segment"])
+def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
+    history = sample(120, size=1500)
+    write_log(tmp_path, history)
+    firsts = positions_named(str(tmp_path), "seg")
+    log = tmp_path / "log"
+    if part == "header":
+        file, place = place_of(tmp_path, history.frames[firsts[1] + 2])
+        flip(file, place + 33)
+        position, what = firsts[1] + 3, "bad header"
+    elif part == "segment header":
+        flip(log / f"{firsts[2]:020d}.seg", 30)
+        position, what = firsts[2], "fails its CRC"
+    elif part == "snapshot":
+        found = read_snapshot(str(tmp_path), firsts[2])
+        assert found is not None
+        found.state.next_offset += 1
+        (log / f"{firsts[2]:020d}.snap").write_bytes(found.to_bytes())
+        position, what = firsts[2], "the snapshot says something else"
+    elif part == "index":
+        file = log / f"{firsts[1]:020d}.idx"
+        data = bytearray(file.read_bytes())
+        data[ROWS_AT + 16] ^= 1
+        sealed = read_sealed(data, firsts[1])
+        assert sealed is not None
+        data[:ROWS_AT] = sealed._replace(rows_crc=crc32c(bytes(data[ROWS_AT:]))).to_bytes()
+        file.write_bytes(data)
+        position, what = firsts[1], "the index says something else"
+    else:
+        (log / f"{firsts[2]:020d}.seg").unlink()
+        position, what = firsts[2], f"the log goes on with position {firsts[3]} only"
+    damage = verify(tmp_path).damage
+    assert damage[0].position == position
+    assert what in damage[0].what
+
+
+def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
+    history = sample(20)
+    write_log(tmp_path, history)
+    other_boot(tmp_path)
+    file, place = place_of(tmp_path, history.frames[-1])
+    flip(file, place + history.frames[-1].size + 3)
+    found = verify(tmp_path)
+    assert found.damage == []
+    assert [note.what for note in found.notes] == ["a torn end: written and never synced; the next start cuts it"]
+
+
+def test_inspect_lists_every_frame_with_its_fate(tmp_path: Path) -> None:
+    history = sample(60)
+    decided = len(history.frames) - 5
+    write_log(tmp_path, history, decided=decided)
+    found = list(inspect(tmp_path))
+    assert [info.position for info in found] == list(range(1, len(history.frames) + 1))
+    assert [info.fate for info in found] == [
+        "pending" if frame.position > decided else "aborted" if frame.position in history.void else "decided"
+        for frame in history.frames
+    ]
+    offsets = history.offsets_of(history.frames)
+    assert [info.offset for info in found] == offsets[:decided] + [-1] * 5
+    assert found[0].detail.startswith('{"group":"test"')
+    assert [info.position for info in inspect(tmp_path, 7, 9)] == [7, 8, 9]
+    assert [info.position for info in inspect(tmp_path, decided, decided + 2)] == [decided, decided + 1, decided + 2]
+    ticks = [info for info in found if info.kind == "TICK"]
+    assert ticks[0].detail == f'{{"number":1,"time_us":{history.ticks[0][1]}}}'
+
+
+def batched(sizes: list[int], compression: int) -> History:
+    """The same 9,000 records, cut into batches in another way."""
+    history = History()
+    history.topic("a")
+    history.topic("b")
+    history.epoch("p")
+    at = number = 0
+    while at < 9000:
+        # The topic changes at fixed records, so that it is a record's own and not its batch's.
+        border = (at // 1500 + 1) * 1500
+        until = min(at + sizes[number % len(sizes)], 9000, border)
+        records = range(at, until)
+        history.batch(
+            "p",
+            "ab"[at // 1500 % 2],
+            [None if i % 13 == 0 else b"value %d" % i for i in records],
+            keys=[None if i % 3 else b"key %d" % i for i in records],
+            headers=[[("n", b"%d" % i), ("m", None)] if i % 5 == 0 else [] if i % 5 == 1 else None for i in records],
+            compression=COMPRESSIONS[compression],
+        )
+        at, number = until, number + 1
+    return history
+
+
+def canonical(history: History, start: int, end: int) -> str:
+    """The digest as its description says, record by record."""
+    found = hashlib.sha256(b"tutti-digest-1\n")
+    records = list(enumerate(history.records))[start:end]
+
+    def texts(values: list[bytes | None]) -> bytes:
+        lengths = [-1 if value is None else len(value) for value in values]
+        return struct.pack(f"<{len(lengths)}i", *lengths) + b"".join(value for value in values if value is not None)
+
+    for chunk in range(start // 4096, (end - 1) // 4096 + 1):
+        some = [record for offset, record in records if offset // 4096 == chunk]
+        first = max(chunk * 4096, start)
+        found.update(struct.pack("<QI", first, len(some)))
+        found.update(texts([record.topic.encode() for record in some]))
+        found.update(texts([record.key for record in some]))
+        found.update(texts([record.value for record in some]))
+        found.update(struct.pack(f"<{len(some)}q", *(record.timestamp for record in some)))
+        counts = [-1 if record.headers is None else len(record.headers) for record in some]
+        found.update(struct.pack(f"<{len(some)}i", *counts))
+        pairs = [pair for record in some for pair in record.headers or []]
+        found.update(texts([name.encode() for name, _ in pairs]))
+        found.update(texts([value for _, value in pairs]))
+    return found.hexdigest()
+
+
+def test_the_digest_is_a_function_of_the_records_alone(tmp_path: Path) -> None:
+    found = set()
+    for number, (sizes, compression) in enumerate([([1500], 0), ([7, 130, 1], 1), ([4096], 2), ([999, 2], 0)]):
+        history = batched(sizes, compression)
+        path = tmp_path / str(number)
+        write_log(path, history, LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0))
+        found.add(tuple(digest(path, *bounds).sha256 for bounds in [(None, None), (0, 4096), (17, 8191), (4096, 4097)]))
+    assert found == {tuple(canonical(history, *bounds) for bounds in [(0, 9000), (0, 4096), (17, 8191), (4096, 4097)])}
+    assert len(set(*found)) == 4
+
+
+@pytest.mark.parametrize("change", ["value", "topic", "key", "header", "time"])
+def test_the_digest_shows_every_change(tmp_path: Path, change: str) -> None:
+    found = []
+    for number in (0, 1):
+        history = History()
+        one = bool(number)
+        history.clock += 5 if change == "time" and one else 0
+        history.batch(
+            "p",
+            "other" if change == "topic" and one else "topic",
+            [b"", b"bc"] if not (change == "value" and one) else [b"b", b"c"],
+            keys=[None, b""] if not (change == "key" and one) else [b"", None],
+            headers=[[("a", b"")], None] if not (change == "header" and one) else [[("a", None)], None],
+        )
+        write_log(tmp_path / str(number), history)
+        found.append(digest(tmp_path / str(number)).sha256)
+    assert found[0] != found[1]
+
+
+def damage_a_body(path: Path, history: History) -> tuple[int, int]:
+    frame = batches_of(history)[50]
+    file, place = place_of(path, frame)
+    flip(file, place + frame.size - 30)
+    return frame.position, history.offset_after(frame.position - 1)
+
+
+def damage_a_header(path: Path, history: History) -> tuple[int, int]:
+    frame = batches_of(history)[50]
+    file, place = place_of(path, frame)
+    flip(file, place + 40)
+    return frame.position, history.offset_after(frame.position - 1)
+
+
+def lose_a_segment(path: Path, history: History) -> tuple[int, int]:
+    first = positions_named(str(path), "seg")[2]
+    (path / "log" / f"{first:020d}.seg").unlink()
+    return first, history.offset_after(first - 1)
+
+
+def lose_the_last_segment(path: Path, history: History) -> tuple[int, int]:
+    first = positions_named(str(path), "seg")[-1]
+    (path / "log" / f"{first:020d}.seg").unlink()
+    return first, history.offset_after(first - 1)
+
+
+def break_the_last_segments_header(path: Path, history: History) -> tuple[int, int]:
+    first = positions_named(str(path), "seg")[-1]
+    flip(path / "log" / f"{first:020d}.seg", 20)
+    return first, history.offset_after(first - 1)
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_a_body, damage_a_header, lose_a_segment, lose_the_last_segment, break_the_last_segments_header]
+)
+@pytest.mark.parametrize("reboot", [False, True])
+def test_repair_shows_the_loss_and_cuts_only_when_told_to(
+    tmp_path: Path, damage: Callable[[Path, History], tuple[int, int]], reboot: bool
+) -> None:
+    history = sample(120, size=1500)
+    write_log(tmp_path, history)
+    position, offset = damage(tmp_path, history)
+    if reboot:
+        other_boot(tmp_path)
+    files = {file: file.read_bytes() for file in (tmp_path / "log").iterdir()}
+    looked = repair(tmp_path)
+    assert (looked.offset, looked.cut, looked.kept) == (offset, False, "")
+    assert looked.damage[0].position == position
+    assert looked.lost == LogReader(tmp_path).frontier().offset - offset
+    with pytest.raises(UsageError, match=f"from offset {offset} on and not from {offset + 1}"):
+        repair(tmp_path, accept_loss_from=offset + 1)
+    assert {file: file.read_bytes() for file in (tmp_path / "log").iterdir()} == files
+
+    done = repair(tmp_path, accept_loss_from=offset)
+    assert done.cut
+    assert any(Path(done.kept).iterdir())
+    reader = LogReader(tmp_path)
+    assert reader.frontier().offset == offset
+    assert seen(scan(reader, 0, offset)) == expected(history, 0, offset)
+    assert verify(tmp_path).damage == []
+    writer, recovered, close = opened(tmp_path)
+    assert (recovered.state.position, recovered.state.next_offset, recovered.tail) == (position - 1, offset, ())
+    writer.append(history.frames[position - 1 : position + 3])
+    writer.sync()
+    close()
+    assert verify(tmp_path).damage == []
+    with pytest.raises(UsageError, match=r"no record of the log in .* is damaged"):
+        repair(tmp_path, accept_loss_from=offset)
+
+
+def test_repair_puts_wrong_indexes_aside_and_loses_nothing(tmp_path: Path) -> None:
+    history = sample(80, size=1500)
+    write_log(tmp_path, history)
+    first = positions_named(str(tmp_path), "seg")[1]
+    snapshot = tmp_path / "log" / f"{first:020d}.snap"
+    other = tmp_path / "log" / f"{positions_named(str(tmp_path), 'seg')[2]:020d}.snap"
+    found = read_snapshot(str(tmp_path), first)
+    assert found is not None
+    found.state.next_topic += 3
+    snapshot.write_bytes(found.to_bytes())
+    done = repair(tmp_path)
+    assert (done.lost, done.cut, [file.name for file in Path(done.kept).iterdir()]) == (0, False, [snapshot.name])
+    assert other.exists()
+    assert verify(tmp_path).damage == []
+    assert repair(tmp_path).damage == ()
+
+
+def test_repair_refuses_while_the_gateway_runs(tmp_path: Path) -> None:
+    write_log(tmp_path, sample(5))
+    _, _, close = opened(tmp_path)
+    with pytest.raises(DirectoryRefused, match="in use by process"):
+        repair(tmp_path)
+    assert verify(tmp_path).damage == []  # a look is always possible
+    close()
+
+
+def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
+    history = sample(30)
+    write_log(tmp_path, history)
+    other_boot(tmp_path)
+    file, place = place_of(tmp_path, history.frames[-1])
+    flip(file, place + 9)
+    (tmp_path / "log" / f"{1:020d}.idx").write_bytes(b"")
+    offset = history.offset_after(len(history.frames) - 1)
+    with pytest.raises(Damaged) as caught:
+        opened(tmp_path)
+    assert caught.value.exit_code == 4
+    assert f"damaged at position {len(history.frames)} (offset {offset}): {file} has a bad header at byte {place}" in str(
+        caught.value
+    )
+    assert f"tutti log repair {tmp_path}" in str(caught.value)
