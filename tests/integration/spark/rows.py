@@ -1,0 +1,82 @@
+"""What tests of this folder share: records in, rows out, queries that are watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tutti import Producer
+
+WAIT_S = 60
+
+
+def send(url: str, topic: str, values: Iterable[bytes], **options: Any) -> list[int]:
+    """Send records and wait until they are committed; their offsets."""
+    with Producer(url, **options) as producer:
+        receipts = [producer.send(topic, value, key=value[:1]) for value in values]
+    return [receipt.result(timeout=WAIT_S) for receipt in receipts]
+
+
+def numbered(prefix: str, count: int, first: int = 0) -> list[bytes]:
+    """Values that tell their place."""
+    return [f"{prefix}{number}".encode() for number in range(first, first + count)]
+
+
+def until(happened: Callable[[], object], what: str, query: StreamingQuery | None = None) -> None:
+    """Wait for something; what a query failed with is the better message."""
+    deadline = time.monotonic() + WAIT_S
+    while not happened():
+        if query is not None and query.exception() is not None:
+            raise AssertionError(f"waiting for {what}: {query.exception()}")
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
+        time.sleep(0.05)
+
+
+class Query:
+    """A streaming query whose values are collected by batch, as a table keyed by batch would hold them."""
+
+    def __init__(self, spark: SparkSession, url: str, checkpoint: Path, **options: object) -> None:
+        self._stream = spark.readStream.format("tutti").option("gateways", url).options(**{k: str(v) for k, v in options.items()})
+        self._checkpoint = checkpoint
+        self.batches: dict[int, list[bytes]] = {}
+        self.fail_at: int | None = None
+        self.query: StreamingQuery | None = None
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        values = [bytes(row["value"]) for row in rows.select("value").collect()]
+        if batch == self.fail_at:
+            raise RuntimeError(f"told to fail in batch {batch}")
+        self.batches[batch] = values
+
+    def start(self, available_now: bool = False) -> Query:
+        """Start it, or start it again from its checkpoint."""
+        writer = self._stream.load().writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._checkpoint))
+        self.query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        return self
+
+    def run(self) -> Query:
+        """Read what is there, then end."""
+        self.start(available_now=True).running.awaitTermination(WAIT_S)
+        return self
+
+    @property
+    def running(self) -> StreamingQuery:
+        assert self.query is not None
+        return self.query
+
+    @property
+    def values(self) -> list[bytes]:
+        """All values, in the order of batches."""
+        return [value for batch in sorted(self.batches) for value in self.batches[batch]]
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many values were processed."""
+        until(lambda: len(self.values) >= count, f"{count} values", self.running)
+
+    def stop(self) -> None:
+        self.running.stop()

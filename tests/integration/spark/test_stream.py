@@ -1,0 +1,173 @@
+"""Streams: whatever ends a query, it goes on from its checkpoint with no record lost and none twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark.rows import Query, numbered, send, until
+
+pytestmark = pytest.mark.spark
+
+
+def test_available_now_reads_what_is_there_in_batches_of_the_limit(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    first = send(gateway.url, "now", numbered("n", 250))[0]
+    query = Query(spark, gateway.url, tmp_path / "c", topics="now", startingOffset=first, maxRecordsPerTrigger=100).run()
+    assert [len(batch) for batch in query.batches.values()] == [100, 100, 50]
+    assert query.values == numbered("n", 250)
+    send(gateway.url, "now", numbered("n", 30, 250))
+    query.run()
+    assert query.values == numbered("n", 280)
+    query.run()  # nothing to do
+    assert query.values == numbered("n", 280)
+
+
+def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    send(gateway.url, "again", numbered("a", 50))
+    query = Query(spark, gateway.url, tmp_path / "c", topics="again", startingOffset="earliest").start()
+    query.wait_for(50)
+    send(gateway.url, "again", numbered("a", 50, 50))
+    query.wait_for(100)
+    query.stop()
+    send(gateway.url, "again", numbered("a", 50, 100))
+    # The checkpoint wins: where a query that is started again begins is no longer a matter of options.
+    again = Query(spark, gateway.url, tmp_path / "c", topics="again", startingOffset="latest")
+    again.batches |= query.batches  # a batch that `stop` interrupted comes again, under its number
+    again.run()
+    assert again.values == numbered("a", 150)
+
+
+def test_a_failed_batch_is_read_again(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    send(gateway.url, "failed", numbered("f", 40))
+    query = Query(spark, gateway.url, tmp_path / "c", topics="failed", startingOffset="earliest", maxRecordsPerTrigger=10)
+    query.fail_at = 2
+    with pytest.raises(PySparkException, match="told to fail"):
+        query.run()
+    offsets = json.loads((tmp_path / "c/offsets/2").read_text().splitlines()[2])
+    send(gateway.url, "failed", numbered("f", 40, 40))
+    query.fail_at = None
+    query.run()
+    assert query.values == numbered("f", 80)
+    assert json.loads((tmp_path / "c/offsets/2").read_text().splitlines()[2]) == offsets
+
+
+def test_a_failure_in_batch_0_loses_nothing_although_the_start_was_latest(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    """Spark asks for the initial offset again; "latest" is another one by then."""
+    send(gateway.url, "zero", numbered("before", 5))
+    query = Query(spark, gateway.url, tmp_path / "c", topics="zero").start()
+    query.fail_at = 0
+    until((tmp_path / "c/offsets/0").exists, "the first batch to be planned")
+    with pytest.raises(PySparkException, match="told to fail"):
+        query.running.awaitTermination(60)
+    planned = json.loads((tmp_path / "c/offsets/0").read_text().splitlines()[2])
+    send(gateway.url, "zero", numbered("z", 30))
+    query.fail_at = None
+    query.run()
+    assert query.values == numbered("z", 30)
+    assert json.loads((tmp_path / "c/offsets/1").read_text().splitlines()[2])["from"] == planned["offset"]
+
+
+def test_batch_0_with_records_in_it_is_read_again_from_its_own_start(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    send(gateway.url, "zero0", numbered("before", 5))
+    start = send(gateway.url, "zero0", numbered("z", 20))[0]
+    query = Query(spark, gateway.url, tmp_path / "c", topics="zero0", startingOffset=start)
+    query.fail_at = 0
+    with pytest.raises(PySparkException, match="told to fail"):
+        query.run()
+    send(gateway.url, "zero0", numbered("z", 20, 20))
+    again = Query(spark, gateway.url, tmp_path / "c", topics="zero0", startingOffset="latest").run()
+    assert again.values == numbered("z", 40)
+
+
+def test_a_query_on_an_empty_log_waits_for_its_first_record(
+    spark: SparkSession, own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    query = Query(spark, own_gateway.url, tmp_path / "c", startingOffset="earliest").start()
+    until(lambda: 0 in query.batches, "the first, empty batch", query.running)
+    assert query.values == []
+    send(own_gateway.url, "t", numbered("e", 10))
+    query.wait_for(10)
+    progress = query.running.lastProgress
+    assert progress is not None
+    assert progress["sources"][0]["latestOffset"]["lagRecords"] <= 10
+    query.stop()
+    assert query.values == numbered("e", 10)
+
+
+def test_two_queries_at_once_read_all_records_each_and_the_gateway_may_be_killed(
+    spark: SparkSession, own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    url = own_gateway.url
+    send(url, "old", numbered("o", 20))
+    late = Query(spark, url, tmp_path / "late").start()  # from latest
+    early = Query(spark, url, tmp_path / "early", startingOffset="earliest").start()
+    early.wait_for(20)
+    until(lambda: 0 in late.batches, "the late query's first batch", late.running)
+    send(url, "new", numbered("n", 100))
+    early.wait_for(120)
+    own_gateway.kill()
+    own_gateway.start()
+    send(url, "new", numbered("n", 100, 100))
+    early.wait_for(220)
+    late.wait_for(200)
+    early.stop()
+    late.stop()
+    assert late.values == numbered("n", 200)
+    assert early.values == numbered("o", 20) + numbered("n", 200)
+
+
+def test_batches_end_at_ticks_where_they_are_told_to(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    for part in range(3):
+        send(gateway.url, "ticks", numbered("t", 10, part * 10))
+        until_tick(gateway)
+    query = Query(
+        spark, gateway.url, tmp_path / "c", topics="ticks", startingOffset="earliest", cut="tick:1", maxRecordsPerTrigger=1
+    )
+    query.run()
+    assert query.values == numbered("t", 30)
+    assert [len(batch) for batch in query.batches.values() if batch] == [10, 10, 10]
+
+
+def until_tick(gateway: GatewayProcess) -> None:
+    from gateway.client.reads import Reads
+
+    reads = Reads(gateway.url)
+    frontier = reads.frontier().offset
+    until(lambda: any(tick.offset == frontier for tick in reads.ticks(0, frontier)), "a tick behind the records")
+
+
+def test_a_checkpoint_of_another_log_is_refused(
+    spark: SparkSession, gateway: GatewayProcess, own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    send(gateway.url, "mine", numbered("m", 3))
+    Query(spark, gateway.url, tmp_path / "c", topics="mine", startingOffset="earliest").run()
+    send(own_gateway.url, "mine", numbered("m", 3))
+    with pytest.raises(PySparkException, match="offsets of one mean nothing in the other"):
+        Query(spark, own_gateway.url, tmp_path / "c", topics="mine").run()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingOffset": 10**9}, "beyond the frontier"),
+        ({"endingOffset": 5}, "a stream has no end"),
+        ({"maxRecordsPerTrigger": 0}, "a number of records from 1"),
+        ({"maxBytesPerTrigger": 10}, "not built yet"),
+    ],
+)
+def test_wrong_options_end_the_query(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(PySparkException, match=words):
+        Query(spark, gateway.url, tmp_path / "c", **options).run()
