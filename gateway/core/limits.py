@@ -89,6 +89,10 @@ DRAIN_BYTES_MAX = 4 * MIB
 SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above it they are dropped and the client asks again
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
 CONNECTION_BEAT_MS = 5_000  # a connection whose other end fell silent for three of them is closed
+QUICK_RECORDS_MAX = 64  # batches of more records always go through Arrow's validation
+QUICK_BODY_BYTES_MAX = 64 * KIB
+QUICK_METADATA_BYTES_MAX = 2 * KIB
+QUICK_LAYOUTS_MAX = 64  # remembered of them
 SYNC_BYTES_MAX = 16 * MIB  # written before one sync
 LOOKUPS_MAX = 4096  # duplicates whose offsets are being looked up; above it the client port is not drained
 PRODUCERS_AN_ANSWER_MAX = 10_000
@@ -160,6 +164,7 @@ invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often 
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
+invariant(QUICK_BODY_BYTES_MAX <= RECORD_BYTES_MAX, "no record of a quickly checked batch can be too large")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
 invariant(BATCH_BYTES_MAX < BODY_BYTES_MAX, "a batch that is full still fits into a body")

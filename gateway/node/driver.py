@@ -32,7 +32,7 @@ from gateway.data.wire import CONTROL, PROTOCOL, SUBMIT, Bye, Denied, Hello, Req
 from gateway.errors import FormatError, UsageError, invariant
 from gateway.node import requests
 from gateway.node.answers import Answers, Clients, LookUp
-from gateway.node.ingest import check_frames
+from gateway.node.ingest import Gate
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
 from gateway.node.port import Message
@@ -104,6 +104,7 @@ class Driver:
         self._lookups = lookups
         self._frontier = frontier
         self._log = log
+        self._gate = Gate()
         self._undecided_bytes_max = undecided_bytes_max
         self.books = books(self)
         self.meters = meters
@@ -232,7 +233,7 @@ class Driver:
             self._submit(number, good)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = check_frames(frames)
+        good, refused = self._gate.check(frames)
         meters = self.meters
         meters.frames += len(frames)
         meters.records += sum(frame.count for frame in good)

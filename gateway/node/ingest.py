@@ -19,37 +19,45 @@ from gateway.data.frame import Frame, payload_crc
 from gateway.data.schema import validate_body
 from gateway.data.wire import RefusedAnswer
 from gateway.errors import FormatError, TooLarge
+from gateway.node.quick import QuickCheck
 
 SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
 
 
-def check_frames(frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
-    """Frames that may be ordered, and refusals of the others."""
-    good: list[Frame] = []
-    refused: list[RefusedAnswer] = []
-    for frame in frames:
-        try:
-            check_frame(frame)
-        except TooLarge as error:
-            refused.append(_refusal(frame, "too_large", error))
-        except FormatError as error:
-            refused.append(_refusal(frame, "malformed", error))
-        else:
-            good.append(frame)
-    return good, refused
+class Gate:
+    """Checks what clients submit. Remembers the layouts of small batches, see `gateway.node.quick`."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._quick = QuickCheck()
+
+    def check(self, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
+        """Frames that may be ordered, and refusals of the others."""
+        good: list[Frame] = []
+        refused: list[RefusedAnswer] = []
+        for frame in frames:
+            try:
+                check_header(frame)
+                if not self._quick.passes(frame):
+                    self._quick.learn(frame, check_body(frame))
+            except TooLarge as error:
+                refused.append(_refusal(frame, "too_large", error))
+            except FormatError as error:
+                refused.append(_refusal(frame, "malformed", error))
+            else:
+                good.append(frame)
+        return good, refused
 
 
-def check_frame(frame: Frame) -> None:
-    """Check everything about a submitted batch that does not depend on other batches.
+def check_header(frame: Frame) -> None:
+    """Check what the header says of a submitted batch, and that the body is the one that was sent.
 
     Raises:
-        TooLarge: the batch or a record in it exceeds a limit; the message names the limit.
-        FormatError: anything else; the message says what was wrong.
+        TooLarge: the batch exceeds a limit; the message names the limit.
+        FormatError: the sequences are none, or the CRC does not fit.
     """
     if frame.body_length > limits.BODY_BYTES_MAX:
-        raise TooLarge(
-            f"the batch has {frame.body_length} bytes and the limit is {limits.BODY_BYTES_MAX} (one batch as it travels)"
-        )
+        raise TooLarge(f"the batch has {frame.body_length} bytes and the limit is {limits.BODY_BYTES_MAX} as it travels")
     if frame.raw_length > limits.RAW_BYTES_MAX:
         raise TooLarge(f"the batch has {frame.raw_length} bytes decompressed and the limit is {limits.RAW_BYTES_MAX}")
     if not 1 <= frame.first_sequence <= SEQUENCE_MAX - frame.count or not frame.count:
@@ -59,9 +67,19 @@ def check_frame(frame: Frame) -> None:
         raise FormatError(
             f"the batch arrived damaged: its CRC is {found:#010x} and its header says {frame.body_crc:#010x}; send it again"
         )
+
+
+def check_body(frame: Frame) -> pa.RecordBatch:
+    """The batch in the body, after Arrow's full validation.
+
+    Raises:
+        TooLarge: a record exceeds the limit.
+        FormatError: anything else; the message says what was wrong.
+    """
     batch = validate_body(frame, limits.RAW_BYTES_MAX)
     if batch.nbytes > limits.RECORD_BYTES_MAX:  # only then can one of its records be too large
         _check_records(batch)
+    return batch
 
 
 def _check_records(batch: pa.RecordBatch) -> None:

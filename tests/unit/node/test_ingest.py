@@ -7,16 +7,21 @@ import pytest
 from gateway.core import limits
 from gateway.data.frame import Frame, payload_crc
 from gateway.errors import FormatError, TooLarge
-from gateway.node.ingest import check_frame, check_frames
+from gateway.node.ingest import Gate, check_body, check_header
 from tests.unit.node.fakes import batch_frame
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
     frames = [batch_frame((b"a", None, b"c"), progress=b"here", compression=compression), batch_frame((b"",))]
-    good, refused = check_frames(frames)
+    good, refused = Gate().check(frames)
     assert good == frames
     assert refused == []
+
+
+def check_frame(frame: Frame) -> None:
+    check_header(frame)
+    check_body(frame)
 
 
 def broken(frame: Frame, **fields: object) -> Frame:
@@ -91,6 +96,6 @@ def test_a_bomb_is_refused_before_it_is_decompressed() -> None:
 
 
 def test_refusals_carry_identity_and_code() -> None:
-    good, refused = check_frames([batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
+    good, refused = Gate().check([batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
     assert [frame.first_sequence for frame in good] == [5]
     assert [(answer.producer, answer.epoch, answer.first_sequence, answer.code) for answer in refused] == [(1, 1, 6, "malformed")]
