@@ -59,7 +59,7 @@ def split_address(text: str, what: str) -> tuple[str, int]:
 
 
 def listen(address: str, what: str) -> socket.socket:
-    """A socket bound to HOST:PORT.
+    """A socket that listens at HOST:PORT.
 
     Raises:
         Unavailable: the port is in use, or the host is not of this machine.
@@ -70,6 +70,7 @@ def listen(address: str, what: str) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
+        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # now, so that nobody who comes early is refused
     except OSError as error:
         raise Unavailable(
             f"the {what} port {address} cannot be listened on: {error.strerror or error}; "

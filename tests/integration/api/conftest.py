@@ -27,7 +27,8 @@ def gateway() -> Iterator[FakeGateway]:
 def process(log: LogMaker, gateway: FakeGateway) -> Iterator[ReadsProcess]:
     process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
     yield process
-    process.end()
+    code = process.end()
+    print("exit code", code, *process.lines)  # pytest shows it when the test failed
 
 
 @pytest.fixture
