@@ -13,7 +13,7 @@ from gateway.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_OFFSET = re.compile(r"\d+\Z")
+_OFFSET = re.compile(r"[0-9]+\Z")
 _WORDS = ("earliest", "latest")
 #: A range's end as users write it: an offset, earliest, latest or an aware time.
 Bound = int | str | datetime

@@ -1,0 +1,205 @@
+"""The doctor finds what is wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.doctor import java, machine, spark
+from gateway.cli.main import main
+from gateway.core import limits
+
+
+def test_a_good_machine(tmp_path: Path) -> None:
+    for finding in (machine.python(), machine.packages(), machine.disk_space(tmp_path), machine.sync_time(tmp_path)):
+        assert finding.good, finding
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_there_yet_is_looked_for_above(tmp_path: Path) -> None:
+    assert machine.nearest(tmp_path / "a" / "b") == tmp_path
+    assert str(tmp_path) in machine.disk_space(tmp_path / "a" / "b").found
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PACKAGES", ("pyarrow", "no-such-package"))
+    found = machine.packages()
+    assert (found.good, found.found.endswith("; missing: no-such-package")) == (False, True)
+
+
+def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
+    found = machine.open_files()
+    assert (found.good, found.found) == (False, "256 (at most 4096)")
+    assert "ulimit -n" in found.do
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=limits.DISK_LOW_BYTES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    found = machine.disk_space(tmp_path)
+    assert not found.good
+    assert found.found == f"256.0 MiB free at {tmp_path}"
+    assert "refuses new ones below 256.0 MiB" in found.do
+
+
+def test_a_slow_disk_and_one_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "SYNC_MS_MAX", 0.0)
+    assert not machine.sync_time(tmp_path).good
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    found = machine.sync_time(tmp_path)
+    assert (found.good, found.found) == (False, f"{tmp_path}: permission denied")
+
+
+@pytest.fixture
+def admin() -> Iterator[http.server.HTTPServer]:
+    """Something that answers as a gateway's admin port."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"gateway": "jfk"} if self.path == "/v1/status" else {}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Be quiet."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_ports_of_another_program_and_of_a_gateway(admin: http.server.HTTPServer) -> None:
+    port = int(admin.server_address[1])
+    ours = machine.ports(port - 3)
+    assert (ours.good, ours.found) == (True, f"{port - 3} to {port} belong to gateway jfk, which is running")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        found = machine.ports(taken)
+    assert not found.good
+    assert f"in use by another program: {taken} (clients)" in found.found
+
+
+def a_java(directory: Path, says: str, code: int = 0) -> Path:
+    command = directory / "bin" / "java"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    command.chmod(0o755)
+    return command
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "good"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 0, True),
+        ('openjdk version "25" 2025-09-16', 0, True),
+        ('java version "1.8.0_402"', 0, False),
+        ('openjdk version "11.0.2"', 0, False),
+        ("nonsense", 0, False),
+        ('openjdk version "17.0.15"', 1, False),
+    ],
+)
+def test_the_java_of_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int, good: bool) -> None:
+    a_java(tmp_path, says, code)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = java.java()
+    assert found.good == good
+    assert "Java 17" in found.do
+
+
+def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert java.java().found == "not found: no JAVA_HOME and no java on PATH"
+    command = a_java(tmp_path, 'openjdk version "21.0.1"')
+    assert java.java().found == f'"21.0.1" at {command}'
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    found = java.java()
+    assert (found.good, f"JAVA_HOME={tmp_path / 'nowhere'} does not start" in found.found) == (False, True)
+
+
+def a_python(directory: Path, *, lacks: str) -> Path:
+    command = directory / "python3"
+    command.write_text(f'#!/bin/sh\ncase "$2" in *find_spec*) echo \'{lacks}\';; *) exec {sys.executable} "$@";; esac\n')
+    command.chmod(0o755)
+    return command
+
+
+def test_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert spark.python_of_workers().good
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    a_python(tmp_path, lacks="pyarrow streaming")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    found = spark.python_of_workers()
+    assert (found.good, found.found.endswith("lacks pyarrow, streaming")) == (False, True)
+    assert "python3 on PATH, as PYSPARK_PYTHON is not set" in found.found
+    assert f"export PYSPARK_PYTHON={sys.executable}" in found.do
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nowhere"))
+    assert not spark.python_of_workers().good
+
+
+def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "_TRIAL", "import sys; sys.exit('no such luck')")
+    found = spark.trial()
+    assert (found.good, found.found) == (False, "ended with 1: no such luck")
+
+
+@pytest.mark.parametrize(
+    ("told", "good"),
+    [
+        ({"worker": ["/p", "3.11.7", []], "source": "the option gateways is missing"}, True),
+        ({"worker": ["/p", "3.11.7", ["No module named 'pyarrow'"]], "source": "the option gateways is missing"}, False),
+        ({"worker": ["/p", "3.11.7", []], "source": "[DATA_SOURCE_NOT_FOUND] tutti"}, False),
+    ],
+)
+def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, told: dict[str, object], good: bool) -> None:
+    said = subprocess.CompletedProcess([], 0, f"noise\nTRIAL {json.dumps(told)}\n", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+    assert spark.trial().good == good
+
+
+def test_the_exit_code_says_whether_anything_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == "1 of 9 are wrong: ports"
+        assert "       do: choose another base port, or stop that program" in lines
+        assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [finding["subject"] for finding in told["findings"] if not finding["good"]] == ["ports"]
+
+
+@pytest.mark.spark
+def test_a_trial_of_spark_from_outside_of_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", os.defpath)
+    found = spark.trial()
+    assert found.good, found
+    assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} and find the format tutti"
