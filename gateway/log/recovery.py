@@ -114,7 +114,8 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     base = _base(directory, frontier)
     header = _check_segments(directory, firsts, base, log)
     ending = _go_along(directory, firsts, base, frontier)
-    _check_mark(directory, base, ending, mark, frontier)
+    # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
+    _check_durable(directory, base, ending, mark, max(mark.position, frontier, 1 if log else 0))
     _check_later(directory, ending, mark)
     if failed:
         _write_again(storage, ending, mark.position)
@@ -171,9 +172,8 @@ def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int) 
     return _Ending(walks, position - 1, chain, [])
 
 
-def _check_mark(directory: str, base: Snapshot, ending: _Ending, mark: Mark, frontier: int) -> None:
-    """Whatever was decided was durable before, so the frontier that the run before showed counts like the mark."""
-    durable = max(mark.position, frontier)
+def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, durable: int) -> None:
+    """The log must reach to position `durable`, and hold the frame that the mark names."""
     if ending.position < durable:
         raise _damage(directory, base, ending, durable)
     chain = base.state.chain if mark.position == base.state.position else None

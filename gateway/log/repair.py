@@ -11,16 +11,19 @@ import time
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from gateway.data.frame import HEADER_SIZE, TERMINATOR, decode_header
+from gateway.core import limits
+from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
 from gateway.errors import Damaged, UsageError
 from gateway.log.directory import lock_directory
+from gateway.log.index import ABORTED
 from gateway.log.layout import FRAMES_AT, LOG, index_path, positions_named, read_header, segment_path
 from gateway.log.live import LivePage
 from gateway.log.marks import Mark, newest_mark
+from gateway.log.reader import LogReader
 from gateway.log.scalars import ScalarsFile, read_scalars
 from gateway.log.storage import Storage
 from gateway.log.verify import Finding, verify
-from gateway.log.walk import SegmentMap, walk
+from gateway.log.walk import Abort, SegmentMap, abort_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,37 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None) ->
             return Repair(damage, kept=_put_aside(directory.path, wrong, Storage()) if wrong else "")
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
-        found = Repair(damage, first.offset, max(report.frontier.offset - first.offset, 0), max(report.end - first.position, 0))
+        position, offset = _place_to_cut(directory.path, first)
+        found = Repair(damage, offset, max(report.frontier.offset - offset, 0), max(report.end - first.position, 0))
         if accept_loss_from is None:
             return found
-        if accept_loss_from != first.offset:
+        if accept_loss_from != offset:
             raise UsageError(
-                f"the log in {directory.path} is damaged from offset {first.offset} on and not from {accept_loss_from}: "
+                f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
                 f"to give up the {found.lost} committed records from there on, name that offset"
             )
-        return replace(found, cut=True, kept=_cut(directory.path, first.position, first.offset, Storage()))
+        return replace(found, cut=True, kept=_cut(directory.path, position, offset, Storage()))
     finally:
         directory.close()
+
+
+def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
+    """Position and offset where the log can end. A void batch whose ABORT stands behind the damage goes too: without its ABORT it
+    would be committed, and its producer was told that it never is (C2).
+    """
+    low = max(damage.position - limits.UNDECIDED_FRAMES_MAX, 1)
+    void: dict[int, int] = {}
+    aborts: list[Abort] = []
+    owners: dict[int, tuple[int, int]] = {}
+    for view, rows in LogReader(path).positions(low, damage.position - 1):
+        aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+        for row in rows[(rows["flags"] & ABORTED) != 0]:
+            void[int(row["position"])] = int(row["offset"])
+            owners[int(row["position"])] = (int(row["producer"]), int(row["epoch"]))
+    for position, offset in sorted(void.items()):
+        if not any(one.start <= position < one.end and (one.producer, one.epoch) == owners[position] for one in aborts):
+            return position, offset
+    return damage.position, damage.offset
 
 
 def _cut(path: str, position: int, offset: int, storage: Storage) -> str:

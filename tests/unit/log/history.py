@@ -62,6 +62,7 @@ class History:
         self.frames: list[Frame] = []
         self.records: list[Record] = []
         self.void: set[int] = set()
+        self.windows: list[tuple[int, int]] = []
         self.topics: dict[str, int] = {}
         self.producers: dict[str, list[int]] = {}  # name: number, epoch, sequence
         self.names: dict[int, str] = {}
@@ -175,6 +176,7 @@ class History:
     def abort(self, position: int) -> Frame:
         """Void the batches of the producer of the batch at `position` from there on."""
         first = self.frames[position - 1]
+        self.windows.append((position, len(self.frames) + 1))
         body = AbortBody(position, "no space", Entry(bytes(16), first.epoch, first.first_sequence - 1, b""))
         frame = self._add(Frame(Kind.ABORT, encode_body(body), producer=first.producer, epoch=first.epoch))
         for other in self.frames[position - 1 : -1]:
@@ -183,6 +185,13 @@ class History:
         self.records = [record for record in self.records if record.position not in self.void]
         self.producers[self.names[first.producer]][2] = first.first_sequence - 1
         return frame
+
+    def settled(self, position: int) -> int:
+        """The last place at or below a position where a frontier may stop: not between a void batch and its ABORT."""
+        for start, end in reversed(self.windows):
+            if start <= position < end:
+                position = start - 1
+        return position
 
     def offsets_of(self, frames: Sequence[Frame]) -> list[int]:
         """Offset of each frame: how many records that are not void stand before it."""

@@ -276,6 +276,25 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
         repair(tmp_path, accept_loss_from=offset)
 
 
+def test_a_void_batch_is_not_brought_to_life_by_a_cut_before_its_abort(tmp_path: Path) -> None:
+    history = History()
+    history.batch("p", "t", [b"good"])
+    void = history.batch("p", "t", [b"void"])
+    between = history.batch("q", "t", [b"between"])
+    history.abort(void.position)
+    history.epoch("p")
+    history.batch("p", "t", [b"after"])
+    write_log(tmp_path, history)
+    file, place = place_of(tmp_path, between)
+    flip(file, place + 40)
+    looked = repair(tmp_path)
+    assert (looked.damage[0].position, looked.offset, looked.lost) == (between.position, 1, 2)
+    repair(tmp_path, accept_loss_from=1)
+    _, recovered, close = opened(tmp_path)
+    assert (recovered.state.position, recovered.tail) == (void.position - 1, ())
+    close()
+
+
 def test_repair_puts_wrong_indexes_aside_and_loses_nothing(tmp_path: Path) -> None:
     history = sample(80, size=1500)
     write_log(tmp_path, history)
