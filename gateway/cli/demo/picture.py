@@ -85,7 +85,7 @@ def mean_delays(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
 def _delays(rows: Sequence[dict[str, Any]]) -> str:
     means = mean_delays(rows)
     hours = range(24)
-    return _bars([(str(hour), means.get(hour, 0.0)) for hour in hours], "{:.0f}")
+    return _bars([(str(hour), means.get(hour, 0.0)) for hour in hours], "")
 
 
 def _latencies(times_us: npt.NDArray[np.int64]) -> str:
@@ -93,7 +93,7 @@ def _latencies(times_us: npt.NDArray[np.int64]) -> str:
     counts, _ = np.histogram(np.clip(latencies_ms, _EDGES_MS[0], _EDGES_MS[-1]), _EDGES_MS)
     labels = [f"{edge:g}" if edge < 1000 else f"{edge / 1000:g}s" for edge in _EDGES_MS[1:]]
     bars = [(f"≤{label}", 100.0 * int(count) / len(times_us)) for label, count in zip(labels, counts, strict=True)]
-    return _bars(bars, "{:.0f}%")
+    return _bars(bars, "%")
 
 
 def _timeline(times_us: npt.NDArray[np.int64], kills: Sequence[Kill]) -> str:
@@ -102,7 +102,7 @@ def _timeline(times_us: npt.NDArray[np.int64], kills: Sequence[Kill]) -> str:
     counts, edges = np.histogram(seconds, bins=max(1, int(np.ceil(seconds.max()))))
     across, up = (_WIDTH - _LEFT) / len(counts), (_HEIGHT - _BOTTOM - _TOP) / max(1, int(counts.max()))
     points = " ".join(f"{_LEFT + number * across:.1f},{_HEIGHT - _BOTTOM - count * up:.1f}" for number, count in enumerate(counts))
-    drawn = [_axis([float(counts.max()) * part / 4 for part in range(5)], "{:.0f}")]
+    drawn = [_axis([float(counts.max()) * part / 4 for part in range(5)], "")]
     drawn.append(f'<polyline points="{points}" fill="none" stroke="{_BLUE}" stroke-width="1.5"/>')
     for kill in kills:
         x = _LEFT + (kill.at_us - begun_us) / 1e6 * across
@@ -115,10 +115,10 @@ def _timeline(times_us: npt.NDArray[np.int64], kills: Sequence[Kill]) -> str:
     return _svg(drawn)
 
 
-def _bars(bars: Sequence[tuple[str, float]], shown: str) -> str:
+def _bars(bars: Sequence[tuple[str, float]], unit: str) -> str:
     most = max([value for _, value in bars] + [1e-9])
     across, up = (_WIDTH - _LEFT) / len(bars), (_HEIGHT - _BOTTOM - _TOP) / most
-    drawn = [_axis([most * part / 4 for part in range(5)], shown)]
+    drawn = [_axis([most * part / 4 for part in range(5)], unit)]
     for number, (label, value) in enumerate(bars):
         x, height = _LEFT + number * across, max(0.0, value) * up
         place = f'x="{x + 1:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{across - 2:.1f}" height="{height:.1f}"'
@@ -127,13 +127,14 @@ def _bars(bars: Sequence[tuple[str, float]], shown: str) -> str:
     return _svg(drawn)
 
 
-def _axis(values: Sequence[float], shown: str) -> str:
+def _axis(values: Sequence[float], unit: str) -> str:
     most = max(values) or 1.0
+    decimals = 0 if most >= len(values) * 2 else 1
     parts = []
     for value in values:
         y = _HEIGHT - _BOTTOM - value / most * (_HEIGHT - _BOTTOM - _TOP)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="{_GREY}" stroke-width=".4"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{shown.format(value)}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.{decimals}f}{unit}</text>')
     return "".join(parts)
 
 
