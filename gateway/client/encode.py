@@ -27,8 +27,10 @@ BODY_OVERHEAD_BYTES = 1024
 _HEADER_OVERHEAD_BYTES = 16
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_INT64_MAX = 2**63 - 1
+#: The times that a datetime can be, years 1 to 9999: what readers can show.
+_TIME_US_MIN, _TIME_US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 _BINARY = pa.binary()
+_NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
 _COLUMNS = tuple(BATCH_SCHEMA.names)
 
 Header = tuple[str, bytes | None]
@@ -107,8 +109,8 @@ def to_us(timestamp: object) -> int:
             f"a timestamp is an aware datetime or an int (microseconds since 1970, UTC), "
             f"not {type(timestamp).__name__} ({timestamp!r})"
         )
-    if not -_INT64_MAX <= timestamp <= _INT64_MAX:
-        raise UsageError(f"the timestamp {timestamp} us is outside of what 64 bits hold")
+    if not _TIME_US_MIN <= timestamp <= _TIME_US_MAX:
+        raise UsageError(f"the timestamp {timestamp} us is outside of the years 1 to 9999: is it in another unit?")
     return int(timestamp)
 
 
@@ -139,7 +141,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         pa.nulls(count, pa.binary()) if batch.keys is None else _binary(batch.keys),
         _binary(batch.values),
         pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(times.data)], null_count=0),
-        pa.nulls(count, HEADERS) if batch.headers is None else _header_column(batch.headers, count),
+        _no_headers(count) if batch.headers is None else _header_column(batch.headers, count),
     ]
     batch.count = count
     batch.min_timestamp, batch.max_timestamp = int(times.min()), int(times.max())
@@ -168,6 +170,12 @@ def _offsets(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return offsets
 
 
+def _no_headers(count: int) -> pa.Array[Any]:
+    """A column of headers where no record has any. `pa.nulls` makes one that takes 8 bytes a record more when it is encoded."""
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
+    return pa.Array.from_buffers(HEADERS, count, buffers, null_count=count, children=[_NO_ENTRIES])
+
+
 def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Array[Any]:
     """The column of headers of `count` records, given those of the records that have any."""
     entries = [entry for index in range(count) for entry in headers.get(index, ())]
@@ -189,14 +197,18 @@ def encode_whole(batch: Batch, records: pa.RecordBatch, compression: Compression
 
 def _seal(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
     body = encode_batch(records, compression)
-    batch.body = body
-    batch.raw_length = min(raw_length_of(records), 2**32 - 1)
-    if batch.progress:
-        batch.crc = payload_crc(batch.progress, memoryview(body))
-    else:
-        batch.crc = int(google_crc32c.value(np.frombuffer(memoryview(body), np.uint8)))
-    batch.size = body.size
+    view = memoryview(body)
+    crc = payload_crc(batch.progress, view) if batch.progress else int(google_crc32c.value(np.frombuffer(view, np.uint8)))
+    raw_length = min(raw_length_of(records), 2**32 - 1)
+    # All at once, without a call between that a Ctrl-C could strike in: a batch has a body, or is encoded again.
+    batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, body.size, body
     batch.drop_columns()
+
+
+def largest_record(records: pa.RecordBatch) -> int:
+    """Bytes of key and value of the largest record."""
+    sizes = [pc.fill_null(pc.binary_length(records.column(number)), 0).cast(pa.int64()) for number in (0, 1)]
+    return int(pc.max(pc.add(sizes[0], sizes[1])).as_py())
 
 
 def cut(batch: Batch, committed: int, compression: Compression) -> None:
@@ -233,6 +245,9 @@ def conform(records: object, now_us: int) -> pa.RecordBatch:
         conformed.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
+    low, high = timestamp_range(conformed.column(2))
+    if low < _TIME_US_MIN or high > _TIME_US_MAX:
+        raise UsageError(f"column 'timestamp' goes from {low} to {high} us, outside of the years 1 to 9999")
     return conformed
 
 
@@ -240,8 +255,7 @@ def _column(records: pa.RecordBatch, name: str, count: int, now_us: int) -> pa.A
     if name not in records.schema.names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        missing: pa.Array[Any] = pa.nulls(count, BATCH_SCHEMA.field(name).type)
-        return missing
+        return _no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
     column: pa.Array[Any] = records.column(name)
     wanted = BATCH_SCHEMA.field(name).type
     if name == "timestamp":
@@ -288,7 +302,7 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
     if column.null_count == count:
-        return pa.nulls(count, HEADERS)
+        return _no_headers(count)
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
         raise UsageError("a header in column 'headers' has no name: headers are pairs of a name and a value")

@@ -8,11 +8,11 @@ Rules
 - What has no outcome is charged to the buffer; when that is full the sender waits, or is told.
 - A stop (an abort, a fence, the end) takes everything out under the lock: no record slips in between what failed and what follows.
 
-Two locks. `lock` guards everything but the open batch's columns. The open batch lies in `slot`, a list of one: who takes it out has
-it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for` loop does,
-because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it back; with a
-call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a moment: the
-other is in the middle of one record.
+Two locks. `lock` guards everything but the open batch's columns. The open batch lies in `slot`, a list of one: who takes it out
+has it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for`
+loop does, because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it
+back; with a call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a
+moment: the other is in the middle of one record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Record, encode_open, encode_whole
+from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Record, encode_open, encode_whole, largest_record
 from gateway.client.receipt import Batch, Failure, Receipt, bringer
 from gateway.core import limits
 from gateway.errors import BufferFull, TooLarge, TuttiError, UsageError
@@ -59,9 +59,10 @@ class FeedOptions(NamedTuple):
 class Feed:
     """Records on their way from the application's threads to the I/O thread."""
 
-    def __init__(self, options: FeedOptions) -> None:
-        """Begin empty."""
+    def __init__(self, options: FeedOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin empty; `clock` gives the time of deadlines, seconds."""
         self.options = options
+        self._clock = clock
         self.wake: Callable[[], None] = _nobody  # makes the I/O thread look
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -110,7 +111,7 @@ class Feed:
                 self.uses_progress = True
             if self.options.linger > 0:
                 if receipt.index == 0:
-                    self.linger_until = time.monotonic() + self.options.linger
+                    self.linger_until = self._clock() + self.options.linger
                     self.wake()
             elif not self.pending:
                 self.close_open()
@@ -126,13 +127,16 @@ class Feed:
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
         receipt = Receipt(batch, 0)
-        for what, size, limit in (
-            ("its body of {} bytes", batch.size, self.frame_bytes_max),
-            ("its {} bytes without compression", batch.raw_length, self.raw_bytes_max),
-        ):
-            if size > limit:
-                text = f"the record batch of {batch.count} records: {what.format(size)}"
-                return self._stillborn(topic, text, limit, "one batch (slice it)", on_delivery, batch.count)
+        what = f"the record batch of {batch.count} records"
+        if batch.size > self.frame_bytes_max:
+            what += f" ({batch.size} bytes as it travels)"
+            return self._stillborn(topic, what, self.frame_bytes_max, "one batch: slice it", on_delivery, batch.count)
+        if batch.raw_length > self.raw_bytes_max:
+            what += f" ({batch.raw_length} bytes without compression)"
+            return self._stillborn(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
+        if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records)) > limits.RECORD_BYTES_MAX:
+            what += f" (one of {largest} bytes, key and value)"
+            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
         batch.charge = batch.size
         with self.lock:
             self.check()
@@ -196,7 +200,7 @@ class Feed:
                 time.sleep(_MOMENT_S)
 
     def _deadline(self) -> float:
-        return time.monotonic() + self.options.delivery_timeout
+        return self._clock() + self.options.delivery_timeout
 
     def _await_room(self, need: int) -> bool:
         """Wait until the buffer has room for `need` bytes; whether it was waited for. Called with the lock."""

@@ -27,8 +27,8 @@ _PAUSE_S = 0.005
 class Files:
     """Reads one data directory, or several of one log: any that holds a range serves it, and where one is damaged another goes on.
 
-    With its gateway down, a directory ends at the watermark that it stored last (a heartbeat old at most). Nothing in the directories
-    is changed or locked. Thread-safe.
+    With its gateway down, a directory ends at the watermark that it stored last (a heartbeat old at most). Nothing in the
+    directories is changed or locked. Thread-safe.
 
     Args:
         paths: a directory, or several.

@@ -30,16 +30,15 @@ class News(enum.Enum):
 
     UP = "up"
     REFUSED = "refused"  # nobody listens
-    STRANGE = "strange"  # somebody is there, and is no ZeroMQ
-    DOWN = "down"
+    DOWN = "down"  # of a connection that was never up: who is there speaks no ZeroMQ
 
 
 _NEWS = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): News.UP,
     int(zmq.EVENT_CLOSED): News.REFUSED,
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): News.STRANGE,
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): News.STRANGE,
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): News.STRANGE,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): News.DOWN,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): News.DOWN,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): News.DOWN,
     int(zmq.EVENT_DISCONNECTED): News.DOWN,
 }
 
@@ -66,6 +65,7 @@ class Link:
         """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read."""
         self.address = address
         self.up = False
+        self.was_up = False
         timeout_ms = limits.ADDRESS_TIMEOUT_US // _MS
         socket = _context().socket(zmq.DEALER)
         socket.linger = 0
@@ -109,6 +109,7 @@ class Link:
             news = _NEWS.get(int(event["event"]))
             if news is not None:
                 self.up = news is News.UP
+                self.was_up = self.was_up or self.up
                 return news
 
     def send(self, parts: Sequence[Buffer]) -> bool:

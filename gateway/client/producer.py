@@ -33,8 +33,8 @@ class Producer:
     """Sends records in order, each once, and tells where each one is.
 
     One order holds over everything that a producer sends, over all topics, also across reconnects, other gateways and restarts. It
-    may be used by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and so
-    does a receipt that was on its way; open another there.
+    may be used by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and
+    so does a receipt that was on its way; open another there.
 
     Leaving `with` delivers everything and raises the error of the first failed receipt that was not raised before. When the block
     itself raises, what was sent gets two seconds, and the block's error is the one that is seen.

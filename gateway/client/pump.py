@@ -72,8 +72,9 @@ class Pump:
 
     def report(self, seconds: float) -> str:
         """What was met at each address, for an error."""
-        trouble = f"; last answer: {self.delivery.trouble}" if self.delivery.trouble else ""
-        return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {self._route.told()}{trouble}"
+        told, trouble = self._route.told(), self.delivery.trouble
+        last = f"; last answer: {trouble}" if trouble and trouble not in told else ""
+        return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {told}{last}"
 
     # -- the thread
 
@@ -155,7 +156,7 @@ class Pump:
             elif news is News.REFUSED:
                 self._leave(link, "connection refused", now)
                 return
-            elif news is News.STRANGE:
+            elif not link.was_up:
                 self._leave(link, None, now)
                 return
             else:

@@ -38,8 +38,8 @@ class Record(NamedTuple):
 class Reader:
     """Reads a range of the committed log, or follows it. An iterator of `pyarrow.RecordBatch`, and a context manager.
 
-    When its gateway goes away it goes on at another one, or at the same when it is back, from the same offset; it is never shown less
-    than it was before. Use it from one thread at a time.
+    When its gateway goes away it goes on at another one, or at the same when it is back, from the same offset; it is never shown
+    less than it was before. Use it from one thread at a time.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`.

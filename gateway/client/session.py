@@ -144,7 +144,6 @@ class Session(abc.ABC):
     def connected(self, now: float) -> None:
         """There is a connection to a gateway."""
         self._turn(Turn.CONNECTED)
-        self.drop = ""
         self._silence = _SILENCE_MIN
         self._retry_at = 0.0
         self._hello(now)
@@ -152,6 +151,7 @@ class Session(abc.ABC):
     def lost(self) -> None:
         """The connection is gone, with everything in it."""
         self._turn(Turn.LOST)
+        self.drop = ""
         self.outbox.clear()
         self._hello_since = None
         self._ask_at = None

@@ -99,7 +99,7 @@ class FakeGateway:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        self.port = int(socket.get(zmq.LAST_ENDPOINT).rpartition(b":")[2])
+        self.port = int(bytes(socket.get(zmq.LAST_ENDPOINT)).rpartition(b":")[2])
         self._known.clear()
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)
@@ -235,9 +235,7 @@ class FakeGateway:
             batch = validate_body(frame, limits.RAW_BYTES_MAX)
             for number, (key, value) in enumerate(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)):
                 sequence = frame.first_sequence + number
-                self.log.records.append(
-                    Committed(names[frame.topic], value, key, frame.producer, sequence, frame.progress)
-                )
+                self.log.records.append(Committed(names[frame.topic], value, key, frame.producer, sequence, frame.progress))
         line.sequence = frame.last_sequence
         line.progress = frame.progress or line.progress
         self.log.offsets[frame.producer, frame.first_sequence] = offset

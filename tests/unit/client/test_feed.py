@@ -1,0 +1,431 @@
+"""Proves the feed: which records share a batch, what the buffer bounds, and that threads and signals leave it whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gateway.client.encode import check_progress, check_record
+from gateway.client.feed import Feed, FeedOptions, Resume
+from gateway.client.producer import Producer
+from gateway.client.receipt import Batch, Failure, Receipt, bringer
+from gateway.core import limits
+from gateway.data.schema import decode_batch
+from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
+from tests.unit.client.fake import until
+
+
+def feed_of(**options: Any) -> Feed:
+    return Feed(FeedOptions(**options))
+
+
+def send(feed: Feed, value: bytes | None = b"x", topic: str = "t", progress: bytes | None = None, **more: Any) -> Receipt:
+    record = check_record(value, more.get("key"), more.get("timestamp"), more.get("headers", ()))
+    return feed.add(topic, record, check_progress(progress), more.get("on_delivery"))
+
+
+def closed(feed: Feed) -> list[list[bytes | None]]:
+    """Values of the batches that are closed by now, and of the open one when it is closed too."""
+    with feed.lock:
+        feed.close_open()
+        for batch in feed.queue:
+            feed._seal(batch)  # as `head` does, for what a signal kept from it
+    return [decode_batch(batch.bytes).column(1).to_pylist() for batch in feed.queue]
+
+
+def deliver(feed: Feed, count: int | None = None, failure: Failure | None = None) -> None:
+    """Give the oldest batches their outcome."""
+    taken = [feed.queue.popleft() for _ in range(len(feed.queue) if count is None else count)]
+    for batch in taken:
+        batch.finish(0, failure)
+    feed.finished(taken)
+
+
+def test_a_lone_record_leaves_at_once_and_the_next_ones_gather() -> None:
+    feed = feed_of()
+    send(feed, b"0")
+    assert len(feed.queue) == 1
+    for value in (b"1", b"2", b"3"):
+        send(feed, value)
+    assert len(feed.queue) == 1
+    deliver(feed)
+    assert closed(feed) == [[b"1", b"2", b"3"]]
+
+
+def test_a_batch_is_closed_when_it_is_full() -> None:
+    feed = feed_of(batch_bytes=1024)
+    for number in range(100):
+        send(feed, bytes([number]) * 100)
+    batches = closed(feed)
+    assert [value for batch in batches for value in batch] == [bytes([number]) * 100 for number in range(100)]
+    assert {len(batch) for batch in batches[1:-1]} == {1024 // 121}
+    assert all(batch.size <= 1024 + 1024 for batch in feed.queue)
+
+
+def test_a_record_larger_than_a_batch_goes_alone() -> None:
+    feed = feed_of(batch_bytes=1024)
+    for size in (10, 5000, 10):
+        send(feed, b"x" * size)
+    assert [len(batch) for batch in closed(feed)] == [1, 1, 1]
+
+
+def test_another_topic_closes_the_batch() -> None:
+    feed = feed_of()
+    for topic in "aabba":
+        send(feed, topic=topic)
+    closed(feed)
+    assert [(batch.topic, batch.count) for batch in feed.queue] == [("a", 1), ("a", 1), ("b", 2), ("a", 1)]
+
+
+def test_progress_belongs_to_the_last_record_of_its_batch() -> None:
+    feed = feed_of()
+    send(feed, b"0")
+    send(feed, b"1")
+    send(feed, b"2", progress=b"p2")
+    send(feed, b"3", progress=b"p3")
+    send(feed, b"4")
+    send(feed, b"5", progress=b"p5")
+    send(feed, b"6", progress=b"p6")
+    assert closed(feed) == [[b"0"], [b"1", b"2", b"3"], [b"4", b"5", b"6"]]
+    assert [batch.progress for batch in feed.queue] == [b"", b"p3", b"p6"]
+
+
+def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:
+    now = 100.0
+    feed = Feed(FeedOptions(linger=5.0), lambda: now)
+    send(feed, b"0")
+    send(feed, b"1")
+    assert not feed.queue
+    assert feed.linger_until == 105.0
+    feed.expire_linger(104.9)
+    assert not feed.queue
+    feed.expire_linger(105.0)
+    assert [batch.count for batch in feed.queue] == [2]
+    assert feed.linger_until is None
+    deliver(feed)
+    send(feed, b"2")
+    assert feed.linger_until == 105.0
+
+
+def test_flush_sends_what_lingers() -> None:
+    feed = feed_of(linger=1000.0)
+    send(feed, b"0")
+    assert feed.flush(0.0) == 1
+    assert len(feed.queue) == 1
+    deliver(feed)
+    assert feed.flush(0.0) == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_full_buffer_raises_when_told_to(whole: bool) -> None:
+    feed = feed_of(batch_bytes=10_000, buffer_bytes=65_536, block=False)
+    with pytest.raises(BufferFull, match="buffer_bytes=65536"):
+        _fill(feed, whole)
+    assert 40_000 < feed.buffered <= 65_536
+    deliver(feed)
+    assert feed.buffered == 0
+    send(feed)
+
+
+def _fill(feed: Feed, whole: bool) -> None:
+    for number in range(1000):
+        if whole:
+            _send_whole(feed, 5000)
+        else:
+            send(feed, b"x" * 500, topic=f"t{number % 2}")
+
+
+def _send_whole(feed: Feed, size: int) -> Receipt:
+    import pyarrow as pa
+
+    from gateway.client.encode import conform
+
+    records = conform(pa.record_batch({"value": pa.array([b"v" * size], pa.binary())}), 1)
+    return feed.add_whole("t", records, b"", None)
+
+
+def test_a_full_buffer_makes_senders_wait_until_there_is_room() -> None:
+    feed = feed_of(batch_bytes=10_000, buffer_bytes=65_536)
+    sent = []
+
+    def work() -> None:
+        for number in range(500):
+            send(feed, b"%d" % number + b"x" * 500)
+            sent.append(number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    values: list[Any] = []
+    while len(values) < 500:
+        until(lambda: feed.queue or not thread.is_alive())
+        assert feed.buffered <= 65_536
+        if not feed.queue:
+            closed(feed)
+        batch = feed.head()
+        assert batch is not None
+        values += decode_batch(batch.bytes).column(1).to_pylist()
+        deliver(feed, 1)
+    thread.join()
+    assert [int(value.rstrip(b"x")) for value in values] == list(range(500))
+
+
+def test_a_record_larger_than_the_whole_buffer_passes_when_it_is_empty() -> None:
+    feed = feed_of(batch_bytes=1024, buffer_bytes=65_536, block=False)
+    send(feed, b"x" * 100_000)
+    with pytest.raises(BufferFull):
+        send(feed, b"y")
+
+
+def test_no_waiting_where_outcomes_are_brought() -> None:
+    feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
+    receipt = send(feed, b"x" * 100_000)
+    bringer.here = True
+    try:
+        with pytest.raises(BufferFull, match="on_delivery"):
+            send(feed, b"y")
+        with pytest.raises(UsageError, match="on_delivery"):
+            receipt.result(1)
+        with pytest.raises(UsageError, match="on_delivery"):
+            feed.flush(1)
+    finally:
+        bringer.here = False
+
+
+def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alone() -> None:
+    feed = feed_of()
+    told: list[tuple[TuttiError | None, Receipt]] = []
+    receipt = send(feed, b"x" * (limits.RECORD_BYTES_MAX + 1), on_delivery=lambda *outcome: told.append(outcome))
+    with pytest.raises(TooLarge, match=r"4194305 bytes.*4194304 bytes for a record"):
+        receipt.result(0)
+    assert feed.undelivered() == 0
+    feed.frame_bytes_max = 100_000
+    with pytest.raises(TooLarge, match="100000 bytes for one batch"):
+        send(feed, b"x" * 100_000).result(0)
+    with pytest.raises(TooLarge, match="the limit of 100000 bytes for one batch: slice it"):
+        _send_whole(feed, 100_000).result(0)
+    feed.frame_bytes_max = limits.BODY_BYTES_MAX
+    with pytest.raises(TooLarge, match="4194304 bytes for a record"):
+        _send_whole(feed, limits.RECORD_BYTES_MAX + 1).result(0)
+    send(feed, b"fine")
+    assert closed(feed) == [[b"fine"]]
+    for batch in feed.born_failed:
+        batch.announce()
+    ((error, announced),) = told
+    assert isinstance(error, TooLarge)
+    assert announced is receipt
+
+
+def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
+    feed = feed_of()
+    send(feed, b"0")
+    send(feed, b"1")
+    taken = feed.seize(Aborted("stop"))
+    assert [batch.count for batch in taken] == [1, 1]
+    for call in (send, lambda feed: _send_whole(feed, 10)):
+        with pytest.raises(Aborted, match="stop"):
+            call(feed)
+    for batch in taken:
+        batch.finish(-1, Failure(Aborted("stop")))
+    feed.finished(taken)
+    feed.lift_stop()
+    send(feed, b"2")
+    feed.seize(Unknown("over"), ended=True)
+    feed.lift_stop()
+    with pytest.raises(Unknown, match="over"):
+        send(feed)
+
+
+def test_a_waiting_sender_hears_of_the_stop() -> None:
+    feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
+    send(feed, b"x" * 100_000)
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            send(feed, b"y")
+        except TuttiError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.02)
+    feed.seize(Aborted("stop"))
+    thread.join(5)
+    assert [type(error) for error in caught] == [Aborted]
+
+
+def test_failures_are_remembered_until_they_are_seen() -> None:
+    feed = feed_of()
+    failures = [Failure(Aborted(str(number))) for number in range(limits.FAILURES_KEPT_MAX + 10)]
+    for failure in failures:
+        send(feed)
+        deliver(feed, 1, failure)
+        failure.seen = failure is not failures[3] and failure is not failures[-1]
+    assert feed.first_failure() is failures[3]
+    failures[3].seen = True
+    assert feed.first_failure() is failures[-1]
+    assert len(feed.failures) <= limits.FAILURES_KEPT_MAX
+
+
+def test_an_error_is_raised_as_a_copy_each_time() -> None:
+    batch = Batch("t", 10, 0.0)
+    batch.finish(-1, Failure(Aborted("gone")))
+    receipt = Receipt(batch, 0)
+    caught = []
+    for _ in range(2):
+        with pytest.raises(Aborted, match="gone") as info:
+            receipt.result(0)
+        caught.append(info.value)
+    assert caught[0] is not caught[1]
+    assert caught[0].code == "aborted"
+    assert isinstance(receipt.error, Aborted)
+    assert receipt.offset is None
+
+
+def test_many_wait_for_one_outcome() -> None:
+    feed = feed_of()
+    receipt = send(feed)
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(receipt.result(10))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(TimeoutError, match=r"after 0\.01 s: the record is still on its way"):
+        receipt.result(0.01)
+    assert not receipt.done()
+    deliver(feed)
+    for thread in threads:
+        thread.join(10)
+    assert found == [0] * 8
+    assert receipt.done()
+
+
+def test_callbacks_are_called_once_each_and_their_errors_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    feed = feed_of()
+    told: list[tuple[TuttiError | None, Receipt]] = []
+
+    def bad(error: TuttiError | None, receipt: Receipt) -> None:
+        raise RuntimeError("in the callback")
+
+    send(feed, b"0")
+    receipts = [send(feed, on_delivery=on_delivery) for on_delivery in (bad, lambda *outcome: told.append(outcome))]
+    closed(feed)
+    batch = feed.queue[-1]
+    batch.finish(7)
+    batch.announce()
+    batch.announce()
+    assert told == [(None, receipts[1])]
+    assert receipts[1].offset == 8
+    assert "in the callback" in caplog.text
+
+
+def test_waiting_for_an_epoch() -> None:
+    feed = feed_of()
+    assert feed.wait_opened(time.monotonic() + 0.01) is None
+    threading.Timer(0.02, lambda: feed.set_opened(Resume(5, b"p"))).start()
+    assert feed.wait_opened(time.monotonic() + 10) == (5, b"p")
+
+
+# -- the inline way of Producer.send, threads and signals
+
+
+@pytest.fixture
+def producer() -> Iterator[Producer]:
+    """A producer with a feed and no thread behind it."""
+    with _bare_producer() as bare:
+        yield bare
+
+
+@contextmanager
+def _bare_producer() -> Iterator[Producer]:
+    bare = Producer.__new__(Producer)
+    bare._pump, bare._feed, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
+    yield bare
+
+
+def test_the_inline_way_and_the_long_way_are_one(producer: Producer) -> None:
+    feed = producer._feed
+    sent: list[tuple[bytes | None, bytes | None]] = []
+    for number in range(2000):
+        value = None if number % 31 == 0 else b"v%d" % number
+        key = b"k%d" % number if number % 7 == 0 else None
+        headers = [("n", b"h")] if number % 53 == 0 else ()
+        receipt = producer.send("t", value, key, None, headers)
+        sent.append((key, value))
+        assert receipt.topic == "t"
+    closed(feed)
+    batches = [decode_batch(batch.bytes) for batch in feed.queue]
+    assert [pair for batch in batches for pair in zip(*(batch.column(at).to_pylist() for at in (0, 1)), strict=True)] == sent
+    with_headers = [row for batch in batches for row in batch.column(3).to_pylist()]
+    assert [number for number, row in enumerate(with_headers) if row] == list(range(0, 2000, 53))
+
+
+def test_many_threads_lose_nothing_and_each_keeps_its_order(producer: Producer) -> None:
+    feed = producer._feed
+    receipts: dict[tuple[int, int], Receipt] = {}
+
+    def work(thread: int) -> None:
+        for number in range(3000):
+            key = b"k" if number % 5 == 0 else None
+            receipts[thread, number] = producer.send("t", b"%d %d" % (thread, number), key)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    closed(feed)
+    offset = 0
+    values: list[Any] = []
+    for batch in feed.queue:
+        values += decode_batch(batch.bytes).column(1).to_pylist()
+        batch.finish(offset)
+        offset += batch.count
+    assert feed.pending_records == len(values) == 18_000
+    for (sender, number), receipt in receipts.items():
+        assert values[receipt.result(0)] == b"%d %d" % (sender, number)
+    for sender in range(6):
+        mine = [int(value.split()[1]) for value in values if value.startswith(b"%d " % sender)]
+        assert mine == list(range(3000))
+
+
+class _Struck(Exception):
+    """What the signal raises, in place of KeyboardInterrupt."""
+
+
+def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: Producer) -> None:
+    feed = producer._feed
+    receipts: list[Receipt] = []
+    struck = 0
+
+    def strike(number: int, frame: object) -> None:
+        raise _Struck
+
+    before = signal.signal(signal.SIGALRM, strike)
+    until_s = time.monotonic() + 20
+    try:
+        while struck < 300 and time.monotonic() < until_s:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + (struck % 17) * 0.00003)
+                while True:
+                    number = len(receipts)
+                    receipts.append(producer.send("t", b"%d" % number, b"k" if number % 3 == 0 else None))
+            except _Struck:
+                struck += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert struck >= 300
+    closed(feed)
+    while feed.queue:
+        batch = feed.head()
+        assert batch is not None
+        assert decode_batch(batch.bytes).num_rows == batch.count
+        deliver(feed, 1)
+    assert feed.undelivered() == 0
+    assert all(receipt.done() for receipt in receipts)

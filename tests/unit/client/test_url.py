@@ -1,0 +1,99 @@
+"""Proves that urls are read as they are meant, and that each mistake in one is named."""
+
+import re
+
+import pytest
+
+from gateway.client.route import Route
+from gateway.client.url import Address, parse_url
+from gateway.core import limits
+from gateway.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses"),
+    [
+        ("tutti://127.0.0.1:7400", [("127.0.0.1", 7400)]),
+        ("tutti://127.0.0.1:7400/", [("127.0.0.1", 7400)]),
+        ("  tutti://a:1,b.c-d.e:65535 ", [("a", 1), ("b.c-d.e", 65535)]),
+        ("tutti://a:1, tutti://b:2", [("a", 1), ("b", 2)]),
+        ("tutti://a:1,a:1,b:2", [("a", 1), ("b", 2)]),
+        ("tutti://[::1]:7400,x:1", [("::1", 7400), ("x", 1)]),
+        ("tutti://[fe80::1%eth0]:7", [("fe80::1%eth0", 7)]),
+    ],
+)
+def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_url(url) == addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "does not begin with tutti://"),
+        ("127.0.0.1:7400", "does not begin with tutti://"),
+        ("grpc://h:1", "reads port"),
+        ("http://h:1", "admin port"),
+        ("kafka://h:1", "does not begin with tutti://"),
+        ("tutti://", "has no port"),
+        ("tutti://host", "has no port"),
+        ("tutti://:7400", "has no port"),
+        ("tutti://a:1,,b:2", "has no port"),
+        ("tutti://a:x", "'x' in the url"),
+        ("tutti://a:0", "no port (1 to 65535)"),
+        ("tutti://a:65536", "no port (1 to 65535)"),
+        ("tutti://a:-1", "no port (1 to 65535)"),
+        ("tutti://a:1/topic", "'1/topic'"),
+        ("tutti://a b:1", "is no host"),
+        ("tutti://user@a:1", "is no host"),
+        ("tutti://::1:7400", "brackets"),
+        ("tutti://" + ",".join(f"a:{port}" for port in range(1, limits.ADDRESSES_MAX + 2)), "at most 64"),
+    ],
+)
+def test_bad_urls_say_what_is_wrong(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse_url(url)
+
+
+def test_a_url_is_text() -> None:
+    with pytest.raises(ConfigError, match="not bytes"):
+        parse_url(b"tutti://a:1")  # type: ignore[arg-type]  # what is tested
+
+
+def test_addresses_as_text() -> None:
+    assert str(Address("::1", 5)) == "[::1]:5"
+    assert Address("::1", 5).endpoint == "tcp://[::1]:5"
+    assert str(Address("a", 5)) == "a:5"
+
+
+def test_a_route_asks_everyone_before_it_waits_and_waits_longer_each_round() -> None:
+    route = Route(parse_url("tutti://a:1,b:2"))
+    waits = [route.move_on("no") for _ in range(40)]
+    assert waits[0] == 0
+    assert waits == sorted(waits)
+    assert waits[-1] == limits.RETRY_US_MAX / 1e6
+    route.went_well()
+    assert route.move_on("no") == 0
+
+
+def test_a_route_tells_what_was_met_where() -> None:
+    route = Route(parse_url("tutti://a:1,b:2,c:3"))
+    route.move_on("connection refused")
+    route.met("connected")
+    assert route.told() == "a:1: connection refused; b:2: connected; c:3: not tried yet"
+
+
+def test_a_route_learns_other_gateways_once_and_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    route = Route(parse_url("tutti://a:1,b:2"))
+    route.move_on("no")
+    route.learn({"a": "tutti://a:1", "c": "tutti://c:3", "d": "d:4", "e": "nowhere"})
+    assert [str(address) for address in route.addresses] == ["a:1", "b:2", "c:3", "d:4"]
+    assert str(route.present) == "b:2"
+    assert "gateway e has an address that is none" in caplog.text
+
+
+def test_only_wrong_ports_is_said_when_all_are() -> None:
+    route = Route(parse_url("tutti://a:1,b:2"))
+    route.move_on("http", wrong=True)
+    assert not route.only_wrong_ports()
+    route.move_on("http", wrong=True)
+    assert route.only_wrong_ports()
