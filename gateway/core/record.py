@@ -15,7 +15,6 @@ from gateway.core.messages import Message
 from gateway.data.frame import Frame, decode_frame
 from gateway.errors import FormatError
 
-
 Kind = TypeVar("Kind")
 
 

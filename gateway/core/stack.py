@@ -96,6 +96,10 @@ class Layers:
         """Order an ABORT of the frame."""
         self.order.sequencer.abort(frame, body)
 
+    def room(self) -> None:
+        """What may be undecided, or written, may have become more."""
+        self.order.sequencer.room()
+
     # What the stack asks of all
 
     def on_message(self, sender: int, message: Message) -> None:

@@ -21,6 +21,7 @@ from gateway.core.events import (
     Received,
     Recovered,
     Scalars,
+    SessionClosed,
     StackConfig,
     Started,
     TimeAdvanced,
@@ -88,6 +89,7 @@ class Member:
     scalars: Scalars = field(default_factory=Scalars)
     persists: deque[Persist] = field(default_factory=deque)  # not yet reported
     delivered: list[tuple[Frame, int, bool]] = field(default_factory=list)  # (frame, offset, void)
+    runs: list[int] = field(default_factory=lambda: [0])  # where the frontier stood: what a watermark may name
     replies: list[tuple[int, Answer]] = field(default_factory=list)
     timer_us: int | None = None
     halted: str = ""
@@ -108,6 +110,8 @@ class Group:
         self.network: list[tuple[Member, Member, bytes]] = []
         self.watch = watch or (lambda member, event, actions: None)
         self.problems: list[str] = []
+        self.placed: dict[tuple[int, int], bytes] = {}  # (view, position) -> header, of every frame that anybody ever wrote
+        self.closed: set[tuple[str, int]] = set()
 
     # Starting
 
@@ -143,6 +147,7 @@ class Group:
             state.apply(frame, frame.position in void)
         member = Member(name, 1, Stack(self.config), log=list(kept), durable=len(kept), scalars=old.scalars)
         member.delivered = old.delivered[:watermark]
+        member.runs = [position for position in old.runs if position <= watermark]
         return self._start(member, {name: f"{name}:7400"}, state, tuple(kept[watermark:]), again)
 
     def _start(
@@ -168,6 +173,8 @@ class Group:
     def step(self, member: Member, event: Event) -> list[Action]:
         """One event of one member; its actions are noted, nothing of them is carried out but by the test's word."""
         now = Now(self.mono_us, self.wall_us)
+        if isinstance(event, SessionClosed):
+            self.closed.add((member.name, event.session))
         data = record.encode(event)
         actions = member.stack.step(event, now)
         member.history.append((data, now, [record.encode([action]) for action in actions]))
@@ -180,6 +187,9 @@ class Group:
         if isinstance(action, Persist):
             member.persists.append(action)
             member.log += action.frames
+            for frame in action.frames:
+                if self.placed.setdefault((frame.view, frame.position), frame.header) != frame.header:
+                    self.problems.append(f"{member.name} writes {frame!r}, and that place was another frame's")
         elif isinstance(action, Send):
             to = next(other for other in self.members.values() if other.number == action.to)
             if isinstance(action.message, Vote) and action.message.up_to > member.durable:
@@ -197,12 +207,15 @@ class Group:
             member.stopped = True
 
     def _delivered(self, member: Member, run: Deliver) -> None:
+        member.runs.append(run.frames[-1].position)
         for frame, offset in zip(run.frames, run.offsets, strict=True):
             if frame.position > member.durable:
                 self.problems.append(f"{member.name} delivers {frame!r}, and its disk has {member.durable}")
             member.delivered.append((frame, offset, frame.position in run.aborted))
 
     def _replied(self, member: Member, reply: Reply) -> None:
+        if (member.name, reply.session) in self.closed:
+            self.problems.append(f"{member.name} answers session {reply.session}, which is over: {reply.answers}")
         for answer in reply.answers:
             member.replies.append((reply.session, answer))
             if isinstance(answer, Committed | Duplicate):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from gateway.core import limits
+
 
 class Ballot:
     """How far every member of the view has voted YES.
 
     Attributes:
         votes: the highest position of each member's YES, by gateway number.
-        low: why a member's disk takes nothing new, by gateway number.
+        low: why a member's disk takes nothing new, by gateway number. It holds for some heartbeats and is said again in each,
+            so that neither a lost nor a late message leaves it wrong.
     """
 
-    __slots__ = ("_at_beat", "_missed", "low", "votes")
+    __slots__ = ("_at_beat", "_low_beats", "_missed", "low", "votes")
 
     def __init__(self, members: tuple[int, ...], frontier: int) -> None:
         self.votes = dict.fromkeys(members, frontier)
         self.low: dict[int, str] = {}
+        self._low_beats: dict[int, int] = {}
         self._at_beat = dict(self.votes)
         self._missed = dict.fromkeys(members, 0)
 
@@ -28,6 +32,7 @@ class Ballot:
         """Note whether the member's disk takes new messages."""
         if low:
             self.low[member] = low
+            self._low_beats[member] = limits.LOW_HEARTBEATS
         else:
             self.low.pop(member, None)
 
@@ -41,6 +46,10 @@ class Ballot:
 
         The period is counted in heartbeats (heartbeat time), so that a coordinator that did not run accuses nobody.
         """
+        for member in list(self.low):
+            self._low_beats[member] -= 1
+            if not self._low_beats[member]:
+                del self.low[member]
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]

@@ -27,6 +27,9 @@ class Above(Protocol):
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
 
+    def room(self) -> None:
+        """What may be undecided, or written, may have become more."""
+
 
 class Atomic:
     """The layer."""
@@ -158,7 +161,9 @@ class Atomic:
         invariant(message.up_to <= window.end, "a member voted YES beyond what was ordered")
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
-        ballot.space(sender, message.low)
+        if message.low or sender in ballot.low:
+            ballot.space(sender, message.low)
+            self._above.room()
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
             self._confirm(confirmed)
@@ -219,7 +224,8 @@ class Atomic:
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
                 self._outbox.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
-        elif window.mark(Stage.VOTED) > window.frontier:
+            self._above.room()
+        if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
             self._vote(again=True)
         for position in self._declined:
             self._outbox.send(standing.coordinator, No(standing.view, position, f"no space: {self._low}"))
@@ -229,7 +235,7 @@ class Atomic:
         """Whether heartbeats are wanted: something is undecided, or there is somebody to repeat the decision to."""
         if not self._standing.view:
             return False
-        return bool(self._window.frames) or (self._ballot is not None and bool(self._standing.others))
+        return bool(self._window.frames or self._low or (self._ballot is not None and self._standing.others))
 
     @property
     def quiet(self) -> bool:

@@ -156,8 +156,9 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # It was there and was forgotten: whether this copy committed before that is not known any more.
-            return FencedAnswer(frame.producer, state.floor, frame.first_sequence)
+            # It was there and was forgotten: whether this copy committed before that is not known any more. The epoch named is
+            # above whatever it had.
+            return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
         reason = f"producer {frame.producer} is not known here: open it first"
         return _refused(frame, "producer", reason, retry=False)
 
@@ -260,9 +261,9 @@ class ForwardTable:
     def forgotten(self, producer: int) -> None:
         """The producer is no longer in the table."""
         for queue in list(self._queues.get(producer, {}).values()):
-            floor = self._window.state.floor
+            above = self._window.state.floor + 1
             answers = self._outbox.answers(queue.session)
-            answers.extend([FencedAnswer(producer, floor, frame.first_sequence) for frame in queue.frames])
+            answers.extend([FencedAnswer(producer, above, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
     def _end(self, queue: Queue) -> None:

@@ -110,12 +110,13 @@ class Ordering:
         invariant(run[-1].position == self._window.frontier, "a run is told as decided that the frontier does not end with")
         lines, forward = self.received.lines, self.forward
         settled: dict[int, Line] = {}
+        aborts: dict[int, Frame] = {}
         number = epoch = -1
         line: Line | None = None
         queue: Queue | None = None
         for frame, offset in zip(run, offsets, strict=True):
             if frame.kind != Kind.BATCH:
-                self._frame_decided(frame, settled)
+                self._frame_decided(frame, settled, aborts)
                 number = -1
                 continue
             if frame.producer != number or frame.epoch != epoch:
@@ -129,10 +130,17 @@ class Ordering:
                 settled[number] = line
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, offset)
+        for frame in aborts.values():
+            self._aborted(frame)
         for line in settled.values():
             if not line.undecided:
                 self._settle(line)
         self.sequencer.room()
+
+    def _aborted(self, frame: Frame) -> None:
+        """The last ABORT of an epoch: its line is what counts, since a later one reaches further back."""
+        body = decode_body(AbortBody, frame.body)
+        self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
     def _settle(self, line: Line) -> None:
         self.upkeep.seen(line.number)
@@ -141,7 +149,7 @@ class Ordering:
         else:
             self.received.settle(line)
 
-    def _frame_decided(self, frame: Frame, settled: dict[int, Line]) -> None:
+    def _frame_decided(self, frame: Frame, settled: dict[int, Line], aborts: dict[int, Frame]) -> None:
         """A frame that is no batch."""
         kind = frame.kind
         if kind in (Kind.EPOCH, Kind.ABORT):
@@ -152,10 +160,11 @@ class Ordering:
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
+                if frame.producer in aborts:
+                    self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)
             else:
-                body = decode_body(AbortBody, frame.body)
-                self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
+                aborts[frame.producer] = frame
         elif kind == Kind.FORGET:
             for number in decode_body(ForgetBody, frame.body).producers:
                 self.received.forgotten.pop(number, None)

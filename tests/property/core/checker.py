@@ -1,0 +1,100 @@
+"""What may never happen (design, section 9), looked at from outside: only logs, answers and what clients were told."""
+
+from __future__ import annotations
+
+from gateway.core.order.received import LineState, Received
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
+from tests.property.core.clients import Client
+from tests.transcripts.group import Group, Member
+
+
+def check(group: Group, clients: list[Client]) -> None:
+    """Every promise that can be checked at any moment."""
+    assert group.problems == []
+    members = list(group.members.values())
+    longest = max((member.delivered for member in members), key=len)
+    for member in members:
+        _prefix(member, longest)
+        _tables(member)
+    records = _records(longest)
+    _sequences(longest)
+    for client in clients:
+        for token in client.aborted:
+            assert token not in records, f"{token} was reported aborted and is at offset {records[token]}"
+        for token, offset in client.committed.items():
+            assert token in records, f"{token} was reported committed and is not in the log"
+            assert offset in (-1, records[token]), f"{token} was reported at {offset} and is at {records[token]}"
+
+
+def _prefix(member: Member, longest: list[tuple[Frame, int, bool]]) -> None:
+    """One sequence, everywhere (C1, C2): the same frames, offsets and void batches; positions dense, chain unbroken."""
+    for number, (frame, offset, void) in enumerate(member.delivered):
+        other, other_offset, other_void = longest[number]
+        assert (frame.header, offset, void) == (other.header, other_offset, other_void), f"{member.name} differs at {number + 1}"
+        assert frame.position == number + 1
+
+
+def _records(delivered: list[tuple[Frame, int, bool]]) -> dict[str, int]:
+    """Offset of every committed token; offsets are dense from 0."""
+    records: dict[str, int] = {}
+    expected = 0
+    for frame, offset, void in delivered:
+        assert offset == expected
+        if frame.kind == Kind.BATCH and not void:
+            for place, token in enumerate(bytes(frame.body).decode().split(",")):
+                assert token not in records, f"{token} is at {records[token]} and at {offset + place}"
+                records[token] = offset + place
+            expected += frame.count
+    return records
+
+
+def _sequences(delivered: list[tuple[Frame, int, bool]]) -> None:
+    """A producer's sequences are 1, 2, 3, ... over all its epochs, and epochs only rise (C4)."""
+    sequences: dict[int, int] = {}
+    epochs: dict[int, int] = {}
+    for frame, _, void in delivered:
+        if frame.kind == Kind.EPOCH:
+            assert frame.epoch > epochs.get(frame.producer, 0)
+            epochs[frame.producer] = frame.epoch
+        elif frame.kind == Kind.BATCH:
+            assert frame.epoch == epochs[frame.producer]
+            if not void:
+                assert frame.first_sequence == sequences.get(frame.producer, 0) + 1
+                sequences[frame.producer] = frame.last_sequence
+
+
+def _tables(member: Member) -> None:
+    """The decided state is what the log says; the received-table at the log's end is what the undecided frames add to it."""
+    layers = member.stack.layers
+    window, order = layers.context.window, layers.order
+    state = LogState()
+    for frame, _, void in member.delivered:
+        state.apply(frame, void)
+    assert state == window.state
+    fresh = Received(window.state)
+    fresh.rebuild(window.frames)
+    held = order.received
+    for number, line in fresh.lines.items():
+        if number not in fresh.forgotten:
+            assert _line(held, number) == _line(fresh, number), f"line {number} of {member.name}"
+            assert held.lines[number].undecided == line.undecided
+    assert all(line.undecided or line.waits for line in held.lines.values())
+    ends = [(one.next_producer, one.next_topic, one.floor, one.tick, one.tick_time) for one in (held, fresh)]
+    assert ends[0] == ends[1]
+    assert held.dirty or not fresh.dirty, "records without a tick behind them are not known"  # void ones may count too
+    assert held.names.producers == fresh.names.producers
+    # Frames that a rebuild applies by LogState itself come to the same producers.
+    for frame in window.frames:
+        state.apply(frame, window.barred(frame.position) if frame.kind == Kind.BATCH else False)
+    for number, producer in state.producers.items():
+        end = held.line(number)
+        assert end is not None
+        assert (end.epoch, end.sequence, end.progress) == (producer.epoch, producer.sequence, producer.progress)
+
+
+def _line(table: Received, number: int) -> tuple[object, ...]:
+    line = table.line(number)
+    assert line is not None
+    state = LineState.OPEN if line.state is LineState.AWAITED else line.state
+    return line.epoch, line.instance, line.sequence, line.progress, state

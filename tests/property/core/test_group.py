@@ -1,0 +1,230 @@
+"""Proves that whatever disks, networks and clients do, one member and three keep C1, C2 and C4 and the list of design, section 9;
+that they go on when the faults stop; and that a recorded run replays to equal actions.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core import record
+from gateway.core.events import ForgetAsked, OffsetsAsked, SpaceChanged, StackConfig
+from gateway.core.messages import Order
+from tests.property.core.checker import check
+from tests.property.core.clients import Client
+from tests.transcripts.group import Group, replay
+
+NAMES = ["g1", "g2", "g3"]
+VIEW = 1 << 16 | 1
+CLIENTS = 3
+#: Small bounds, so that they are met.
+CONFIG = StackConfig(undecided_bytes_max=3000, producers_max=5, tick_interval_us=400_000)
+
+
+class Run:
+    """A group, its clients, and the moves of one example. A move takes two numbers and does what they choose."""
+
+    def __init__(self, alone: bool) -> None:
+        self.group = Group(CONFIG)
+        self.alone = alone
+        self.tampered = False
+        if alone:
+            self.group.start_alone("g1")
+        else:
+            self.group.start_group(NAMES, VIEW)
+        self.names = list(self.group.members)
+        self.group.settle()
+        self.clients = [Client(f"p{number}", number, self.group, self._name(number)) for number in range(CLIENTS)]
+        self._read: dict[str, int] = {}
+        for client in self.clients:
+            client.connect(client.gateway)
+        self.group.settle()
+        self.answers()
+
+    def _name(self, number: int) -> str:
+        return self.names[number % len(self.names)]
+
+    def answers(self) -> None:
+        """Clients read what they were told."""
+        for name in self.names:
+            member = self.group.members[name]
+            for session, answer in member.replies[self._read.get(name, 0) :]:
+                for client in self.clients:
+                    if session == client.session and name == client.gateway:
+                        client.on(answer)
+            self._read[name] = len(member.replies)
+
+    # Moves
+
+    def produce(self, a: int, b: int) -> None:
+        self.clients[a % CLIENTS].produce([1 + b % 3] * (1 + b % 4))
+
+    def retry(self, a: int, b: int) -> None:
+        self.clients[a % CLIENTS].retry()
+
+    def gap(self, a: int, b: int) -> None:
+        client = self.clients[a % CLIENTS]
+        if client.open:
+            client.send(0, leave_out=b % 3)
+
+    def cut(self, a: int, b: int) -> None:
+        client = self.clients[a % CLIENTS]
+        if client.open and client.unanswered:
+            sequences = list(client.unanswered)
+            client.cuts = [sequences[b % len(sequences)]]
+            client.send(0)
+
+    def move(self, a: int, b: int) -> None:
+        self.clients[a % CLIENTS].connect(self._name(b))
+
+    def newer(self, a: int, b: int) -> None:
+        client = self.clients[a % CLIENTS]
+        client.instance += 1
+        client.asked_epoch = client.epoch + 1 + b % 2
+        client.open = False
+        client.ask()
+
+    def disk(self, a: int, b: int) -> None:
+        member = self.group.members[self._name(a)]
+        if member.persists:
+            self.group.persisted(member, member.persists[b % len(member.persists)].token)
+
+    def deliver(self, a: int, b: int) -> None:
+        if self.group.network:
+            self.group.deliver((a << 8 | b) % len(self.group.network))
+
+    def in_order(self, a: int, b: int) -> None:
+        for _ in range(min(1 + a % 8, len(self.group.network))):
+            self.group.deliver(0)
+
+    def lose(self, a: int, b: int) -> None:
+        if self.group.network:
+            self.group.network.pop((a << 8 | b) % len(self.group.network))
+
+    def twice(self, a: int, b: int) -> None:
+        if self.group.network:
+            self.group.hand_over(*self.group.network[(a << 8 | b) % len(self.group.network)])
+
+    def time(self, a: int, b: int) -> None:
+        self.group.advance((1 + a % 4) * 100_000)
+
+    def space(self, a: int, b: int) -> None:
+        low = bool(b % 2)
+        self.group.step(self.group.members[self._name(a)], SpaceChanged(low, "little is free" if low else ""))
+
+    def decline(self, a: int, b: int) -> None:
+        """The member says NO to what it gets in this move, as if its disk ran low after the last look at it."""
+        client = self.clients[a % CLIENTS]
+        atomic = client.member.stack.layers.atomic
+        low, atomic._low = atomic._low, "it filled up"
+        self.produce(a, b)
+        atomic._low = low
+        self.tampered = True
+
+    def requests(self, a: int, b: int) -> None:
+        member = self.group.members[self._name(a)]
+        if b % 4 == 0:
+            self.group.step(member, ForgetAsked(99, 1, (self.clients[b % CLIENTS].name,)))
+        else:
+            offset = b % (1 + member.stack.decided.next_offset)
+            self.group.step(member, OffsetsAsked(99, 1, f"reader{b % 2}", offset))
+
+    def restart(self, a: int, b: int) -> None:
+        """Killed: what was not synced may be lost, what the watermark says may be old."""
+        if not self.alone:
+            return
+        old = self.group.members["g1"]
+        self.replay()
+        keep = old.durable + b % (1 + len(old.log) - old.durable)
+        watermark = old.runs[-1 - a % len(old.runs)]
+        self.group.restart("g1", watermark, keep)
+        self._read = {}
+        self.tampered = False
+        self.group.settle()
+        for client in self.clients:
+            client.connect("g1")
+
+    def replay(self) -> None:
+        """The same events again make the same actions, unless the test reached into the stack."""
+        if self.alone and not self.tampered:
+            replay(self.group.members["g1"], CONFIG)
+
+    def heal(self) -> None:
+        """The faults stop; what repair will do is done by hand."""
+        for name in self.names:
+            self.group.step(self.group.members[name], SpaceChanged(False, ""))
+        for _ in range(30):
+            self.group.settle()
+            self._repair()
+            self.group.settle()
+            self.answers()
+            for client in self.clients:
+                client.retry()
+            self.group.settle()
+            self.answers()
+            self.group.advance(200_000)
+
+    def _repair(self) -> None:
+        head = self.group.members[self.names[0]]
+        for name in self.names[1:]:
+            member = self.group.members[name]
+            missing = head.log[member.stack.layers.context.window.end :]
+            if missing:
+                self.group.hand_over(head, member, record.encode(Order(VIEW, tuple(missing))))
+
+
+MOVES = {
+    "produce": (Run.produce, 6),
+    "in_order": (Run.in_order, 6),
+    "disk": (Run.disk, 6),
+    "deliver": (Run.deliver, 3),
+    "time": (Run.time, 2),
+    "retry": (Run.retry, 2),
+    "lose": (Run.lose, 1),
+    "twice": (Run.twice, 1),
+    "gap": (Run.gap, 1),
+    "cut": (Run.cut, 1),
+    "move": (Run.move, 1),
+    "newer": (Run.newer, 1),
+    "space": (Run.space, 1),
+    "decline": (Run.decline, 1),
+    "requests": (Run.requests, 1),
+    "restart": (Run.restart, 1),
+}
+moves = st.lists(
+    st.tuples(
+        st.sampled_from([name for name, (_, weight) in MOVES.items() for _ in range(weight)]),
+        st.integers(0, 255),
+        st.integers(0, 255),
+    ),
+    min_size=30,
+    max_size=120,
+)
+
+
+def play(run: Run, chosen: list[tuple[str, int, int]]) -> None:
+    for name, a, b in chosen:
+        MOVES[name][0](run, a, b)
+        run.answers()
+        check(run.group, run.clients)
+    run.heal()
+    check(run.group, run.clients)
+    for client in run.clients:
+        assert client.open, f"{client.name} did not get its epoch though the faults stopped"
+        assert not client.unanswered, f"{client.name} has no outcome for {client.unanswered}"
+    for member in run.group.members.values():
+        assert member.stack.layers.order.quiet, f"somebody waits at {member.name} though the faults stopped"
+
+
+@settings(max_examples=150)
+@given(moves)
+def test_one_member_keeps_the_contract(chosen: list[tuple[str, int, int]]) -> None:
+    run = Run(alone=True)
+    play(run, chosen)
+    run.replay()
+
+
+@settings(max_examples=250)
+@given(moves)
+def test_three_members_keep_the_contract(chosen: list[tuple[str, int, int]]) -> None:
+    play(Run(alone=False), chosen)
