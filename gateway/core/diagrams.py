@@ -1,0 +1,104 @@
+"""docs/protocol.md, drawn from the tables that the core runs on: `python -m gateway.core.diagrams > docs/protocol.md`.
+
+A test compares the page with what this makes, so that it cannot grow old.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+from gateway.core.actions import Action
+from gateway.core.atomic.window import Stage
+from gateway.core.events import Event
+from gateway.core.flush.start import LIFE, Phase
+from gateway.core.machine import Input, State
+from gateway.core.messages import Message
+from gateway.core.order.received import LINE, LineState
+from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
+
+INTRODUCTION = """\
+# The protocol as the core runs it
+
+This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is not up to date. What
+a table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how each
+layer works in the NOTES.md beside it (`gateway/core/order`, `atomic`, `flush`), and what follows from each event, line by line, in
+`tests/transcripts/`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## A member from start to stop (*flush*)\n",
+            "`persisted` is the disk's word that the promise, then the acceptance, is durable.\n",
+            state_diagram(LIFE, Phase.BORN),
+            "## A producer's line at the log's end (*order*)\n",
+            state_diagram(LINE, LineState.OPENING),
+            "## What a gateway does with a batch that a client submits (*order*)\n",
+            "By what is decided at this gateway. Columns: how the batch stands to its producer's line.\n",
+            decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
+            "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
+            "By the log's end, undecided frames included. *The log answers*: the origin tells the client when its log decides why.\n",
+            decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
+            "## The stages of a position (*atomic*)\n",
+            "Each stage is a mark that only moves forward and never passes the one before it.\n",
+            stages(),
+            "## What happens, what is done, what is said\n",
+            catalogue("Events", "gateway/core/events.py", get_args(Event)),
+            catalogue("Actions, in the order in which a step gives them", "gateway/core/actions.py", get_args(Action)),
+            catalogue("Messages between members", "gateway/core/messages.py", get_args(Message)),
+        ]
+    )
+
+
+def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> str:
+    """A machine's table as a Mermaid state diagram."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
+    used = {state for (before, _), after in table.items() for state in (before, after)}
+    lines += [f"    {state.name}: {state.value}" for state in type(start) if state in used]
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for (before, input_), after in table.items():
+        arrows.setdefault((before, after), []).append(str(input_.value))
+    lines += [f"    {before.name} --> {after.name}: {' / '.join(inputs)}" for (before, after), inputs in arrows.items()]
+    left = {before for before, _ in table}
+    lines += [f"    {state.name} --> [*]" for state in type(start) if state in used and state not in left]
+    return "\n".join([*lines, "```", ""])
+
+
+def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
+    """Decisions as a table: rows are states, columns are how the batch stands."""
+    states = list(dict.fromkeys(state for state, _ in table))
+    lines = [
+        "| epoch | " + " | ".join(how.value for how in Relation) + " |",
+        "|---" * (1 + len(Relation)) + "|",
+    ]
+    rows = [f"| {state} | " + " | ".join(str(table[state, how].value) for how in Relation) + " |" for state in states]
+    return "\n".join([*lines, *rows, ""])
+
+
+def stages() -> str:
+    """The marks of the pending window as a chain."""
+    chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in Stage)
+    return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
+
+
+def catalogue(title: str, path: str, kinds: tuple[type, ...]) -> str:
+    """One line for each struct: its name, its fields, the first sentence about it."""
+    return "\n".join([f"**{title}** (`{path}`)\n", *_entries(kinds), ""])
+
+
+def _entries(kinds: tuple[type, ...]) -> Iterator[str]:
+    for kind in kinds:
+        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # every one of them is a msgspec.Struct
+        text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+        yield f"- `{kind.__name__}({fields})` {text}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
