@@ -16,6 +16,7 @@ from gateway.node.port import ClientPort
 
 US = 1_000_000
 US_PER_MS = 1000
+NS_PER_US = 1000
 _HAPPENINGS_MAX = 4096
 _HOUSEKEEPING_S = 1.0
 
@@ -23,11 +24,19 @@ _HOUSEKEEPING_S = 1.0
 class Loop:
     """Runs one driver over one client port."""
 
-    def __init__(self, driver: Driver, port: ClientPort, inbox: Mailbox[Happening], log: FilteringBoundLogger) -> None:
-        """Put it together; `inbox` brings what the other threads report."""
+    def __init__(
+        self,
+        driver: Driver,
+        port: ClientPort,
+        inbox: Mailbox[Happening],
+        beat: Callable[[int], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        """Put it together; `inbox` brings what the other threads report, `beat` tells readers the time (us) of this one's work."""
         self._driver = driver
         self._port = port
         self._inbox = inbox
+        self._beat = beat
         self._log = log
         self._poller = self._make_poller()
         self._kept_at = 0.0
@@ -67,6 +76,7 @@ class Loop:
             self._inbox.sleep_ended()
 
     def _keep_house(self, now: float) -> None:
+        self._beat(time.time_ns() // NS_PER_US)
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:

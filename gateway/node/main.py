@@ -1,47 +1,24 @@
-"""One gateway process, from its configuration to its exit code."""
+"""One gateway process, from its configuration to its exit code.
+
+The reads process needs as long to load its libraries as this one does, so it is started first and both load at the same time; what
+this file imports at its top is therefore little.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import resource
-import signal
-import socket
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-
-from structlog.typing import FilteringBoundLogger
 
 from gateway.config import Address, Config
 from gateway.core import limits
-from gateway.core.events import Identity, StackConfig, Started
-from gateway.core.stack import Stack
-from gateway.errors import TuttiError
-from gateway.log.directory import open_directory
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.writer import LogWriter
-from gateway.node import logs, memory
-from gateway.node.books import Books
-from gateway.node.clock import Clock
-from gateway.node.disk import Disk
-from gateway.node.driver import Driver, Happening
-from gateway.node.lookup import Lookups
-from gateway.node.loop import Loop
-from gateway.node.mailbox import Mailbox
-from gateway.node.meters import Meters
-from gateway.node.port import ClientPort, PortInUse, in_use_text
+from gateway.node.ports import check_free
 from gateway.node.supervisor import Notifier, Supervisor
 
 US = 1_000_000
-US_PER_MS = 1000
-FAILED = 1
+IDENTITY = "identity.json"
 
 
 def run(config: Config) -> int:
@@ -52,166 +29,22 @@ def run(config: Config) -> int:
     Raises:
         TuttiError: it cannot start (a port in use, a directory refused, damage found); `exit_code` says of which kind.
     """
-    memory.tune()
-    sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
     _raise_file_limit()
-    log = logs.set_up(config.name)
+    for whose, address in (("clients", config.client_address), ("reads", config.reads_address), ("admin", config.admin_address)):
+        check_free(whose, address)
     with contextlib.ExitStack() as opened:
-        gateway = Gateway(config, log, opened)
+        notifier = opened.enter_context(contextlib.closing(Notifier()))
+        ports = [config.reads_address, config.admin_address]
+        reads = Supervisor(_reads_command(config, notifier.read_fd), [notifier.read_fd], ports)
+        opened.callback(reads.stop)
+        if os.path.exists(os.path.join(config.data, IDENTITY)):  # a new directory holds nothing to read yet
+            reads.start()
+        from gateway.node.process import Gateway  # noqa: PLC0415 - see above
+
+        gateway = Gateway(config, reads, notifier, opened)
+        sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         with gateway.signals():
             return gateway.work()
-
-
-class Gateway:
-    """What one process is made of, put together in an order in which each failure leaves nothing behind."""
-
-    def __init__(self, config: Config, log: FilteringBoundLogger, opened: contextlib.ExitStack) -> None:
-        """Open everything; what was opened is closed by `opened`, last first."""
-        self._config = config
-        self._log = log
-        self._inbox: Mailbox[Happening] = Mailbox()
-        self._terms = 0
-        self._stop_by = float("inf")
-        self._reads_ready = False
-        self._told_ready = False
-
-        name, group = config.name, config.group
-        self._directory = opened.enter_context(contextlib.closing(open_directory(config.data, gateway=name, group=group.name)))
-        self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
-        for whose, address in (("reads", config.reads_address), ("admin", config.admin_address)):
-            _check_free(whose, address)
-        writer, recovered = LogWriter.open(self._directory, _log_options(config))
-        opened.callback(writer.close)
-        notifier = opened.enter_context(contextlib.closing(Notifier()))
-        self._supervisor = Supervisor(
-            _reads_command(config, notifier.read_fd),
-            [notifier.read_fd],
-            [config.reads_address, config.admin_address],
-            log,
-            self._reads_are_up,
-        )
-        self._supervisor.start()
-        opened.callback(self._supervisor.stop)
-        self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
-        self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
-        self._driver = self._make_driver(writer)
-        self._loop = Loop(self._driver, self._port, self._inbox, log)
-        self._recovered = recovered
-        self._disk.start()
-        opened.callback(self._disk.stop)
-        self._lookups.start()
-        opened.callback(self._lookups.stop)
-
-    def _make_driver(self, writer: LogWriter) -> Driver:
-        config = self._config
-        stack = Stack(_stack_config(config))
-        return Driver(
-            stack,
-            clock=Clock(),
-            disk=self._disk,
-            clients=self._port,
-            lookups=self._lookups,
-            frontier=writer.frontier,
-            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._supervisor),
-            meters=Meters(),
-            log=self._log,
-            sessions_max=config.limits.sessions,
-            undecided_bytes_max=config.limits.undecided_bytes,
-            entropy=os.urandom(16),
-        )
-
-    def work(self) -> int:
-        """Start the stack and serve until told to stop; returns the exit code."""
-        config = self._config
-        members = config.group.members or {config.name: str(config.advertised_address)}
-        identity = Identity(config.name, self._directory.incarnation, config.group.name, members)
-        self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
-        self._driver.start(Started(identity, os.urandom(16), self._recovered))
-        self._loop.run(self._done)
-        return self._end()
-
-    def _done(self) -> bool:
-        """Asked by the loop in each turn."""
-        if self._terms:
-            if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
-                return True
-            if not self._driver.leaving:
-                self._stop_by = time.monotonic() + limits.STOP_US_MAX / US
-                self._log.info("stopping: taking nothing new, finishing what is under way")
-                self._driver.leave()
-                return self._driver.stopped
-        if not self._told_ready and self._reads_ready and self._driver.state == "primary":
-            self._told_ready = True
-            self._tell_ready()
-        return False
-
-    def _tell_ready(self) -> None:
-        config = self._config
-        line = {
-            "ready": True,
-            "url": f"tutti://{config.advertised_address}",
-            "name": config.name,
-            "pid": os.getpid(),
-            "data": str(Path(config.data).absolute()),
-            "frontier": self._driver.offset,
-        }
-        print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
-        self._log.info("ready", url=line["url"], frontier=self._driver.offset)
-
-    def _end(self) -> int:
-        self._port.close()  # before what takes time, so that clients know at once
-        driver = self._driver
-        orderly = driver.stopped and not driver.halted
-        if driver.stopped or driver.halted:
-            why = driver.halted or "as asked"
-        else:
-            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {limits.STOP_US_MAX // US} s"
-        self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
-        return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
-
-    def _reads_are_up(self) -> None:
-        self._reads_ready = True  # seen by the loop within half a second, or at once:
-        self._inbox.wake()
-
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once."""
-
-        def told(_number: int, _frame: FrameType | None) -> None:
-            self._terms += 1
-            self._inbox.wake()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _stack_config(config: Config) -> StackConfig:
-    timers = config.timers
-    return StackConfig(
-        heartbeat_us=timers.heartbeat_ms * US_PER_MS,
-        tick_interval_us=timers.tick_ms * US_PER_MS,
-        atomic_period_heartbeats=timers.atomic_heartbeats,
-        producers_max=config.limits.producers,
-        topics_max=config.limits.topics,
-        undecided_bytes_max=config.limits.undecided_bytes,
-    )
-
-
-def _log_options(config: Config) -> LogOptions:
-    log = config.log
-    return LogOptions(
-        segment_bytes=log.segment_bytes,
-        prepared_segments=log.prepared_segments,
-        disk_low_bytes=log.disk_low_bytes,
-        vote_mark=log.vote_mark,
-    )
 
 
 def _reads_command(config: Config, notify_fd: int) -> list[str]:
@@ -226,19 +59,6 @@ def _reads_command(config: Config, notify_fd: int) -> list[str]:
         *("--advertise", str(Address(config.advertised_address.host, config.reads_address.port))),
         *("--notify-fd", str(notify_fd)),
     ]
-
-
-def _check_free(whose: str, address: Address) -> None:
-    """Find out that a port is taken before the process that needs it does."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(in_use_text(address.host, address.port, whose)) from error
-        raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: {error.strerror or error}") from error
 
 
 def _raise_file_limit() -> None:

@@ -15,12 +15,9 @@ import zmq
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import TuttiError
+from gateway.node.ports import PortInUse, in_use_text
 
 PARTS_MAX = 1 + limits.FRAMES_A_MESSAGE_MAX
-
-
-class PortInUse(TuttiError):
-    """Somebody else listens where the gateway wants to."""
 
 
 class Sent(enum.Enum):
@@ -143,8 +140,3 @@ class ClientPort:
         """Stop listening; answers that were sent have a moment to leave. Harmless when it is closed already."""
         self._socket.close()
         self._context.term()
-
-
-def in_use_text(host: str, port: int, whose: str) -> str:
-    """What is said when a port is taken."""
-    return f"port {port} on {host} ({whose}) is in use: stop what listens there, or give the gateway another port"

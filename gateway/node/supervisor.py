@@ -14,10 +14,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING
 
 from gateway.core import limits
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 US = 1_000_000
 
@@ -42,42 +44,46 @@ class Notifier:
 class Supervisor:
     """Runs one child process for as long as the gateway lives. All its work happens in a thread of its own."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        pass_fds: Sequence[int],
-        ports: Sequence[tuple[str, int]],
-        log: FilteringBoundLogger,
-        ready: Callable[[], None],
-    ) -> None:
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int], ports: Sequence[tuple[str, int]]) -> None:
         """Prepare.
 
         Args:
             command: what to run.
             pass_fds: descriptors that the child inherits.
             ports: (host, port) pairs on which it listens once it is up.
-            log: where its deaths are told.
-            ready: called, in the supervisor's thread, the first time that all ports answer.
         """
         self._command = list(command)
         self._pass_fds = tuple(pass_fds)
         self._ports = list(ports)
-        self._log = log
-        self._ready = ready
-        self._was_ready = False
+        self._log: FilteringBoundLogger | None = None
+        self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="reads-supervisor", daemon=True)
+        self._started = False
+        self.ready = False
         self.pid = 0
         self.starts = 0
 
+    def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
+        """Say where the child's deaths are told, and what to call (in the supervisor's thread) when all ports answer for the first
+        time; when they did already, it is called at once.
+        """
+        self._log = log
+        self._on_ready = ready
+        if self.ready:
+            ready()
+
     def start(self) -> None:
-        """Start the child."""
-        self._thread.start()
+        """Start the child; harmless when it is started already."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
 
     def stop(self) -> None:
         """End the child: SIGTERM, and SIGKILL when that is not enough. Waits for it."""
         os.eventfd_write(self._stop_fd, 1)
-        self._thread.join()
+        if self._started:
+            self._thread.join()
         os.close(self._stop_fd)
 
     def _run(self) -> None:
@@ -87,7 +93,7 @@ class Supervisor:
             try:
                 child = subprocess.Popen(self._command, pass_fds=self._pass_fds, stdin=subprocess.DEVNULL)
             except OSError as error:
-                self._log.error("the reads process cannot be started", error=str(error))
+                self._tell("the reads process cannot be started", error=str(error))
             else:
                 self.pid = child.pid
                 self.starts += 1
@@ -95,12 +101,16 @@ class Supervisor:
                 self.pid = 0
                 if stopped:
                     return
-                self._log.error("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
+                self._tell("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = limits.READS_RESTART_US_MIN / US
             if self._stop_asked(wait_s):
                 return
             wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
+
+    def _tell(self, what: str, **facts: object) -> None:
+        if self._log is not None:
+            self._log.error(what, **facts)
 
     def _stop_asked(self, wait_s: float) -> bool:
         poll = select.poll()
@@ -115,18 +125,17 @@ class Supervisor:
             poll.register(self._stop_fd, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
             while True:
-                happened = {
-                    fd for fd, _ in poll.poll(limits.POLL_US_MAX / 1000 if self._was_ready else limits.READS_PROBE_US / 1000)
-                }
+                happened = {fd for fd, _ in poll.poll(limits.POLL_US_MAX / 1000 if self.ready else limits.READS_PROBE_US / 1000)}
                 if pidfd in happened:
                     child.wait()
                     return self._stop_asked(0)
                 if self._stop_fd in happened:
                     self._end(child)
                     return True
-                if not self._was_ready and all(_answers(host, port) for host, port in self._ports):
-                    self._was_ready = True
-                    self._ready()
+                if not self.ready and all(_answers(host, port) for host, port in self._ports):
+                    self.ready = True
+                    if self._on_ready is not None:
+                        self._on_ready()
         finally:
             os.close(pidfd)
 

@@ -9,7 +9,8 @@ import pytest
 import zmq
 
 from gateway.core import limits
-from gateway.node.port import ClientPort, Message, PortInUse, Sent
+from gateway.node.port import ClientPort, Message, Sent
+from gateway.node.ports import PortInUse
 
 
 @pytest.fixture

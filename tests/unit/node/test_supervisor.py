@@ -46,7 +46,8 @@ def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypat
     monkeypatch.setattr(limits, "READS_RESTART_US_MIN", 1000)
     notifier, port, ready = Notifier(), free_port(), []
     command = [sys.executable, "-c", CHILD, str(notifier.read_fd), str(port)]
-    supervisor = Supervisor(command, [notifier.read_fd], [("127.0.0.1", port)], LOG, lambda: ready.append(1))
+    supervisor = Supervisor(command, [notifier.read_fd], [("127.0.0.1", port)])
+    supervisor.attach(LOG, lambda: ready.append(1))
     supervisor.start()
     wait_for(lambda: bool(ready))
     first = supervisor.pid
@@ -63,7 +64,7 @@ def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypat
 def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READS_END_US_MAX", 200_000)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    supervisor = Supervisor([sys.executable, "-c", deaf], [], [("127.0.0.1", 1)], LOG, lambda: None)
+    supervisor = Supervisor([sys.executable, "-c", deaf], [], [("127.0.0.1", 1)])
     supervisor.start()
     wait_for(lambda: supervisor.pid != 0)
     pid = supervisor.pid
@@ -72,7 +73,7 @@ def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.M
 
 
 def test_a_command_that_cannot_run_does_not_stop_the_supervisor() -> None:
-    supervisor = Supervisor(["no such program"], [], [], LOG, lambda: None)
+    supervisor = Supervisor(["no such program"], [], [])
     supervisor.start()
     supervisor.stop()
     assert supervisor.starts == 0

@@ -1,0 +1,181 @@
+"""The parts of a gateway process, put together, run and taken apart in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from gateway.config import Config
+from gateway.core import limits
+from gateway.core.events import Identity, StackConfig, Started
+from gateway.core.stack import Stack
+from gateway.log.directory import open_directory
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.writer import LogWriter
+from gateway.node import logs, memory
+from gateway.node.books import Books
+from gateway.node.clock import Clock
+from gateway.node.disk import Disk
+from gateway.node.driver import Driver, Happening
+from gateway.node.lookup import Lookups
+from gateway.node.loop import Loop
+from gateway.node.mailbox import Mailbox
+from gateway.node.meters import Meters
+from gateway.node.port import ClientPort
+from gateway.node.supervisor import Notifier, Supervisor
+
+US = 1_000_000
+US_PER_MS = 1000
+FAILED = 1
+
+
+class Gateway:
+    """What one process is made of, put together in an order in which each failure leaves nothing behind."""
+
+    def __init__(self, config: Config, reads: Supervisor, notifier: Notifier, opened: contextlib.ExitStack) -> None:
+        """Open everything.
+
+        Args:
+            config: what this gateway is told.
+            reads: the reads process, started already or to be started when there is something to read.
+            notifier: the pipe to it.
+            opened: closes what was opened, last first.
+        """
+        memory.tune()
+        self._config = config
+        self._log = log = logs.set_up(config.name)
+        self._inbox: Mailbox[Happening] = Mailbox()
+        self._terms = 0
+        self._stop_by = float("inf")
+        self._told_ready = False
+        self._reads = reads
+        name, group = config.name, config.group
+        self._directory = opened.enter_context(contextlib.closing(open_directory(config.data, gateway=name, group=group.name)))
+        self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
+        writer, self._recovered = LogWriter.open(self._directory, _log_options(config))
+        opened.callback(writer.close)
+        reads.attach(log, self._inbox.wake)
+        self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
+        self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
+        self._driver = self._make_driver(writer)
+        self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log)
+        self._disk.start()
+        opened.callback(self._disk.stop)
+        self._lookups.start()
+        opened.callback(self._lookups.stop)
+
+    def _make_driver(self, writer: LogWriter) -> Driver:
+        config = self._config
+        stack = Stack(_stack_config(config))
+        return Driver(
+            stack,
+            clock=Clock(),
+            disk=self._disk,
+            clients=self._port,
+            lookups=self._lookups,
+            frontier=writer.frontier,
+            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads),
+            meters=Meters(),
+            log=self._log,
+            sessions_max=config.limits.sessions,
+            undecided_bytes_max=config.limits.undecided_bytes,
+            entropy=os.urandom(16),
+        )
+
+    def work(self) -> int:
+        """Start the stack and serve until told to stop; returns the exit code."""
+        config = self._config
+        members = config.group.members or {config.name: str(config.advertised_address)}
+        identity = Identity(config.name, self._directory.incarnation, config.group.name, members)
+        self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
+        self._driver.start(Started(identity, os.urandom(16), self._recovered))
+        self._reads.start()
+        self._loop.run(self._done)
+        return self._end()
+
+    def _done(self) -> bool:
+        """Asked by the loop in each turn."""
+        if self._terms:
+            if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
+                return True
+            if not self._driver.leaving:
+                self._stop_by = time.monotonic() + limits.STOP_US_MAX / US
+                self._log.info("stopping: taking nothing new, finishing what is under way")
+                self._driver.leave()
+                return self._driver.stopped
+        if not self._told_ready and self._reads.ready and self._driver.state == "primary":
+            self._told_ready = True
+            self._tell_ready()
+        return False
+
+    def _tell_ready(self) -> None:
+        config = self._config
+        line = {
+            "ready": True,
+            "url": f"tutti://{config.advertised_address}",
+            "name": config.name,
+            "pid": os.getpid(),
+            "data": str(Path(config.data).absolute()),
+            "frontier": self._driver.offset,
+        }
+        print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
+        self._log.info("ready", url=line["url"], frontier=self._driver.offset)
+
+    def _end(self) -> int:
+        self._port.close()  # before what takes time, so that clients know at once
+        driver = self._driver
+        orderly = driver.stopped and not driver.halted
+        if driver.stopped or driver.halted:
+            why = driver.halted or "as asked"
+        else:
+            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {limits.STOP_US_MAX // US} s"
+        self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
+        return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once."""
+
+        def told(_number: int, _frame: FrameType | None) -> None:
+            self._terms += 1
+            self._inbox.wake()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _stack_config(config: Config) -> StackConfig:
+    timers = config.timers
+    return StackConfig(
+        heartbeat_us=timers.heartbeat_ms * US_PER_MS,
+        tick_interval_us=timers.tick_ms * US_PER_MS,
+        atomic_period_heartbeats=timers.atomic_heartbeats,
+        producers_max=config.limits.producers,
+        topics_max=config.limits.topics,
+        undecided_bytes_max=config.limits.undecided_bytes,
+    )
+
+
+def _log_options(config: Config) -> LogOptions:
+    log = config.log
+    return LogOptions(
+        segment_bytes=log.segment_bytes,
+        prepared_segments=log.prepared_segments,
+        disk_low_bytes=log.disk_low_bytes,
+        vote_mark=log.vote_mark,
+    )

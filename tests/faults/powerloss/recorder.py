@@ -1,0 +1,139 @@
+"""A disk that remembers what it was asked, and shows what it may hold after the power went.
+
+What is promised is kept: what was written before a sync of its file is there, and names made before a sync of their directory. Of
+everything else any part may be there: each write whole, not at all, or some of its sectors; file sizes; and of the names of a
+directory the changes up to some point, as a journal keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.data.frame import Buffer
+from gateway.log.storage import Storage
+
+SECTOR = 512
+
+
+@dataclass(frozen=True)
+class Op:
+    """Something asked of a file (`inode`) or a directory."""
+
+    what: str
+    inode: int = 0
+    at: int = 0
+    data: bytes = b""
+    path: str = ""
+    other: str = ""
+
+
+#: Chooses what becomes of an unsynced write: the numbers of its sectors that are on the disk.
+Choose = Callable[[Op, int], set[int]]
+#: Chooses how many of some unsynced changes of names are on the disk.
+Count = Callable[[int], int]
+
+
+@dataclass
+class Recorder(Storage):
+    """The storage of a real directory that also keeps a journal of what it did."""
+
+    ops: list[Op] = field(default_factory=list)
+    _files: dict[int, int] = field(default_factory=dict)  # descriptor: inode
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        new = create and not os.path.exists(path)
+        fd = super().open(path, create=create)
+        self._files[fd] = os.fstat(fd).st_ino
+        if new:
+            self.ops.append(Op("create", self._files[fd], path=path))
+        return fd
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        super().write(fd, parts, at)
+        self.ops.append(Op("write", self._files[fd], at, b"".join(bytes(part) for part in parts)))
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self.ops.append(Op("sync", self._files[fd]))
+
+    def allocate(self, fd: int, size: int) -> None:
+        super().allocate(fd, size)
+        self.ops.append(Op("allocate", self._files[fd], size))
+
+    def truncate(self, fd: int, size: int) -> None:
+        super().truncate(fd, size)
+        self.ops.append(Op("truncate", self._files[fd], size))
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.ops.append(Op("rename", path=old, other=new))
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self.ops.append(Op("remove", path=path))
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.ops.append(Op("sync directory", path=path))
+
+
+def image(ops: Sequence[Op], root: Path, target: Path, choose: Choose, count: Count) -> None:
+    """Build in `target` what the disk under `root` may hold after `ops`, and then no power."""
+    names = _names(ops, count)
+    contents = _contents(ops, choose)
+    for path, inode in names.items():
+        file = target / Path(path).relative_to(root)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(contents.get(inode, b""))
+    (target / "log").mkdir(parents=True, exist_ok=True)
+
+
+def _contents(ops: Sequence[Op], choose: Choose) -> dict[int, bytes]:
+    synced = {op.inode: number for number, op in enumerate(ops) if op.what == "sync"}
+    found: dict[int, bytearray] = {}
+    for number, op in enumerate(ops):
+        data = found.setdefault(op.inode, bytearray())
+        durable = number < synced.get(op.inode, -1)
+        if op.what == "write":
+            first = op.at // SECTOR
+            sectors = set(range((op.at + len(op.data) - 1) // SECTOR - first + 1))
+            kept = sectors if durable else choose(op, len(sectors)) & sectors
+            for sector in kept:
+                low = max((first + sector) * SECTOR, op.at)
+                high = min((first + sector + 1) * SECTOR, op.at + len(op.data))
+                if len(data) < high:
+                    data.extend(bytes(high - len(data)))
+                data[low:high] = op.data[low - op.at : high - op.at]
+        elif op.what in {"allocate", "truncate"} and (durable or choose(op, 1)):
+            if len(data) < op.at:
+                data.extend(bytes(op.at - len(data)))
+            elif op.what == "truncate":
+                del data[op.at :]
+    return {inode: bytes(data) for inode, data in found.items()}
+
+
+def _names(ops: Sequence[Op], count: Count) -> dict[str, int]:
+    changes: dict[str, list[tuple[int, Op]]] = {}
+    synced: dict[str, int] = {}
+    for number, op in enumerate(ops):
+        if op.what in {"create", "rename", "remove"}:
+            changes.setdefault(os.path.dirname(op.path), []).append((number, op))
+        elif op.what == "sync directory":
+            synced[op.path] = number
+    names: dict[str, int] = {}
+    kept: list[tuple[int, Op]] = []
+    for directory, some in changes.items():
+        durable = [change for change in some if change[0] < synced.get(directory, -1)]
+        loose = some[len(durable) :]
+        kept += durable + loose[: count(len(loose))]
+    for _, op in sorted(kept, key=lambda change: change[0]):
+        if op.what == "create":
+            names[op.path] = op.inode
+        elif op.what == "rename":
+            names[op.other] = names.pop(op.path)
+        else:
+            names.pop(op.path)
+    return names

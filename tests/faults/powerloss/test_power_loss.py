@@ -1,0 +1,234 @@
+"""Power loss at any instant: nothing that was synced is lost, nothing that was not is taken for damage, and what comes up goes on.
+
+SIGKILL cannot show this, as the page cache outlives it. A recorder keeps every write, sync and change of names; disks are rebuilt as
+of every one of them, with any part of what was not synced, and the log is recovered on each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.events import Scalars
+from gateway.log.layout import positions_named
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.verify import verify
+from tests.faults.powerloss.recorder import Op, Recorder, image
+from tests.property.log.histories import histories
+from tests.unit.log.history import LOG, History, decide, expected, opened, sample, seen
+
+pytestmark = pytest.mark.faults
+
+OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
+STRICT = LogOptions(
+    segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12, vote_mark="strict"
+)
+
+
+@dataclass
+class Known:
+    """What the gateway had been told by the disk at some operation, and what it had asked for by then."""
+
+    at: int  # how many operations
+    synced: int  # frames reported durable
+    written: int  # frames handed over
+    decided: int
+    scalars: Scalars
+    asked: Scalars
+
+
+@dataclass
+class Run:
+    """A writer's life, recorded."""
+
+    root: Path
+    history: History
+    options: LogOptions
+    recorder: Recorder = field(default_factory=Recorder)
+    known: list[Known] = field(default_factory=list)
+
+    def live(self, moves: list[str]) -> None:
+        """Do the moves, and go on until everything is written, noting what is known before and after each step."""
+        state = Known(0, 0, 0, 0, Scalars(), Scalars())
+        self.note(state)
+        writer, _, close = opened(self.root, self.options, self.recorder)
+        self.note(state)
+        for move in [*moves, "append", "sync", "decide"]:
+            if move == "append":
+                until = len(self.history.frames) if state.written > 75 else min(state.written + 4, len(self.history.frames))
+                some = self.history.frames[state.written : until]
+                state.written = until
+                self.note(state)
+                writer.append(some)
+            elif move == "sync":
+                writer.sync()
+                state.synced = state.written
+            elif move == "decide":
+                upto = self.history.settled(state.synced)
+                if upto > state.decided:
+                    decide(writer, self.history, state.decided + 1, upto)
+                    state.decided = upto
+            elif move == "mark":
+                while writer.idle():
+                    continue
+                state.synced = state.written
+            elif move == "scalars":
+                view = state.scalars.promised + 1
+                state.asked = Scalars(view, view, view)
+                self.note(state)
+                writer.write_scalars(state.asked)
+                state.scalars = state.asked
+            self.note(state)
+        close()
+        self.note(state)
+
+    def note(self, state: Known) -> None:
+        self.known.append(
+            Known(len(self.recorder.ops), state.synced, state.written, state.decided, state.scalars, state.asked)
+        )
+
+    def known_at(self, at: int) -> tuple[Known, Known]:
+        """What was surely known when `at` operations were done, and what was asked for by the end of the step they belong to."""
+        before = [known for known in self.known if known.at <= at]
+        after = [known for known in self.known if known.at >= at]
+        return before[-1], after[0]
+
+
+def check(run: Run, at: int, target: Path, seed: int) -> None:
+    """Recover one image of the disk after `at` operations."""
+    chance = random.Random(f"{at} {seed}")
+
+    def choose(op: Op, sectors: int) -> set[int]:
+        kind = chance.randrange(4) if seed > 1 else seed
+        if kind in {0, 1}:
+            return set(range(sectors)) if kind else set()
+        return {sector for sector in range(sectors) if chance.random() < (0.5 if kind == 2 else 0.9)}
+
+    def count(most: int) -> int:
+        return (0, most)[seed] if seed < 2 else chance.randint(0, most)
+
+    image(run.recorder.ops[:at], run.root, target, choose, count)
+    sure, asked = run.known_at(at)
+    if not (target / "identity.json").exists():
+        assert sure.at == 0 or sure.written == 0
+        return
+    history = run.history
+    writer, recovered, close = opened(target, run.options)
+    end = recovered.state.position + len(recovered.tail)
+    assert sure.synced <= end <= asked.written
+    assert [*range(1, end + 1)][recovered.state.position :] == [frame.position for frame in recovered.tail]
+    assert list(recovered.tail) == history.frames[recovered.state.position : end]
+    assert recovered.state.position <= asked.decided
+    assert recovered.state.next_offset == history.offset_after(recovered.state.position)
+    assert recovered.scalars in (sure.scalars, asked.asked)
+    assert recovered.log in ({LOG} if end else {b""})
+    if run.options.vote_mark == "strict":
+        stored = [known.synced for known in run.known if known.at <= at]
+        assert end >= max(stored)
+    goes_on(run, target, writer, recovered.state.position, end)
+    close()
+
+
+def goes_on(run: Run, target: Path, writer: object, decided: int, end: int) -> None:
+    """The recovered log takes everything else, and then reads as if nothing had happened."""
+    from gateway.log.writer import LogWriter
+
+    assert isinstance(writer, LogWriter)
+    history = run.history
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, decided + 1, len(history.frames))
+    reader = LogReader(target)
+    assert seen(scan(reader, 0, reader.frontier().offset)) == expected(history)
+    assert verify(target).damage == []
+
+
+MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "decide", "mark"]
+
+
+@pytest.mark.parametrize("options", [OPTIONS, STRICT], ids=["timely", "strict"])
+@pytest.mark.parametrize("part", range(4))
+def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, part: int) -> None:
+    """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced."""
+    run = Run(tmp_path / "real", sample(60, size=900), options)
+    run.live(["scalars", *itertools.chain.from_iterable([MOVES] * 7)])
+    assert len(positions_named(str(run.root), "seg")) >= 3
+    instants = range(part, len(run.recorder.ops) + 1, 4)
+    for at in instants:
+        for seed in (0, 1, 2 + at):
+            target = tmp_path / "image"
+            check(run, at, target, seed)
+            shutil.rmtree(target, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lives")
+
+
+@given(
+    history=histories(30),
+    moves=st.lists(st.sampled_from(["append", "append", "sync", "decide", "mark", "scalars"]), max_size=30),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_any_life_and_any_instant(folder: Path, history: History, moves: list[str], data: st.DataObject) -> None:
+    root = folder / str(sum(1 for _ in folder.iterdir()))
+    run = Run(root / "real", history, OPTIONS)
+    run.live(moves)
+    for number in range(4):
+        at = data.draw(st.integers(0, len(run.recorder.ops)))
+        check(run, at, root / f"image{number}", data.draw(st.integers(0, 1000)))
+
+
+def test_a_crash_during_recovery_is_one_more_crash(tmp_path: Path) -> None:
+    """The start itself is recorded: at every instant of it the power may go again."""
+    run = Run(tmp_path / "real", sample(30, size=900), OPTIONS)
+    run.live(["scalars", *itertools.chain.from_iterable([MOVES] * 4)])
+    chance = random.Random(7)
+    for at in chance.sample(range(40, len(run.recorder.ops)), 12):
+        first = tmp_path / f"first{at}"
+        keep = random.Random(at)
+        image(
+            run.recorder.ops[:at],
+            run.root,
+            first,
+            lambda op, sectors, keep=keep: {sector for sector in range(sectors) if keep.random() < 0.6},
+            lambda most: most,
+        )
+        sure, asked = run.known_at(at)
+        before = {file: file.read_bytes() for file in first.rglob("*") if file.is_file()}
+        recorder = Recorder()
+        _, recovered, close = opened(first, OPTIONS, recorder)
+        close()
+        end = recovered.state.position + len(recovered.tail)
+        assert sure.synced <= end <= asked.written
+        ops = [Op("create", number + (1 << 60), path=str(file)) for number, file in enumerate(before)]
+        for number, (file, data) in enumerate(before.items()):
+            ops += [Op("write", number + (1 << 60), 0, data), Op("sync", number + (1 << 60))]
+            ops.append(Op("sync directory", path=str(file.parent)))
+        inodes = {file.stat().st_ino: number + (1 << 60) for number, file in enumerate(before) if file.exists()}
+        replayed = [Op(op.what, inodes.get(op.inode, op.inode), op.at, op.data, op.path, op.other) for op in recorder.ops]
+        for instant in range(len(replayed) + 1):
+            second = tmp_path / "second"
+            image(
+                ops + replayed[:instant],
+                first,
+                second,
+                lambda op, sectors, keep=keep: {sector for sector in range(sectors) if keep.random() < 0.6},
+                lambda most, keep=keep: keep.randint(0, most),
+            )
+            _, again, close = opened(second, OPTIONS)
+            close()
+            assert again.state.position + len(again.tail) >= sure.synced
+            assert again.state.position >= recovered.state.position
+            shutil.rmtree(second)
