@@ -74,11 +74,11 @@ def flight_error(error: BaseException) -> flight.FlightError:
         message = str(error)
         if isinstance(error, Refused):
             fields = {"reason": error.code}
-        if code in ("damaged", "internal"):
-            LOG.error("a read failed", extra={"fields": {"code": code, "error": message}})
     else:
         code, message = "internal", f"the reads process failed ({type(error).__name__}); its log says more"
         LOG.error("a call failed", exc_info=error)
+    if code == "damaged" or (code == "internal" and isinstance(error, TuttiError)):
+        LOG.error("a read failed", extra={"fields": {"code": code, "error": message, **fields}})
     message = message.encode()[:MESSAGE_BYTES_MAX].decode(errors="ignore")
     info = msgspec.json.encode({"code": code, "message": message, **fields})
     made = _ERRORS.get(code, flight.FlightServerError)(message)
@@ -93,7 +93,7 @@ def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         try:
             return call(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the last stop before the library, which would send a traceback
             raise flight_error(error) from None  # some methods of the library would send the cause, with its traceback
 
     return guarded

@@ -112,6 +112,14 @@ class Streams:
             }
         )
 
+    def _batch_bytes(self) -> int:
+        """Up to how many bytes frames are joined.
+
+        A stream that waits for its reader holds about three times that: a batch in gRPC and the next one, with computed columns.
+        """
+        share = limits.READ_BUFFERS_BYTES // (3 * max(1, self.scans.used + self.followers.used))
+        return min(max(share, limits.READ_BATCH_BYTES_MIN), limits.READ_BATCH_BYTES_MAX)
+
     def _scan(self, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The batches of a range that is committed."""
         reached = start
@@ -123,7 +131,7 @@ class Streams:
                 topics=ticket.topics,
                 columns=ticket.columns,
                 rows_max=limits.READ_BATCH_ROWS_MAX,
-                bytes_max=limits.READ_BATCH_BYTES_MAX,
+                bytes_max=self._batch_bytes(),
             ):
                 if self._watch.stopping:
                     raise _stopping()

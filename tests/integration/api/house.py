@@ -14,10 +14,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
+import pytest
 import zmq
 from pyarrow import flight
 
@@ -115,7 +116,9 @@ class LogMaker:
             self.put([Frame(Kind.EPOCH, body, producer=number, epoch=1)])
         return number
 
-    def batch(self, topic: str, rows: int, *, producer: str = "ewr", compression: str | None = None, after: int = 0) -> Frame:
+    def batch(
+        self, topic: str, rows: int, *, producer: str = "ewr", compression: Literal["lz4", "zstd"] | None = None, after: int = 0
+    ) -> Frame:
         """A frame of `rows` records; `after` records of the same producer come before it in the same put."""
         topic_number, producer_number = self.topic(topic), self.producer(producer)
         made = records(self.offset + after, rows)
@@ -136,13 +139,30 @@ class LogMaker:
         )
 
     def add(
-        self, topic: str, rows: int, *, frames: int = 1, producer: str = "ewr", compression: str | None = None, tell: bool = True
+        self,
+        topic: str,
+        rows: int,
+        *,
+        frames: int = 1,
+        producer: str = "ewr",
+        compression: Literal["lz4", "zstd"] | None = None,
+        tell: bool = True,
     ) -> None:
         """Commit `frames` batches of `rows` records each."""
         made = [
             self.batch(topic, rows, producer=producer, compression=compression, after=rows * number) for number in range(frames)
         ]
         self.put(made, tell=tell)
+
+    def bulk(self, topic: str, rows: int, frames: int) -> None:
+        """Commit `frames` batches of `rows` records that all have the same content: large and quickly made."""
+        first = self.batch(topic, rows)
+        made = [first]
+        for _ in range(frames - 1):
+            frame = made[-1].unstamped()
+            frame.first_sequence += rows
+            made.append(frame)
+        self.put(made)
 
     def tick(self) -> None:
         """Commit a TICK; its time is that of the next record."""
@@ -237,8 +257,17 @@ class FakeGateway:
 class ReadsProcess:
     """`python -m gateway.api`, started as a gateway starts it."""
 
-    def __init__(self, data: Path, client: str, notify_fd: int, *, reads: str = "127.0.0.1:0", admin: str = "127.0.0.1:0") -> None:
-        command = [sys.executable, "-m", "gateway.api", "--data", str(data), "--reads", reads, "--admin", admin]
+    def __init__(
+        self,
+        data: Path,
+        client: str,
+        notify_fd: int,
+        *,
+        reads: str = "127.0.0.1:0",
+        admin: str = "127.0.0.1:0",
+        program: Sequence[str] = ("-m", "gateway.api"),
+    ) -> None:
+        command = [sys.executable, *program, "--data", str(data), "--reads", reads, "--admin", admin]
         command += ["--client", client, "--notify-fd", str(notify_fd)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, pass_fds=[notify_fd], cwd=ROOT, text=True)
         self.lines: list[str] = []
@@ -311,11 +340,14 @@ def read(client: flight.FlightClient, **ticket: Any) -> pa.Table:
     return client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
 
 
+def offsets_of(chunk: Any) -> list[int]:
+    """The first column of one chunk of a stream."""
+    return list(chunk.data.column(0).to_pylist())
+
+
 def refusal(call: Callable[[], Any]) -> tuple[type[BaseException], dict[str, Any]]:
     """The Flight error that a call ends with: its type and JSON."""
-    try:
+    with pytest.raises(flight.FlightError) as refused:
         call()
-    except flight.FlightError as error:
-        assert "Traceback" not in str(error)
-        return type(error), dict(json.loads(error.extra_info))
-    raise AssertionError("it was not refused")
+    assert "Traceback" not in str(refused.value)
+    return refused.type, dict(json.loads(refused.value.extra_info))

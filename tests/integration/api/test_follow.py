@@ -1,5 +1,6 @@
-"""Proves that a follower gets what commits, in order and at once, that it ends when it should (its end, cancel, stop, a caller that is
-gone), and that long polls and readers that have seen more wait for the frontier and no longer."""
+"""Proves that a follower gets what commits, in order and at once, that it ends when it should (its end, cancel, stop, a caller that
+is gone), and that long polls and readers that have seen more wait for the frontier and no longer.
+"""
 
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
+from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 
 
 class Follower:
@@ -35,7 +36,7 @@ class Follower:
             for chunk in self.reader:
                 if chunk.app_metadata is not None:
                     self.told.append(json.loads(chunk.app_metadata.to_pybytes()))
-                self.offsets += chunk.data.column(0).to_pylist()
+                self.offsets += offsets_of(chunk)
         except Exception as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         self.ended.set()
@@ -190,7 +191,9 @@ def test_what_was_committed_is_read_at_once(log: LogMaker, client: flight.Flight
         assert read(client, start=log.offset - 2, end=log.offset, columns=["offset"]).num_rows == 2
 
 
-def test_a_silent_gateway_stops_no_reads(log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient) -> None:
+def test_a_silent_gateway_stops_no_reads(
+    log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient
+) -> None:
     log.add("flights", 5)
     assert process.page("/healthz") == (200, {"status": "ok"})
     assert process.page("/readyz") == (200, {"state": "primary", "reason": ""})

@@ -1,0 +1,128 @@
+"""Proves how the process begins and ends, what it says when it cannot, that damage stops a stream where it is and nowhere else, and
+that memory taken by a scan is given back.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow import flight
+
+from gateway.log.layout import positions_named, segment_path
+from tests.integration.api.house import ROOT, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "gateway.api", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stderr
+
+
+def options(log: LogMaker, reads: str = "127.0.0.1:0", admin: str = "127.0.0.1:0") -> list[str]:
+    return ["--data", str(log.path), "--client", "tutti://127.0.0.1:1", "--reads", reads, "--admin", admin]
+
+
+@pytest.mark.parametrize("which", ["reads", "admin"])
+def test_a_port_in_use_is_named(log: LogMaker, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, said = run(*options(log, **{which: address}))
+    assert code == 3
+    assert f"the {which} port {address} cannot be listened on" in said
+
+
+def test_wrong_directory_and_wrong_use(log: LogMaker, tmp_path: Path) -> None:
+    code, said = run(*options(log)[2:], "--data", str(tmp_path / "nothing"))
+    assert code == 1
+    assert "is not the data directory of a gateway" in said
+    code, said = run(*options(log, reads="here"))
+    assert code == 2
+    assert "'here' is no HOST:PORT" in said
+    assert run("--data", "x")[0] == 2
+
+
+def test_ctrl_c_is_the_gateways_matter(process: ReadsProcess, client: flight.FlightClient) -> None:
+    process.process.send_signal(signal.SIGINT)
+    assert ask(client, "frontier")["frontier"] == 0
+    assert process.end() == 0
+
+
+def test_it_is_nice(process: ReadsProcess) -> None:
+    assert os.getpriority(os.PRIO_PROCESS, process.process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
+
+
+def test_an_advertised_address_is_what_readers_get(log: LogMaker, gateway: FakeGateway) -> None:
+    program = ("-m", "gateway.api", "--advertise", "gateway-1.example:7402")
+    process = ReadsProcess(log.path, gateway.url, log.read_fd, program=program).ready()
+    log.add("flights", 5)
+    with flight.connect(process.url) as client:
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(b""))
+    assert [location.uri for endpoint in info.endpoints for location in endpoint.locations] == [b"grpc://gateway-1.example:7402"]
+    assert process.end() == 0
+
+
+def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
+    log.add("flights", 100, frames=10)
+    assert read(client, columns=["value"]).num_rows == 1000
+    path = Path(segment_path(str(log.path), positions_named(str(log.path), "seg")[0]))
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(data.index(b"%09d" % 555))
+        file.write(b"X")
+
+    def scan(start: int, follow: bool = False) -> list[int]:
+        offsets: list[int] = []
+        ticket = {"columns": ["offset"], "start": start, "follow": follow}
+        stream = client.do_get(flight.Ticket(json.dumps(ticket).encode()))
+        with pytest.raises(flight.FlightInternalError) as damage:  # noqa: PT012 - what came before it counts
+            for chunk in stream:
+                offsets += offsets_of(chunk)
+        info = json.loads(damage.value.extra_info)
+        assert (info["code"], info["offset"]) == ("damaged", max(500, start))
+        assert path.name in info["message"]
+        assert "position" in info["message"]
+        assert "tutti log verify" in info["message"]
+        return offsets
+
+    assert scan(0) == list(range(500))
+    assert scan(40, follow=True) == list(range(40, 500))
+    assert not scan(550)  # nothing of the damaged frame is given
+    assert read(client, start=600).num_rows == 400
+    assert process.page("/healthz")[0] == 200
+    assert refusal(lambda: read(client, start=599))[1]["code"] == "damaged"
+    assert any("damaged" in line for line in process.lines)
+
+
+def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
+    """Mapped pages of the log count as this process's memory: they are let go as the scan goes on."""
+    log.bulk("flights", 2000, 600)  # 140 MB
+    before = process.pss_mb()
+    most = 0.0
+    stream = client.do_get(flight.Ticket(b'{"columns": ["offset", "value"]}'))
+    for number, _ in enumerate(stream):
+        if number % 4 == 0:
+            most = max(most, process.pss_mb())
+    assert most < before + 60
+    until(lambda: process.pss_mb() < before + 25)
+
+
+def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: FakeGateway) -> None:
+    """The gateway restarts a reads process that died; readers go on with what they have seen."""
+    log.add("flights", 10)
+    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process.process.kill()
+    process.end()
+    again = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    log.add("flights", 1)
+    with flight.connect(again.url) as client:
+        assert read(client, seen=11).num_rows == 11
+    began = time.monotonic()
+    assert again.end() == 0
+    assert time.monotonic() - began < 5
