@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ import orjson
 import pyarrow as pa
 
 from gateway.cli.demo.departures import Departures
+
+if TYPE_CHECKING:
+    from gateway.log.verify import Verified
 
 Id = tuple[int, int, int, str, int, str]
 
@@ -63,6 +66,12 @@ def check_records(batches: Iterable[pa.RecordBatch], expected: Sequence[Departur
             f"{', '.join(order) or 'none'} of {', '.join(wanted)}",
         ),
     ]
+
+
+def check_log(report: Verified) -> Check:
+    """That nothing in the log is damaged."""
+    counted = f"{report.frames:,} frames, {report.records:,} records, {len(report.damage)} damaged"
+    return Check("every frame of the log is whole and in its place", not report.damage, counted)
 
 
 def check_results(live: Path, replay: Path, departures: int) -> list[Check]:

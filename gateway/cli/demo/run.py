@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from gateway.cli.demo.board import Board
-from gateway.cli.demo.checks import Check, Speed, check_records, check_results, load_times, rows_of, speed
+from gateway.cli.demo.checks import Check, Speed, check_log, check_records, check_results, load_times, rows_of, speed
 from gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from gateway.cli.demo.picture import Kill, write_picture
 from gateway.cli.demo.processes import Failed, Household, Running, wait_until
@@ -216,13 +216,14 @@ class Demo:
     def _check(self, expected: Sequence[Departures], total: int) -> Outcome:
         """All promises, from files alone."""
         from gateway.client.files import Files
-        from gateway.log.tools import digest
+        from gateway.log.tools import digest, verify
 
         log = self._data / "g1"
         with Files([log]) as files:
             frontier = files.frontier()
             batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
             checks = check_records(batches, expected, CLOSING_RECORD)
+        checks.append(check_log(verify(log)))
         checks += check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
         sums = digest(log)
         times_us = load_times(self._at / "times")

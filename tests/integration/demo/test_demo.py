@@ -33,7 +33,7 @@ def test_a_part_of_the_year_with_both_kills_holds_every_promise(tmp_path: Path) 
     prepare_directory(directory)
     outcome = Demo(Plan(directory, free_base(), limit=DEPARTURES, year_s=6.0), said.append).run()
     assert [check for check in outcome.checks if not check.held] == []
-    assert len(outcome.checks) == 4
+    assert len(outcome.checks) == 5
     assert [kill.what for kill in outcome.kills] == ["the gateway", "the query"]
     assert outcome.speed.records == DEPARTURES
     assert (len(outcome.digest), len(outcome.log)) == (64, 32)
