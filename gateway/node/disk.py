@@ -29,6 +29,7 @@ from gateway.node.meters import DiskMeters
 
 US = 1_000_000
 NS_PER_US = 1000
+US_PER_MS = 1000
 _ITEMS_MAX = 4096
 
 
@@ -122,10 +123,11 @@ class Disk:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
-            if busy:
+            if busy and self._waiting:
                 continue
-            again = self._idle()
-            self._queue.wait((limits.MARK_IDLE_US if again or self.full else limits.SPACE_LOOK_US) // 1000)
+            # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
+            soon = busy or self.full or self._idle()
+            self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
 
     def run_once(self) -> bool:
         """Do one round of what is queued; False when there was nothing to do."""
@@ -183,10 +185,13 @@ class Disk:
         if frames:
             if not self._append(frames):
                 return False
-            self._sync(len(frames), size)
+            took_us = self._sync()
+            self._report(Persisted(token))
+            self._count(took_us, len(frames), size)
+        else:
+            self._report(Persisted(token))
         for _ in range(done):
             self._waiting.popleft()
-        self._report(Persisted(token))
         return True
 
     def _append(self, frames: list[Frame]) -> bool:
@@ -203,11 +208,15 @@ class Disk:
             self._tell_space()
         return True
 
-    def _sync(self, frames: int, size: int) -> None:
+    def _sync(self) -> int:
+        """Sync; how long it took, us."""
         began = time.monotonic_ns()
         self._writer.sync()
+        return (time.monotonic_ns() - began) // NS_PER_US
+
+    def _count(self, took_us: int, frames: int, size: int) -> None:
         meters = self.meters
-        meters.sync_us.add((time.monotonic_ns() - began) // NS_PER_US)
+        meters.sync_us.add(took_us)
         meters.frames_per_sync.add(frames)
         meters.syncs += 1
         meters.bytes += size

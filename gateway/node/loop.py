@@ -12,7 +12,7 @@ from gateway.core import limits
 from gateway.node import memory
 from gateway.node.driver import Driver, Happening
 from gateway.node.mailbox import Mailbox
-from gateway.node.port import ClientPort
+from gateway.node.port import ClientPort, Message
 
 US = 1_000_000
 US_PER_MS = 1000
@@ -52,11 +52,16 @@ class Loop:
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
         driver, port, inbox = self._driver, self._port, self._inbox
+        readable = True
         while not done():
-            open_ = driver.takes_messages
             happenings = inbox.take(_HAPPENINGS_MAX)
-            messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX) if open_ else []
-            driver.turn(messages, happenings)
+            if happenings:
+                driver.turn((), happenings)  # what the disk finished leaves before anything new is looked at
+            messages: list[Message] = []
+            if readable and driver.takes_messages:
+                messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
+            if messages or not driver.wait_us():
+                driver.turn(messages, ())
             now = time.monotonic()
             if messages:
                 self._heard_at = now
@@ -64,16 +69,23 @@ class Loop:
             if now - self._kept_at >= _HOUSEKEEPING_S:
                 self._kept_at = now
                 self._keep_house(now)
-            self._wait(driver.takes_messages)
+            readable = self._wait(driver.takes_messages)
 
-    def _wait(self, open_: bool) -> None:
-        """Sleep until something comes in. ZeroMQ's poll asks the socket first: no wake-up that a send swallowed is missed."""
+    def _wait(self, open_: bool) -> bool:
+        """Sleep until something comes in; whether that may be a message.
+
+        ZeroMQ's poll asks the socket first: no wake-up that a send swallowed is missed.
+        """
         timeout_ms = -(-self._driver.wait_us() // US_PER_MS)
+        inbox = self._inbox
         if not open_:
-            self._inbox.wait(timeout_ms)
-        elif self._inbox.sleep_begins():
-            self._poller.poll(timeout_ms)
-            self._inbox.sleep_ended()
+            inbox.wait(timeout_ms)
+            return True
+        if not inbox.sleep_begins():
+            return True
+        ready = dict(self._poller.poll(timeout_ms))
+        inbox.sleep_ended(signalled=inbox.fd in ready)
+        return self._port.socket in ready
 
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)

@@ -54,17 +54,17 @@ class Mailbox(Generic[Item]):
             return False
         return True
 
-    def sleep_ended(self) -> None:
-        """Say that the taker is awake, and empty the eventfd."""
+    def sleep_ended(self, *, signalled: bool) -> None:
+        """Say that the taker is awake; `signalled`: the eventfd is readable, and is emptied."""
         self._sleeping = False
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
+        if signalled:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.fd)
 
     def wait(self, timeout_ms: int) -> None:
         """Wait until there is something to take, at most `timeout_ms`."""
         if self.sleep_begins():
-            self._poll.poll(timeout_ms)
-            self.sleep_ended()
+            self.sleep_ended(signalled=bool(self._poll.poll(timeout_ms)))
 
     def close(self) -> None:
         """Close the eventfd; nothing may be put afterwards."""

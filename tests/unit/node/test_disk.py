@@ -129,6 +129,19 @@ def test_a_defect_in_the_thread_is_a_failure_too() -> None:
     assert "ZeroDivisionError" in bench.reports[0].reason
 
 
+def test_more_than_one_syncs_worth_is_done_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SYNC_BYTES_MAX", 1)
+    bench = Bench()
+    for token in range(1, 200):
+        bench.disk.persist(persist(token, token))
+    bench.disk.start()
+    began = time.monotonic()
+    wait_for(lambda: Persisted(199) in bench.reports)
+    assert time.monotonic() - began < 199 * limits.MARK_IDLE_US / 1e6 / 2
+    bench.disk.stop()
+    assert bench.disk.meters.syncs == 199
+
+
 @pytest.mark.parametrize("trouble", ["none", "full", "failed"])
 def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
     bench = Bench()

@@ -45,7 +45,7 @@ def test_the_taker_does_not_sleep_when_something_came_just_before() -> None:
     assert box.sleep_begins() is False
     box.take(1)
     assert box.sleep_begins() is True
-    box.sleep_ended()
+    box.sleep_ended(signalled=False)
     box.close()
 
 
