@@ -23,9 +23,9 @@ from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
 INTRODUCTION = """\
 # The protocol as the core runs it
 
-This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is not up to date. What
-a table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how each
-layer works in the NOTES.md beside it (`gateway/core/order`, `atomic`, `flush`), and what follows from each event, line by line, in
+This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is out of date. What a
+table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how a layer
+works in the NOTES.md beside it (`gateway/core/order`, `atomic`, `flush`), and what follows from each event, line by line, in
 `tests/transcripts/`.
 """
 
@@ -44,7 +44,7 @@ def page() -> str:
             "By what is decided at this gateway. Columns: how the batch stands to its producer's line.\n",
             decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
-            "By the log's end, undecided frames included. *The log answers*: the origin tells the client when its log decides why.\n",
+            "By the log's end, undecided frames included. *The log answers*: the origin tells the client when its log decides.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
             "## The stages of a position (*atomic*)\n",
             "Each stage is a mark that only moves forward and never passes the one before it.\n",

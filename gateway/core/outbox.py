@@ -118,7 +118,7 @@ class Outbox:
         every step.
         """
         actions: list[Action] = [*self._persists, *self._sends, *self._delivers]
-        actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session]
+        actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session and answers]
         actions += self._views
         actions += self._suspects
         if wake_us is not None and (self._timer_us is None or wake_us < self._timer_us):

@@ -1,0 +1,144 @@
+"""Proves that every event, action and message comes back from its bytes as it was, and that other bytes are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core import actions, events, messages, record
+from gateway.data import wire
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState, Producer, Topic
+from gateway.errors import FormatError
+
+u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
+names = st.text(min_size=1, max_size=20)
+ids = st.binary(min_size=16, max_size=16)
+
+
+@st.composite
+def frames(draw: st.DrawFn, placed: bool | None = None) -> Frame:
+    frame = Frame(
+        draw(st.sampled_from(list(Kind))),
+        draw(st.binary(max_size=40)),
+        progress=draw(st.binary(max_size=20)),
+        producer=draw(u64),
+        epoch=draw(u32),
+        first_sequence=draw(u64),
+        count=draw(u32),
+        topic=draw(u32),
+        origin=draw(u16),
+        min_timestamp=draw(st.integers(-(2**63), 2**63 - 1)),
+    )
+    if draw(st.booleans()) if placed is None else placed:
+        frame.stamp(draw(u64), draw(st.integers(1, 2**63)), draw(u32))
+    return frame
+
+
+runs = st.lists(frames(), max_size=3).map(tuple)
+scalars = st.builds(events.Scalars, u64, u64, u64)
+states = st.builds(
+    LogState,
+    position=u64,
+    dirty=st.booleans(),
+    topics=st.dictionaries(u32, st.builds(Topic, names), max_size=2),
+    producers=st.dictionaries(u32, st.builds(Producer, names, ids, u32, u64, st.binary(max_size=5)), max_size=2),
+    readers=st.dictionaries(names, u64, max_size=2),
+)
+asks = st.one_of(
+    st.builds(messages.AskEpoch, names, ids, u32),
+    st.builds(messages.AskTopic, names),
+    st.builds(messages.AskOffsets, names, u64),
+    st.builds(messages.AskForget, st.lists(names, max_size=3).map(tuple)),
+)
+all_messages = st.one_of(
+    st.builds(messages.Forward, u64, runs),
+    st.builds(messages.Asking, u64, asks),
+    st.builds(messages.Order, u64, runs),
+    st.builds(messages.Echo, u64, st.binary(max_size=96)),
+    st.builds(messages.Resend, u64, u64, u32, u64),
+    st.builds(messages.Refuse, u64, u64, u32, u64, names, names, st.booleans()),
+    st.builds(messages.Deny, u64, asks, names, names, st.booleans()),
+    st.builds(messages.Vote, u64, u64, names),
+    st.builds(messages.No, u64, u64, names),
+    st.builds(messages.Confirm, u64, u64),
+)
+all_events = st.one_of(
+    st.builds(
+        events.Started,
+        st.builds(events.Identity, names, ids, names, st.dictionaries(names, names, max_size=2)),
+        ids,
+        st.builds(events.Recovered, ids, scalars, states, runs),
+    ),
+    st.builds(events.Submitted, u32, runs),
+    st.builds(events.EpochAsked, u32, u32, names, ids, u32),
+    st.builds(events.TopicAsked, u32, u32, names),
+    st.builds(events.OffsetsAsked, u32, u32, names, u64),
+    st.builds(events.ForgetAsked, u32, u32, st.lists(names, max_size=3).map(tuple)),
+    st.builds(events.SessionClosed, u32),
+    st.builds(events.Received, u16, all_messages),
+    st.builds(events.Persisted, u64),
+    st.builds(events.TimeAdvanced),
+    st.builds(events.SpaceChanged, st.booleans(), names),
+    st.builds(events.WriteFailed, names),
+    st.builds(events.LeaveAsked),
+)
+answers = st.one_of(
+    st.builds(wire.Committed, u64, u32, u64, u32, st.integers(-1, 2**62)),
+    st.builds(wire.Duplicate, u64, u32, u64, u32),
+    st.builds(wire.AbortedAnswer, u64, u32, u64, u32, names),
+    st.builds(wire.FencedAnswer, u64, u32, u64),
+    st.builds(wire.Expected, u64, u32, u64),
+    st.builds(wire.RefusedAnswer, u64, u32, u64, names, names, st.booleans()),
+    st.builds(wire.EpochOpened, u32, u64, u32, u64, st.binary(max_size=8)),
+    st.builds(wire.EpochFenced, u32, u32),
+    st.builds(wire.TopicOpened, u32, u32),
+    st.builds(wire.Done, u32),
+    st.builds(wire.Denied, u32, names, names, st.booleans()),
+)
+all_actions = st.one_of(
+    st.builds(actions.Persist, u64, runs, st.none() | scalars),
+    st.builds(actions.Send, u16, all_messages),
+    st.builds(actions.Reply, u32, st.lists(answers, max_size=3).map(tuple)),
+    st.builds(actions.Deliver, runs, st.lists(u64, max_size=3).map(tuple), st.frozensets(u64, max_size=3), u64),
+    st.builds(actions.ViewInstalled, u64, st.lists(u16, max_size=3).map(tuple), u16, st.booleans()),
+    st.builds(actions.Suspect, u16, names),
+    st.builds(actions.SetTimer, u64),
+    st.builds(actions.Halt, names),
+    st.builds(actions.Stopped),
+)
+
+
+@given(all_events)
+def test_an_event_comes_back(event: events.Event) -> None:
+    assert record.decode_event(record.encode(event)) == event
+
+
+@given(st.lists(all_actions, max_size=4))
+def test_actions_come_back(done: list[actions.Action]) -> None:
+    assert record.decode_actions(record.encode(done)) == done
+
+
+@given(all_messages)
+def test_a_message_comes_back(message: messages.Message) -> None:
+    assert record.decode_message(record.encode(message)) == message
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    for decode in (record.decode_event, record.decode_actions, record.decode_message):
+        try:
+            value = decode(data)
+        except FormatError:
+            continue
+        assert value in (events.TimeAdvanced(), events.LeaveAsked(), []), "only what has no content is so short by chance"
+
+
+def test_a_frame_cut_short_is_refused() -> None:
+    frame = Frame(Kind.BATCH, b"body", producer=1)
+    data = record.encode(messages.Order(1, (frame,)))
+    whole = frame.to_bytes()
+    at = data.index(whole)
+    with pytest.raises(FormatError):
+        record.decode_message(data[: at + 40])

@@ -1,0 +1,62 @@
+"""Proves that a step's actions come in the safe order whoever asked for them first, and that timers are not moved needlessly."""
+
+from gateway.core.actions import Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.events import Now, Scalars
+from gateway.core.messages import Confirm, Vote
+from gateway.core.outbox import Outbox
+from gateway.core.standing import Standing
+from gateway.data.wire import Done
+
+
+def outbox() -> Outbox:
+    standing = Standing()
+    standing.me = 1
+    made = Outbox(standing)
+    made.now = Now(1000, 0)
+    return made
+
+
+def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> None:
+    box = outbox()
+    box.stopped()
+    box.halt("why")
+    box.suspect(2, "late")
+    box.installed()
+    box.answers(7).append(Done(1))
+    box.deliver((), (), frozenset(), 0)
+    box.send(2, Confirm(1, 1))
+    box.persist(scalars=Scalars())
+    kinds = [type(action) for action in box.take(5000)]
+    assert kinds == [Persist, Send, Deliver, Reply, ViewInstalled, Suspect, SetTimer, Stopped, Halt]
+    assert box.take(5000) == []
+
+
+def test_tokens_increase_and_name_one_persist_each() -> None:
+    box = outbox()
+    assert [box.persist(), box.persist()] == [1, 2]
+    box.take(None)
+    assert box.persist() == 3
+
+
+def test_messages_to_itself_stay_inside() -> None:
+    box = outbox()
+    box.send(1, Vote(1, 5))
+    assert list(box.local) == [Vote(1, 5)]
+    assert box.take(None) == []
+
+
+def test_nobody_is_answered_under_number_0_or_with_nothing() -> None:
+    box = outbox()
+    box.answers(0).append(Done(1))
+    box.answers(3)
+    assert box.take(None) == []
+
+
+def test_a_timer_is_set_when_it_comes_earlier_or_the_last_one_came() -> None:
+    box = outbox()
+    assert box.take(5000) == [SetTimer(5000)]
+    assert box.take(6000) == []
+    assert box.take(None) == []
+    assert box.take(4000) == [SetTimer(4000)]
+    box.timer_came()
+    assert box.take(6000) == [SetTimer(6000)]

@@ -1,0 +1,72 @@
+"""Proves that the core's tables are whole, that what they lack is illegal, and that docs/protocol.md shows them as they are."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gateway.core.diagrams import page
+from gateway.core.flush.start import LIFE, Phase, Step
+from gateway.core.machine import Machine
+from gateway.core.order.received import LINE, Line, LineInput, LineState
+from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Verdict, relation
+from gateway.errors import InvariantViolated
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/protocol.md").read_text("utf-8") == page(), "python -m gateway.core.diagrams > docs/protocol.md"
+
+
+def test_every_case_has_a_decision() -> None:
+    assert set(ENTRANCE) == set(product((False, True), Relation))
+    assert set(VERDICT) == set(product(LineState, Relation))
+
+
+def test_a_batch_is_taken_in_one_case_only() -> None:
+    assert [case for case, verdict in VERDICT.items() if verdict is Verdict.TAKE] == [(LineState.OPEN, Relation.NEXT)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first", "last", "expected"),
+    [
+        (1, 11, 20, Relation.OLDER),
+        (3, 11, 20, Relation.NEWER),
+        (2, 1, 10, Relation.COVERED),
+        (2, 10, 10, Relation.COVERED),
+        (2, 10, 11, Relation.OVERLAP),
+        (2, 1, 11, Relation.OVERLAP),
+        (2, 11, 11, Relation.NEXT),
+        (2, 12, 12, Relation.GAP),
+    ],
+)
+def test_relation_to_a_line_at_epoch_2_sequence_10(epoch: int, first: int, last: int, expected: Relation) -> None:
+    assert relation(epoch, first, last, 2, 10) is expected
+
+
+def test_what_the_tables_lack_is_illegal() -> None:
+    for state, step in product(Phase, Step):
+        machine = Machine("test", LIFE, state)
+        if (state, step) in LIFE:
+            assert machine.takes(step)
+            assert machine.on(step) is LIFE[state, step]
+        else:
+            assert not machine.takes(step)
+            with pytest.raises(InvariantViolated, match="cannot happen"):
+                machine.on(step)
+    for line_state, input_ in product(LineState, LineInput):
+        line = Line(1, "p", b"", 1, 0, b"")
+        line.state = line_state
+        if (line_state, input_) in LINE:
+            line.on(input_)
+            assert line.state is LINE[line_state, input_]
+        else:
+            with pytest.raises(InvariantViolated, match="producer 1 is"):
+                line.on(input_)
+
+
+def test_every_state_is_reached_and_only_the_end_is_left_by_nothing() -> None:
+    assert set(LIFE.values()) | {Phase.BORN} == set(Phase)
+    assert {before for before, _ in LIFE} == set(Phase) - {Phase.STOPPED}
+    assert set(LINE.values()) == set(LineState) == {before for before, _ in LINE}
