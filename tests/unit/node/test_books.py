@@ -1,0 +1,144 @@
+"""Proves what a gateway tells of itself: every field that readers of the status rely on, and a received-table that is bounded."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import json
+
+from gateway.config import parse_config
+from gateway.core import limits
+from gateway.core.actions import ViewInstalled
+from gateway.data.bodies import Voter
+from gateway.data.state import LogState, Producer, Topic
+from gateway.log.options import Space
+from gateway.node.books import Books
+from gateway.node.meters import DiskMeters, Meters
+
+CONFIG = """
+name = "jfk"
+data = "data/jfk"
+listen = "127.0.0.1:7400"
+advertise = "127.0.0.9:7500"
+[ports]
+reads = 9000
+[group]
+name = "ingest"
+"""
+
+
+class Stack:
+    def __init__(self) -> None:
+        self.decided = LogState(
+            next_offset=7,
+            tick=3,
+            tick_time=99,
+            log=bytes(range(16)),
+            roster={1: Voter(1, "jfk", bytes(16), "127.0.0.1:7400")},
+            topics={1: Topic("t")},
+            producers={
+                2: Producer("b", b"i" * 16, 4, 50, b"offset 9"),
+                1: Producer("a", b"i" * 16, 1, 8, b"\xff\x00", closed=True, last_seen=5),
+            },
+        )
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.meters = Meters()
+        self.view: ViewInstalled | None = ViewInstalled(1 << 16 | 1, (1,), 1, True)
+        self.position, self.offset = 12, 7
+        self.undecided_bytes, self.undecided_frames = 100, 2
+        self.halted = self.suspected = ""
+        self.state = "primary"
+        self.clients = 3
+
+
+class Disk:
+    def __init__(self) -> None:
+        self.space = Space(1000, False, "")
+        self.failed = self.full = ""
+        self.meters = DiskMeters()
+        self.depth = 4
+
+
+class Lookups:
+    waiting = 5
+
+
+class Reads:
+    pid, starts = 77, 2
+
+
+class Bench:
+    def __init__(self) -> None:
+        config, mistakes = parse_config(CONFIG)
+        assert config is not None, mistakes
+        self.stack, self.driver, self.disk = Stack(), Driver(), Disk()
+        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads())
+
+
+def test_the_status_has_what_is_promised() -> None:
+    bench = Bench()
+    status = json.decode(bench.books.status())
+    assert (status["gateway"], status["group"], status["state"]) == ("jfk", "ingest", "primary")
+    assert status["log"] == bytes(range(16)).hex()
+    assert status["view"] == {"id": 65537, "text": "1.1", "coordinator": "jfk", "members": ["jfk"]}
+    assert (status["frontier"], status["start"], status["position"]) == (7, 0, 12)
+    assert status["lag"] == {"jfk": 0}
+    assert status["tick"] == {"number": 3, "time_us": 99}
+    assert (status["url"], status["reads"], status["admin"]) == (
+        "tutti://127.0.0.9:7500",
+        "grpc://127.0.0.9:9000",
+        "http://127.0.0.9:7403",
+    )
+    assert (status["sessions"], status["producers"], status["topics"], status["readers"]) == (3, 2, 1, 0)
+    assert status["queues"] == {"disk": 4, "lookups": 5}
+    assert status["undecided"] == {"frames": 2, "bytes": 100}
+    assert status["disk"]["free_bytes"] == 1000
+    assert status["reads_process"] == {"pid": 77, "starts": 2}
+    assert status["memory"]["resident_bytes"] > 1 << 20
+    assert {"ingest", "committed", "refused", "commit_us"} <= status.keys()
+
+
+def test_trouble_is_told_with_its_reason() -> None:
+    bench = Bench()
+    bench.disk.full = "no room"
+    status = json.decode(bench.books.status())
+    assert (status["disk"]["low"], status["reason"]) == (True, "no room")
+    bench.driver.suspected = "the disk does not answer"
+    assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
+    bench.driver.halted = "the disk failed"
+    assert json.decode(bench.books.status())["reason"] == "the disk failed"
+
+
+def test_before_any_view_there_is_none() -> None:
+    bench = Bench()
+    bench.driver.view = None
+    assert json.decode(bench.books.status())["view"]["members"] == []
+
+
+def test_the_welcome_says_where_everything_is() -> None:
+    welcome = Bench().books.welcome()
+    assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500"}
+    assert welcome.window_bytes == limits.WINDOW_BYTES
+    assert welcome.log == bytes(range(16)).hex()
+
+
+def test_producers_come_by_name_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    told = json.decode(bench.books.producers())
+    first, second = told["producers"]
+    assert told["total"] == 2
+    assert first == {
+        "name": "a",
+        "number": 1,
+        "epoch": 1,
+        "sequence": 8,
+        "closed": True,
+        "last_seen_us": 5,
+        "progress_base64": "/wA=",
+    }
+    assert (second["name"], second["progress"]) == ("b", "offset 9")
+    assert (bench.books.epoch_of("b"), bench.books.epoch_of("nobody")) == (4, 0)
+    monkeypatch.setattr(limits, "PRODUCERS_AN_ANSWER_MAX", 1)
+    assert len(json.decode(bench.books.producers())["producers"]) == 1

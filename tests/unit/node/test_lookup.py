@@ -1,0 +1,52 @@
+"""Proves that duplicates are answered with their offsets, in order, and that an index in trouble never costs an answer."""
+
+import time
+
+from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
+from gateway.errors import Damaged
+from gateway.node.lookup import Located, Lookups
+from tests.unit.node.fakes import LOG
+
+
+class Index:
+    def __init__(self, found: dict[tuple[int, int], int], error: Exception | None = None) -> None:
+        self._found, self._error = found, error
+        self.closed = False
+
+    def find(self, producer: int, first_sequence: int) -> int | None:
+        if self._error is not None:
+            raise self._error
+        return self._found.get((producer, first_sequence))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def answered(index: Index, *asked: tuple[int, list[Duplicate]]) -> list[Located]:
+    reports: list[Located] = []
+    lookups = Lookups(lambda: index, reports.append, LOG)
+    for session, duplicates in asked:
+        lookups.put(session, duplicates)
+    assert lookups.waiting == sum(len(duplicates) for _, duplicates in asked)
+    lookups.start()
+    deadline = time.monotonic() + 10
+    while lookups.waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    lookups.stop()
+    assert index.closed
+    return reports
+
+
+def test_offsets_are_found_and_a_trimmed_one_is_unknown() -> None:
+    index = Index({(1, 5): 70, (2, 1): 3})
+    reports = answered(index, (9, [Duplicate(1, 4, 5, 2), Duplicate(1, 4, 1, 4)]), (8, [Duplicate(2, 1, 1, 1)]))
+    assert reports == [
+        Located(9, (Committed(1, 4, 5, 2, 70), Committed(1, 4, 1, 4, OFFSET_UNKNOWN))),
+        Located(8, (Committed(2, 1, 1, 1, 3),)),
+    ]
+
+
+def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain() -> None:
+    reports = answered(Index({}, Damaged("byte 7")), (1, [Duplicate(1, 1, 1, 1)]))
+    assert reports == [Located(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]

@@ -1,0 +1,138 @@
+"""Proves the socket thread's housekeeping over a real port: what comes in is served, memory above its bound drops the connections,
+memory is given back once when it is quiet, and a closed intake neither spins nor forgets to open again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from gateway.core import limits
+from gateway.core.events import SessionClosed
+from gateway.data.wire import PROTOCOL, Duplicate, Hello, encode_control
+from gateway.node import memory
+from gateway.node.driver import Driver, Happening
+from gateway.node.loop import Loop
+from gateway.node.mailbox import Mailbox
+from gateway.node.meters import Meters
+from gateway.node.port import ClientPort
+from tests.unit.node.fakes import LOG, DiskQueue, HandClock, Lookups, Script, token
+from tests.unit.node.test_driver import Shelf
+
+
+class Bench:
+    """A loop in a thread, over a port that a client can reach."""
+
+    def __init__(self) -> None:
+        self.stack = Script(lambda _: ())
+        self.lookups = Lookups()
+        probe = ClientPort("127.0.0.1", 0)
+        self.endpoint = probe.socket.get_string(zmq.LAST_ENDPOINT)
+        probe.close()
+        self.port = ClientPort("127.0.0.1", int(self.endpoint.rpartition(":")[2]))
+        self.inbox: Mailbox[Happening] = Mailbox()
+        self.beats: list[int] = []
+        self.turns = 0
+        driver = Driver(
+            self.stack,
+            clock=HandClock(),
+            disk=DiskQueue(),
+            clients=self.port,
+            lookups=self.lookups,
+            frontier=lambda _position, _offset: None,
+            books=Shelf,
+            meters=Meters(),
+            log=LOG,
+            entropy=bytes(16),
+        )
+        self.loop = Loop(driver, self.port, self.inbox, self.beats.append, LOG)
+        self._done = False
+        self._thread = threading.Thread(target=self.loop.run, args=(self._asked,))
+        self._thread.start()
+
+    def _asked(self) -> bool:
+        self.turns += 1
+        return self._done
+
+    def close(self) -> None:
+        self._done = True
+        self.inbox.wake()
+        self._thread.join(10)
+        self.port.close()
+        self.inbox.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def client(bench: Bench) -> Iterator[zmq.Socket[bytes]]:
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(bench.endpoint)
+    yield socket
+    socket.close()
+    context.term()
+
+
+def hello(client: zmq.Socket[bytes]) -> bool:
+    client.send(encode_control(Hello(PROTOCOL, "test", token())))
+    return bool(client.poll(5000)) and b"Welcome" in client.recv()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_clients_are_served_and_readers_see_it_beat(bench: Bench, client: zmq.Socket[bytes]) -> None:
+    assert hello(client)
+    assert hello(client)
+    assert bench.beats
+
+
+def test_memory_above_its_bound_closes_every_connection_and_goes_on(
+    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hello(client)
+    sizes = iter([limits.NODE_MEMORY_BYTES_MAX + 1])
+    monkeypatch.setattr(memory, "resident_bytes", lambda: next(sizes, 0))
+    wait_for(lambda: SessionClosed(1) in bench.stack.events)
+    assert hello(client)
+
+
+def test_memory_is_given_back_once_when_it_is_quiet(
+    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(limits, "TRIM_IDLE_US", 200_000)
+    monkeypatch.setattr(memory, "trim", lambda: trims.append(1))
+    assert hello(client)
+    wait_for(lambda: bool(trims))
+    beats = len(bench.beats)
+    wait_for(lambda: len(bench.beats) > beats + 1)
+    assert len(trims) == 1
+
+
+def test_a_closed_intake_does_not_spin_and_opens_again(bench: Bench, client: zmq.Socket[bytes]) -> None:
+    assert hello(client)
+    bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
+    bench.inbox.wake()
+    time.sleep(0.1)
+    client.send(encode_control(Hello(PROTOCOL, "test", token())))
+    before = bench.turns
+    assert not client.poll(700)
+    assert bench.turns - before < 10
+    bench.lookups.queued = []
+    assert client.poll(5000)
