@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-from tutti import Producer
 
 from benchmarks.figures import Figure, figure, foreign_load, percentile
 from benchmarks.fleet import Measured, gateway
 from benchmarks.machine import MIB, SEGMENT, disk_mbs
+from tutti import Producer
 
 _Work = Callable[[Producer], float]
 
@@ -21,7 +21,8 @@ def ingest(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """Throughput into prepared segments (1 GB a round), and of large batches into fresh ones (2 GB) too."""
     volume = 256 * MIB if quick else 1024 * MIB
     segments = volume // SEGMENT + 2
-    small, large, batches, raw, foreign = [], [], [], [], []
+    small, large, batches, raw = [], [], [], []
+    foreign: list[float] = []
     for _ in range(rounds):
         raw.append(disk_mbs(directory, volume, prepared=True))
         with foreign_load(foreign):
@@ -96,7 +97,8 @@ def _send_batches(producer: Producer, size: int, count: int) -> float:
 def latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """One record at a time, each waited for; and 1,000 a second, paced."""
     count = 1000 if quick else 5000
-    half, most, paced_half, paced_most, foreign = [], [], [], [], []
+    half, most, paced_half, paced_most = [], [], [], []
+    foreign: list[float] = []
     with gateway(directory) as measured, _producer(measured) as producer:
         measured.wait_prepared(1)
         for _ in range(rounds):

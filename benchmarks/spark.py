@@ -25,9 +25,9 @@ COLUMNS = "offset,value"
 def session(name: str) -> SparkSession:
     """A local[2] session whose Python workers are this very interpreter."""
     from pyspark.sql import SparkSession
-    from streaming.launch import spark_environment
 
     from pyspark_tutti import register
+    from streaming.launch import spark_environment
 
     os.environ.update(spark_environment())
     spark = (
@@ -124,7 +124,8 @@ def _memory_source() -> type:
 def streaming(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """From send() to foreachBatch at 200 records a second, ms."""
     seconds, rate = (10, 200) if quick else (20, 200)
-    half, most, foreign = [], [], []
+    half, most = [], []
+    foreign: list[float] = []
     with gateway(directory) as measured:
         spark = session("tutti-bench-streaming")
         try:
