@@ -27,19 +27,14 @@ def session(name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from pyspark_tutti import register
-    from streaming.launch import spark_environment
+    from streaming.launch import LOCAL_SETTINGS, spark_environment
 
     os.environ.update(spark_environment())
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    builder = SparkSession.builder.master("local[2]").appName(name).config("spark.driver.memory", "2g")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    for key, value in LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
     register(spark)
     return spark
 
