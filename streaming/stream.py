@@ -61,8 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
         begin = StreamOffset.parse(start)
-        frontier = self._watch.frontier(begin.offset)
-        check_log(begin, frontier.log, self._options.origin)
+        frontier = self._frontier(begin)
         self._processed = begin.offset
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -85,8 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What the batch that ends at `end` reads: the same records whenever it is planned."""
         last = StreamOffset.parse(end)
         first, after = batch_range(StreamOffset.parse(start), last)
-        frontier = self._watch.frontier(after)
-        check_log(last, frontier.log, self._options.origin)
+        frontier = self._frontier(last)
         return planning.partitions(self._source, frontier, first, after, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -100,6 +98,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the watch of the frontier."""
         if self._watching is not None:
             self._watching.stop()
+
+    def _frontier(self, known: StreamOffset) -> Frontier:
+        """The frontier, which is on the log of `known` and not below it."""
+        check_log(known, self._watch.frontier().log, self._options.origin)
+        return self._watch.frontier(known.offset)
 
     def _ticks(self, begin: int, frontier: Frontier) -> list[tuple[int, int]]:
         """Ticks above `begin`; asked for again only when there is another one, as Spark asks every 10 ms."""

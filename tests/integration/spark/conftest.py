@@ -39,6 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _no_query_outlives_its_test(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     with GatewayProcess(tmp_path_factory.mktemp("gateway")) as running:

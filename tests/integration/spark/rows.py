@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tutti import Producer
 
-WAIT_S = 60
+WAIT_S = 100
 
 
 def send(url: str, topic: str, values: Iterable[bytes], **options: Any) -> list[int]:

@@ -98,9 +98,12 @@ def test_a_query_on_an_empty_log_waits_for_its_first_record(
     assert query.values == []
     send(own_gateway.url, "t", numbered("e", 10))
     query.wait_for(10)
-    progress = query.running.lastProgress
-    assert progress is not None
-    assert progress["sources"][0]["latestOffset"]["lagRecords"] <= 10
+    until(lambda: any(progress.numInputRows for progress in query.running.recentProgress), "a report", query.running)
+    source = next(progress for progress in query.running.recentProgress if progress.numInputRows).sources[0]
+    start, latest = json.loads(source.startOffset), json.loads(source.latestOffset)
+    assert latest["log"] == start["log"]
+    assert latest["lagRecords"] == latest["offset"] - start["offset"]
+    assert latest["lagMs"] >= 0
     query.stop()
     assert query.values == numbered("e", 10)
 

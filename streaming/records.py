@@ -1,0 +1,27 @@
+"""Reading a partition, in one of Spark's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from streaming.origin import source_of_log
+from streaming.planning import RecordsPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+
+    from streaming.options import ReadOptions
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The partition's records in offset order, as Arrow batches of exactly the declared schema.
+
+    A gateway that goes away meanwhile is looked for, and the read goes on where it was.
+    """
+    if not isinstance(partition, RecordsPartition):
+        return  # Spark's own stand-in where a read has no partition
+    source = source_of_log(options, partition.log, partition.end)
+    for piece in source.pieces(partition.start, partition.end, partition.topics, options.columns, absent_ok=True):
+        yield piece.batch

@@ -1,0 +1,86 @@
+"""SIGKILL of a whole query, Spark and all, while records stream in: with a sink that lists its files each record is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.launch import spark_environment
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark import killed_query
+from tests.integration.spark.rows import WAIT_S, numbered
+from tutti import Producer
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
+KILLS = 2
+
+
+@contextmanager
+def query_process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The query in a process group of its own, killed at the end."""
+    command = [sys.executable, killed_query.__file__, *arguments]
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, env=os.environ | spark_environment(), stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait(happened: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not happened():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.02)
+
+
+def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    checkpoint, out, log = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "log"
+    arguments = (gateway.url, "killed", str(checkpoint), str(out))
+    sent: list[bytes] = []
+    stop = threading.Event()
+
+    def feed() -> None:
+        with Producer(gateway.url) as producer:
+            while not stop.is_set():
+                more = numbered("k", 20, len(sent))
+                for value in more:
+                    producer.send("killed", value)
+                sent.extend(more)
+                stop.wait(0.05)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        for _ in range(KILLS):
+            with query_process(log, *arguments) as process:
+                enough = planned(checkpoint) + 4
+                wait(partial(reached, checkpoint, enough), process, log)
+    finally:
+        stop.set()
+        feeder.join()
+    killed_query.start(spark, *arguments, available_now=True).awaitTermination(WAIT_S)
+    rows = spark.read.parquet(str(out)).orderBy("offset").collect()
+    assert [bytes(row.value) for row in rows] == sent
+
+
+def planned(checkpoint: Path) -> int:
+    """The last batch whose end is decided, -1 before any."""
+    return max((int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*")), default=-1)
+
+
+def reached(checkpoint: Path, batch: int) -> bool:
+    return planned(checkpoint) >= batch
