@@ -55,9 +55,6 @@ class Outbox:
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
-        self._clear()
-
-    def _clear(self) -> None:
         self._persists: list[Persist] = []
         self._sends: list[Send] = []
         self._delivers: list[Deliver] = []
@@ -117,13 +114,26 @@ class Outbox:
         A timer is set only when it comes earlier than the one that runs: a wake-up too many costs less than a timer moved in
         every step.
         """
-        actions: list[Action] = [*self._persists, *self._sends, *self._delivers]
-        actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session and answers]
-        actions += self._views
-        actions += self._suspects
+        actions: list[Action] = []
+        if self._persists:
+            actions += self._persists
+            self._persists = []
+        if self._sends:
+            actions += self._sends
+            self._sends = []
+        if self._delivers:
+            actions += self._delivers
+            self._delivers = []
+        if self._answers:
+            actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session and answers]
+            self._answers = {}
+        if self._views or self._suspects:
+            actions += [*self._views, *self._suspects]
+            self._views, self._suspects = [], []
         if wake_us is not None and (self._timer_us is None or wake_us < self._timer_us):
             self._timer_us = wake_us
             actions.append(SetTimer(wake_us))
-        actions += self._finals
-        self._clear()
+        if self._finals:
+            actions += self._finals
+            self._finals = []
         return actions

@@ -128,7 +128,7 @@ class Layers:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
         self.order.end_of_step()
         self.atomic.write()
-        if self.flush.phase is Phase.DRAINING and self.order.quiet and self.atomic.quiet:
+        if self.context.standing.closed is not None and self.order.quiet and self.atomic.quiet:
             self.flush.drained()
 
     def beat(self) -> None:
@@ -168,7 +168,8 @@ class Stack:
             raise InvariantViolated(f"the stack takes nothing more: {type(self._under_way).__name__} could not be finished")
         self._under_way = event
         outbox = self._outbox
-        outbox.now = Now(max(now.mono_us, outbox.now.mono_us), now.wall_us)
+        # The driver's clock for timers does not go back; one that did would only make a timer late.
+        outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
         layers = self._layers
         if layers is None:
             layers = self._start(event)
@@ -207,10 +208,10 @@ class Stack:
         return layers
 
     def _taking_part(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A member that has halted or stopped says nothing and decides nothing."""
+        """The handler, for a member that neither halted nor stopped."""
 
         def guarded(event: Event) -> None:
-            if self.phase not in _SILENT:
+            if self._standing.taking_part:
                 handler(event)
 
         return guarded
@@ -218,7 +219,7 @@ class Stack:
     def _on_time(self, event: TimeAdvanced) -> None:
         self._outbox.timer_came()
         layers = self._layers
-        if layers is None or self.phase in _SILENT:
+        if layers is None or not self._standing.taking_part:
             return
         layers.order.upkeep.time()
         if self._beat_us is not None and self._outbox.now.mono_us >= self._beat_us:
@@ -227,7 +228,7 @@ class Stack:
 
     def _wake_us(self, layers: Layers) -> int | None:
         """When the stack wants `TimeAdvanced` next."""
-        if layers.flush.phase in _SILENT:
+        if not self._standing.taking_part:
             return None
         beat_us = self._beat_us
         if beat_us is None and layers.beating:
@@ -259,6 +260,3 @@ class Stack:
 
 def _again(event: Started) -> None:
     raise InvariantViolated("the stack was started before")
-
-
-_SILENT = frozenset({Phase.HALTED, Phase.STOPPED})

@@ -17,6 +17,7 @@ class Standing:
         others: the members without this one.
         coordinator: number of the view's coordinator (the sequencer), 0 without a view.
         primary: the view's VIEW frame is decided, so that new messages are taken.
+        taking_part: False once the member halted or stopped: it says nothing and decides nothing any more.
         closed: (code, reason) why nothing new is taken although the view is primary, or None.
     """
 
@@ -30,6 +31,7 @@ class Standing:
         "others",
         "primary",
         "promised",
+        "taking_part",
         "view",
     )
 
@@ -41,6 +43,7 @@ class Standing:
         self.others: tuple[int, ...] = ()
         self.coordinator = 0
         self.primary = False
+        self.taking_part = True
         self.closed: tuple[str, str] | None = None
 
     @property

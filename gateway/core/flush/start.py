@@ -114,6 +114,7 @@ class Start:
         unfit = self._unfit(event.identity, recovered)
         if unfit:
             self._life.on(Step.UNFIT)
+            self._standing.taking_part = False
             self._standing.closed = ("halted", unfit)
             self._outbox.halt(unfit)
             return
@@ -204,12 +205,14 @@ class Start:
         name = self._identity.gateway
         self._standing.closed = ("leaving", f"gateway {name!r} is being stopped; send again at another one, or when it is back")
         if self._life.on(Step.LEAVE) is Phase.STOPPED:
+            self._standing.taking_part = False
             self._outbox.stopped()
 
     def drained(self) -> None:
         """Nothing is under way."""
         if self.phase is Phase.DRAINING:
             self._life.on(Step.DRAINED)
+            self._standing.taking_part = False
             self._standing.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
             self._outbox.stopped()
 
@@ -220,5 +223,6 @@ class Start:
         self._life.on(Step.FAILED)
         standing = self._standing
         text = f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view_text(standing.view)} ends here"
+        standing.taking_part = False
         standing.closed = ("halted", text)
         self._outbox.halt(text)

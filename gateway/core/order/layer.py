@@ -87,14 +87,14 @@ class Ordering:
             self.receiver.on_order(sender, message)
         elif isinstance(message, Echo):
             self.receiver.on_echo(sender, message)
-        elif not standing.current(message.view) or not standing.primary or sender not in standing.members:
+        elif not standing.primary or not standing.current(message.view) or sender not in standing.members:
             return
-        elif isinstance(message, Forward | Asking):
+        elif isinstance(message, Forward):
             if standing.coordinating:
-                if isinstance(message, Forward):
-                    self.sequencer.on_forward(sender, message.frames)
-                else:
-                    self.sequencer.on_ask(sender, message.ask)
+                self.sequencer.on_forward(sender, message.frames)
+        elif isinstance(message, Asking):
+            if standing.coordinating:
+                self.sequencer.on_ask(sender, message.ask)
         elif sender == standing.coordinator:
             if isinstance(message, Resend):
                 self.forward.on_resend(message)

@@ -45,7 +45,7 @@ class Upkeep:
 
     def ordered(self) -> None:
         """End of a step: the first records behind a tick start the interval."""
-        if self._tick_us is None and self._received.dirty and self._active:
+        if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
 
