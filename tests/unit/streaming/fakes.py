@@ -1,0 +1,107 @@
+"""A log without a gateway, for tests of what stands between Spark and the client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import pyarrow as pa
+
+from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic
+from gateway.errors import TuttiError
+
+
+class FakeLog:
+    """Says what it is told to; a poll of the frontier waits until it moves, fails or its time is over."""
+
+    def __init__(self, offset: int = 0, log: str = "log-1", start: int = 0) -> None:
+        self._changed = threading.Condition()
+        self.log, self.start, self.offset = log, start, offset
+        self.tick = 0
+        self.tick_list: list[Tick] = []
+        self.failure: TuttiError | None = None
+        self.names: list[str] = []
+        self.asked: list[tuple[object, ...]] = []
+        self.parts = 1
+
+    def set(self, offset: int | None = None, failure: TuttiError | None = None, log: str | None = None) -> None:
+        """Move the frontier, or fail from now on."""
+        with self._changed:
+            self.offset = self.offset if offset is None else offset
+            self.failure = failure
+            self.log = self.log if log is None else log
+            self._changed.notify_all()
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        self.asked.append(("frontier", beyond, timeout, patience))
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None or beyond is None or self.offset > beyond, timeout)
+            if self.failure is not None:
+                raise self.failure
+            return Frontier(self.log, self.start, self.offset, self.offset, 0, self.tick, "primary")
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        self.asked.append(("plan", start, end, topics, splits))
+        size = -(-(end - start) // (splits or self.parts))
+        return [Range(low, min(low + size, end), size, size) for low in range(start, end, size)]
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        self.asked.append(("offset_for_time", time))
+        return 7
+
+    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
+        self.asked.append(("ticks", start, end))
+        return [tick for tick in self.tick_list if start <= tick.offset and (end is None or tick.offset <= end)]
+
+    def topics(self) -> list[Topic]:
+        return [Topic(name, 1, 1, 0, 0, 0, 0) for name in self.names]
+
+    def producers(self) -> list[Producer]:
+        return []
+
+    def readers(self) -> dict[str, int]:
+        return {}
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        return (piece.batch for piece in self.pieces(start, self.offset if end is None else end, topics, columns, absent_ok))
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+    ) -> Iterator[Piece]:
+        self.asked.append(("pieces", start, end, topics, columns, absent_ok))
+        offsets = pa.array(range(start, end), pa.int64())
+        yield Piece(pa.record_batch([offsets], schema=pa.schema([pa.field("offset", pa.int64(), nullable=False)])), end)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def wait_until(happened: object, seconds: float = 10.0) -> None:
+    """Wait for `happened()`."""
+    assert callable(happened)
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -1,0 +1,234 @@
+"""The readers over a log without a gateway: where micro-batches end, what a plan covers, what travels to workers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from gateway.client.source import Tick
+from gateway.core import limits
+from gateway.errors import OffsetOutOfRange, UsageError
+from streaming import batch, planning, records, stream
+from streaming.batch import BatchReader
+from streaming.options import ReadOptions
+from streaming.planning import RecordsPartition, partitions, ticks_between
+from streaming.stream import StreamReader
+from tests.unit.streaming.fakes import FakeLog, wait_until
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+    fake = FakeLog(100)
+    monkeypatch.setattr(stream, "source_of", lambda options: fake)
+    monkeypatch.setattr(batch, "source_of", lambda options: fake)
+    return fake
+
+
+@pytest.fixture
+def readers() -> Iterator[list[StreamReader]]:
+    made: list[StreamReader] = []
+    yield made
+    for reader in made:
+        reader.stop()
+
+
+def reading(readers: list[StreamReader], **options: Any) -> StreamReader:
+    reader = StreamReader(ReadOptions(gateways="tutti://h:1", **options))
+    readers.append(reader)
+    return reader
+
+
+def offset(at: int, begin: int, log: str = "log-1") -> dict[str, Any]:
+    return {"log": log, "offset": at, "from": begin}
+
+
+def covered(parts: list[InputPartition]) -> list[tuple[int, int]]:
+    return [(part.start, part.end) for part in parts if isinstance(part, RecordsPartition)]
+
+
+def test_a_query_from_its_start_to_the_frontier(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, start="earliest")
+    start = reader.initialOffset()
+    assert start == offset(0, 0)
+    end = reader.latestOffset(start, ALL)
+    assert end == offset(100, 0)
+    assert covered(reader.partitions(start, end)) == [(0, 100)]
+    assert reader.latestOffset(end, ALL) is end
+    log.set(130)
+    wait_until(lambda: reader.latestOffset(end, ALL) == offset(130, 100))
+    told = reader.reportLatestOffset()
+    assert told is not None
+    assert (told["log"], told["offset"], told["lagRecords"]) == ("log-1", 130, 30)
+    assert told["lagMs"] >= 0
+
+
+def test_the_initial_offset_is_the_same_twice_though_the_log_grows(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, start="latest")
+    assert reader.initialOffset() == offset(100, 100)
+    log.set(150)
+    wait_until(lambda: reader.latestOffset(offset(100, 100), ALL) == offset(150, 100))
+    assert reader.initialOffset() == offset(100, 100)
+
+
+def test_a_limit_holds(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, records_max=30)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    assert reading(readers).getDefaultReadLimit() == ALL
+    ends = [offset(0, 0)]
+    while (end := reader.latestOffset(ends[-1], ReadMaxRows(30))) != ends[-1]:
+        ends.append(end)
+    assert [end["offset"] for end in ends] == [0, 30, 60, 90, 100]
+
+
+def test_available_now_stops_where_the_log_was(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers)
+    reader.prepareForTriggerAvailableNow()
+    log.set(500)
+    wait_until(lambda: reader.reportLatestOffset() is not None and reader._watch.frontier().offset == 500)
+    end = reader.latestOffset(offset(0, 0), ALL)
+    assert end == offset(100, 0)
+    assert reader.latestOffset(end, ALL) is end
+    late = offset(400, 400)  # "latest", asked for after the target was set
+    assert reader.latestOffset(late, ALL) is late
+
+
+def test_batches_end_at_ticks_and_ticks_are_not_asked_for_at_each_poll(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.tick_list = [Tick(1, 0, 20), Tick(2, 0, 60), Tick(3, 0, 90)]
+    log.tick = 3
+    reader = reading(readers, cut_ticks=1, records_max=50)
+    end = reader.latestOffset(offset(0, 0), ReadMaxRows(50))
+    assert end == offset(20, 0)
+    end = reader.latestOffset(end, ReadMaxRows(50))
+    assert end == offset(60, 20)
+    last = reader.latestOffset(end, ReadMaxRows(50))
+    assert last == offset(90, 60)
+    for _ in range(100):
+        assert reader.latestOffset(last, ReadMaxRows(50)) is last
+    assert sum(asked[0] == "ticks" for asked in log.asked) == 4
+
+
+def test_another_log_or_a_damaged_checkpoint_is_refused(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers)
+    with pytest.raises(UsageError, match="log other"):
+        reader.latestOffset(offset(500, 0, "other"), ALL)
+    with pytest.raises(UsageError, match="log other"):
+        reader.partitions(offset(0, 0, "other"), offset(10, 0, "other"))
+    with pytest.raises(UsageError, match="no offset of the source tutti"):
+        reader.latestOffset({"t": {"0": 1}}, ALL)
+    with pytest.raises(UsageError, match="damaged"):
+        reader.partitions(offset(50, 20), offset(40, 30))
+
+
+def test_batch_0_is_planned_from_its_end(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, start="latest")
+    assert reader.initialOffset() == offset(100, 100)
+    assert covered(reader.partitions(reader.initialOffset(), offset(80, 50))) == [(50, 80)]
+
+
+def test_a_start_beyond_the_frontier_is_refused(log: FakeLog, readers: list[StreamReader]) -> None:
+    with pytest.raises(OffsetOutOfRange, match="'startingOffset' is 101"):
+        reading(readers, start=101).initialOffset()
+    assert reading(readers, start=100).initialOffset() == offset(100, 100)
+    assert reading(readers, start=datetime(2013, 1, 1, tzinfo=UTC)).initialOffset() == offset(7, 7)
+
+
+def test_lost_records_are_an_error_unless_told_otherwise(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.start = 40
+    reader = reading(readers, start=10)
+    with pytest.raises(OffsetOutOfRange, match="records 10 to 39 are no longer"):
+        reader.initialOffset()
+    with pytest.raises(OffsetOutOfRange, match="records 30 to 39 are no longer"):
+        reader.partitions(offset(30, 0), offset(60, 30))
+    lenient = reading(readers, start=10, fail_on_data_loss=False)
+    assert lenient.initialOffset() == offset(40, 40)
+    assert covered(lenient.partitions(offset(30, 0), offset(60, 30))) == [(40, 60)]
+    assert lenient.partitions(offset(10, 0), offset(30, 10)) == []
+
+
+def test_a_reader_travels_without_what_it_holds(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, columns=("offset",))
+    reader.initialOffset()
+    copy = pickle.loads(pickle.dumps(reader))  # noqa: S301 - what Spark does
+    assert copy._options == reader._options
+    assert copy._watching is None
+    reader.stop()
+    reading(readers).stop()  # never used
+
+
+def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
+    frontier = log.frontier()
+    options = ReadOptions(gateways="tutti://h:1", topics=("a",))
+    assert covered(partitions(log, frontier, 0, 100, options)) == [(0, 100)]
+    assert not [asked for asked in log.asked if asked[0] == "plan"]
+    log.parts = 4
+    size = limits.SPARK_SMALL_RECORDS + 10
+    assert len(partitions(log, frontier, 0, size, options)) == 4
+    assert log.asked[-1] == ("plan", 0, size, ("a",), None)
+    wish = ReadOptions(gateways="tutti://h:1", partitions_min=2)
+    assert covered(partitions(log, frontier, 0, 100, wish)) == [(0, 50), (50, 100)]
+    assert partitions(log, frontier, 5, 5, wish) == []
+
+
+def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
+    log.names = ["flights", "flights2", "weather"]
+
+    def topics(pattern: str) -> list[tuple[str, ...] | None]:
+        options = ReadOptions(gateways="tutti://h:1", topics_pattern=pattern)
+        parts = partitions(log, log.frontier(), 0, 10, options)
+        return [part.topics for part in parts if isinstance(part, RecordsPartition)]
+
+    assert topics("flights.") == [("flights2",)]
+    assert topics(".*") == [("flights", "flights2", "weather")]
+    assert topics("fl") == []
+
+
+def test_a_batch_read(log: FakeLog) -> None:
+    def planned(**options: Any) -> list[tuple[int, int]]:
+        return covered(BatchReader(ReadOptions(gateways="tutti://h:1", **options)).partitions())
+
+    assert planned() == [(0, 100)]
+    assert planned(start=20, end=30) == [(20, 30)]
+    assert planned(start=30, end=30) == []
+    assert planned(start="latest") == []
+    assert planned(start=20, end=datetime(2013, 1, 1, tzinfo=UTC)) == []
+    with pytest.raises(UsageError, match="'startingOffset' is 30, behind 'endingOffset' 20"):
+        planned(start=30, end=20)
+    with pytest.raises(OffsetOutOfRange, match="'endingOffset' is 101"):
+        planned(end=101)
+
+
+def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, int]] = []
+
+    def source(options: ReadOptions, uuid: str, seen: int) -> FakeLog:
+        opened.append((uuid, seen))
+        return log
+
+    monkeypatch.setattr(records, "source_of_log", source)
+    options = ReadOptions(gateways="tutti://h:1", columns=("offset",))
+    batches = list(records.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",))))
+    assert [batch.column("offset").to_pylist() for batch in batches] == [[3, 4, 5]]
+    assert opened == [("log-1", 6)]
+    assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
+    assert list(records.read_partition(options, InputPartition(None))) == []
+
+
+def test_more_ticks_than_an_answer_holds(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.tick_list = [Tick(number, 0, number * 10) for number in range(1, 8)]
+    monkeypatch.setattr(limits, "TICKS_AN_ANSWER_MAX", 3)
+    whole = log.ticks
+
+    def some(start: int, end: int | None = None) -> list[Tick]:
+        return whole(start, end)[:3]
+
+    monkeypatch.setattr(log, "ticks", some)
+    assert ticks_between(log, 0, 60) == [(number, number * 10) for number in range(1, 7)]
+    assert planning.ticks_between(log, 65, 66) == []
