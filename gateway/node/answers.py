@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -25,29 +24,12 @@ from gateway.data.wire import (
     encode_control,
     encode_receipts,
 )
+from gateway.node.edges import Clients, LookUp
 from gateway.node.meters import Meters
 from gateway.node.port import Sent
 from gateway.node.sessions import Session, Sessions
 
 REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAnswer)
-
-
-class Clients(Protocol):
-    """The sending side of the client port."""
-
-    def send(self, routing: bytes, data: bytes) -> Sent:
-        """Send one message, or drop it; never waits."""
-
-
-class LookUp(Protocol):
-    """Takes duplicates whose offsets are wanted."""
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-
-    def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue some of a session."""
 
 
 class Answers:

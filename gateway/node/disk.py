@@ -138,12 +138,12 @@ class Disk:
                 self._waiting.append(item)
             else:
                 self._decided.append(item)
-        self._look_at_space()
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
             return False
         try:
+            self._look_at_space()
             return self._round()
         except (TuttiError, OSError) as error:
             self._fail(str(error))

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
 from gateway.core.events import (
     EpochAsked,
     Event,
     LeaveAsked,
-    Now,
     Recovered,
     SessionClosed,
     Started,
@@ -31,7 +29,8 @@ from gateway.data.names import view_text
 from gateway.data.wire import CONTROL, PROTOCOL, SUBMIT, Bye, Denied, Hello, Request, decode_request, decode_submit
 from gateway.errors import FormatError, UsageError, invariant
 from gateway.node import requests
-from gateway.node.answers import Answers, Clients, LookUp
+from gateway.node.answers import Answers
+from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
 from gateway.node.ingest import Gate
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
@@ -39,30 +38,7 @@ from gateway.node.port import Message
 from gateway.node.sessions import Session, Sessions
 
 CLIENT_NAME_CHARACTERS_MAX = 100
-
-
-class Stack(Protocol):
-    """What the driver needs of `gateway.core.stack.Stack`."""
-
-    def step(self, event: Event, now: Now) -> Sequence[Action]:
-        """Take an event, say what is to be done."""
-
-
-class DiskQueue(Protocol):
-    """What the driver needs of the disk thread."""
-
-    def persist(self, action: Persist) -> None:
-        """Queue what is to become durable."""
-
-    def deliver(self, action: Deliver) -> None:
-        """Queue what is to be indexed."""
-
-
-class Ticking(Protocol):
-    """A clock."""
-
-    def now(self) -> Now:
-        """The time of this moment."""
+SESSION_BYTES = 16
 
 
 Happening = Event | Located
@@ -208,6 +184,7 @@ class Driver:
 
     def _take(self, messages: Iterable[Message], now_us: int) -> None:
         self._arrived_us = now_us
+        self._gate.begin_turn()
         submitted: dict[int, list[Frame]] = {}
         for message in messages:
             parts = message.parts
@@ -233,7 +210,7 @@ class Driver:
             self._submit(number, good)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = self._gate.check(frames)
+        good, refused = self._gate.check(session.number, frames)
         meters = self.meters
         meters.frames += len(frames)
         meters.records += sum(frame.count for frame in good)
@@ -278,6 +255,9 @@ class Driver:
         if hello.protocol != PROTOCOL:
             reason = f"the client speaks protocol {hello.protocol} and this gateway {PROTOCOL}: use releases that fit each other"
             self._deny(routing, "protocol", reason)
+            return
+        if len(hello.session) != SESSION_BYTES:
+            self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
             return
         session, gone = self.sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
         for other in gone:

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from gateway.core import limits
 from gateway.data.frame import Frame, payload_crc
-from gateway.data.schema import validate_body
+from gateway.data.ipc import body_sizes
+from gateway.data.schema import BATCH_SCHEMA, validate_body
 from gateway.data.wire import RefusedAnswer
 from gateway.errors import FormatError, TooLarge
 from gateway.node.quick import QuickCheck
@@ -30,14 +31,26 @@ class Gate:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self._quick = QuickCheck()
+        self._inflated: dict[int, int] = {}  # session -> bytes decompressed in this turn
 
-    def check(self, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Frames that may be ordered, and refusals of the others."""
+    def begin_turn(self) -> None:
+        """Each client may have so much decompressed in a turn; what it sends beyond that it sends again."""
+        if self._inflated:
+            self._inflated.clear()
+
+    def check(self, session: int, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
+        """Frames of a session that may be ordered, and refusals of the others."""
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
         for frame in frames:
             try:
                 check_header(frame)
+                if frame.flags and not self._affordable(session, frame):
+                    reason = (
+                        f"more than {limits.INFLATED_BYTES_A_TURN_MAX} bytes at once would have to be decompressed; send it again"
+                    )
+                    refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, "busy", reason, retry=True))
+                    continue
                 if not self._quick.passes(frame):
                     self._quick.learn(frame, check_body(frame))
             except TooLarge as error:
@@ -47,6 +60,15 @@ class Gate:
             else:
                 good.append(frame)
         return good, refused
+
+    def _affordable(self, session: int, frame: Frame) -> bool:
+        """Whether a compressed batch may be looked at in this turn, which takes as long as it takes to decompress."""
+        size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
+        spent = self._inflated.get(session, 0)
+        if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
+            return False
+        self._inflated[session] = spent + min(size, limits.RAW_BYTES_MAX)
+        return True
 
 
 def check_header(frame: Frame) -> None:

@@ -14,7 +14,6 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
-from gateway.errors import TuttiError
 from gateway.node.mailbox import Mailbox
 
 _BATCH = 1024
@@ -103,8 +102,9 @@ class Lookups:
             if self._index is None:
                 self._index = self._open_index()
             found = [self._index.find(one.producer, one.first_sequence) for one in duplicates]
-        except (TuttiError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever the index met, who waits gets an answer
             # That they committed is certain; where is what the index could not tell.
-            self._log.error("offsets of duplicates could not be looked up", error=str(error), count=len(duplicates))
+            kind = type(error).__name__
+            self._log.error("offsets of duplicates could not be looked up", error=f"{kind}: {error}", count=len(duplicates))
             return [OFFSET_UNKNOWN] * len(duplicates)
         return [OFFSET_UNKNOWN if offset is None else offset for offset in found]

@@ -97,7 +97,7 @@ class Supervisor:
             else:
                 self.pid = child.pid
                 self.starts += 1
-                stopped = self._watch(child)
+                stopped = self._watched(child)
                 self.pid = 0
                 if stopped:
                     return
@@ -116,6 +116,15 @@ class Supervisor:
         poll = select.poll()
         poll.register(self._stop_fd, select.POLLIN)
         return bool(poll.poll(wait_s * 1000))
+
+    def _watched(self, child: subprocess.Popen[bytes]) -> bool:
+        """As `_watch`; a child that cannot be watched is ended."""
+        try:
+            return self._watch(child)
+        except OSError as error:  # no descriptor left
+            self._tell("the reads process cannot be watched", error=str(error))
+            self._end(child)
+            return self._stop_asked(0)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> bool:
         """Wait until the child ends (False) or the gateway stops (True)."""

@@ -151,6 +151,15 @@ def test_another_protocol_is_refused_with_both_numbers() -> None:
     assert str(PROTOCOL + 1) in denied.reason
 
 
+def test_a_session_has_a_name_of_sixteen_bytes() -> None:
+    bench = Bench()
+    bench.say(control(A, Hello(PROTOCOL, "test", bytes(17))))
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert denied.code == "malformed"
+    assert bench.driver.clients == 0
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -14,7 +14,7 @@ from tests.unit.node.fakes import batch_frame
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
     frames = [batch_frame((b"a", None, b"c"), progress=b"here", compression=compression), batch_frame((b"",))]
-    good, refused = Gate().check(frames)
+    good, refused = Gate().check(1, frames)
     assert good == frames
     assert refused == []
 
@@ -96,6 +96,18 @@ def test_a_bomb_is_refused_before_it_is_decompressed() -> None:
 
 
 def test_refusals_carry_identity_and_code() -> None:
-    good, refused = Gate().check([batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
+    good, refused = Gate().check(1, [batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
     assert [frame.first_sequence for frame in good] == [5]
     assert [(answer.producer, answer.epoch, answer.first_sequence, answer.code) for answer in refused] == [(1, 1, 6, "malformed")]
+
+
+def test_no_client_has_more_decompressed_in_a_turn_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = [batch_frame([bytes(limits.MIB)] * 8, sequence=1 + 8 * number, compression="zstd") for number in range(4)]
+    monkeypatch.setattr(limits, "INFLATED_BYTES_A_TURN_MAX", 20 * limits.MIB)
+    gate = Gate()
+    good, refused = gate.check(1, frames)
+    assert good == frames[:2]
+    assert [(answer.first_sequence, answer.code, answer.retry) for answer in refused] == [(17, "busy", True), (25, "busy", True)]
+    assert gate.check(2, frames[:2])[0] == frames[:2]
+    gate.begin_turn()
+    assert gate.check(1, frames[2:])[0] == frames[2:]

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
 from gateway.errors import Damaged
 from gateway.node.lookup import Located, Lookups
@@ -47,6 +49,7 @@ def test_offsets_are_found_and_a_trimmed_one_is_unknown() -> None:
     ]
 
 
-def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain() -> None:
-    reports = answered(Index({}, Damaged("byte 7")), (1, [Duplicate(1, 1, 1, 1)]))
+@pytest.mark.parametrize("error", [Damaged("byte 7"), OSError(5, "gone"), IndexError("defect")])
+def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain(error: Exception) -> None:
+    reports = answered(Index({}, error), (1, [Duplicate(1, 1, 1, 1)]))
     assert reports == [Located(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]
