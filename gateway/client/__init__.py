@@ -9,17 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.client.feed import Resume
     from gateway.client.producer import Producer
     from gateway.client.reader import Reader, Record
-    from gateway.client.receipt import Receipt
+    from gateway.client.receipt import Receipt, Resume
 
 _HOMES = {
     "Producer": "gateway.client.producer",
     "Reader": "gateway.client.reader",
     "Record": "gateway.client.reader",
     "Receipt": "gateway.client.receipt",
-    "Resume": "gateway.client.feed",
+    "Resume": "gateway.client.receipt",
 }
 
 __all__ = ["Producer", "Reader", "Receipt", "Record", "Resume"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from gateway.client.feed import Feed, Resume
-from gateway.client.receipt import Batch, Failure
+from gateway.client.feed import Feed
+from gateway.client.receipt import Batch, Failure, Resume
 from gateway.client.session import US, Identity, Session, State, Turn
 from gateway.client.window import Window
 from gateway.core import limits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.client.receipt import Batch
+from gateway.client.receipt import Batch, Header, Record
 from gateway.data.frame import PROGRESS_BYTES_MAX, payload_crc
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, decode_batch, encode_batch, raw_length_of, timestamp_range
 from gateway.errors import UsageError
@@ -33,22 +33,7 @@ _BINARY = pa.binary()
 _NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
 _COLUMNS = tuple(BATCH_SCHEMA.names)
 
-Header = tuple[str, bytes | None]
 Compression = Literal["lz4", "zstd"] | None
-
-
-class Record(NamedTuple):
-    """One record as it was checked: ready to be put into a batch.
-
-    `stamp` None: the clock's time. `payload`: bytes of key and value. `size`: bytes that it takes in a body.
-    """
-
-    value: bytes | None
-    key: bytes | None
-    stamp: int | None
-    headers: Sequence[Header]
-    payload: int
-    size: int
 
 
 def check_record(value: object, key: object, timestamp: object, headers: Iterable[Header]) -> Record:
@@ -207,7 +192,8 @@ def _seal(batch: Batch, records: pa.RecordBatch, compression: Compression) -> No
 
 def largest_record(records: pa.RecordBatch) -> int:
     """Bytes of key and value of the largest record."""
-    sizes = [pc.fill_null(pc.binary_length(records.column(number)), 0).cast(pa.int64()) for number in (0, 1)]
+    columns: list[Any] = [records.column(number) for number in (0, 1)]
+    sizes = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
     return int(pc.max(pc.add(sizes[0], sizes[1])).as_py())
 
 

@@ -24,25 +24,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Record, encode_open, encode_whole, largest_record
-from gateway.client.receipt import Batch, Failure, Receipt, bringer
+from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, encode_open, encode_whole, largest_record
+from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
 from gateway.core import limits
+from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import BufferFull, TooLarge, TuttiError, UsageError
 
 _MOMENT_S = 50e-6
-
-Callback = Callable[[TuttiError | None, Receipt], Any]
-
-
-class Resume(NamedTuple):
-    """Where a producer goes on: the sequence of its last committed record (0: none) and the last committed progress (b"": none)."""
-
-    sequence: int
-    progress: bytes
 
 
 class FeedOptions(NamedTuple):
@@ -85,7 +77,7 @@ class Feed:
 
     # -- the application's threads
 
-    def add(self, topic: str, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt:
+    def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Take one record in; the slow way, for all that `Producer.send` does not do inline.
 
         Raises:
@@ -117,7 +109,7 @@ class Feed:
                 self.close_open()
             return receipt
 
-    def add_whole(self, topic: str, records: pa.RecordBatch, progress: bytes, on_delivery: Callback | None) -> Receipt:
+    def add_whole(self, topic: str, records: pa.RecordBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Take a record batch (of `BATCH_SCHEMA`) in as one frame.
 
         Raises:
@@ -151,7 +143,7 @@ class Feed:
             self.wake()
         return receipt
 
-    def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: Callback | None, count: int = 0) -> Receipt:
+    def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
         """A receipt that failed before anything was sent: it is told as the gateway's answers are, whose limit it is."""
         batch = Batch(topic, 0, 0.0)
         batch.whole, batch.count = bool(count), count or 1
@@ -161,7 +153,8 @@ class Feed:
             self.check()
             if on_delivery is not None:
                 batch.callbacks = [(receipt, on_delivery)]
-            batch.finish(-1, failure)
+            batch.settle(OFFSET_UNKNOWN, failure)
+            batch.finish()
             self._remember(failure)
             self.born_failed.append(batch)
         self.wake()
@@ -172,15 +165,15 @@ class Feed:
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
-    def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt | None:
+    def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Put the record into the open batch if it belongs there and fits. Called with the lock."""
         while True:
             try:
                 for batch in self.hold:
                     try:
-                        if batch.topic != topic or _room(batch) < record.size or (batch.progress and not progress):
+                        if batch.topic != topic or batch.space < record.size or (batch.progress and not progress):
                             return None
-                        return _put(batch, record, progress, on_delivery)
+                        return batch.put(record, progress, on_delivery)
                     except BaseException:
                         batch.level()
                         raise
@@ -229,7 +222,7 @@ class Feed:
                     after = batch
                     try:
                         batch.count = len(batch.values)
-                        batch.charge = batch.size - _room(batch)
+                        batch.charge = batch.size - batch.space
                         # From here to the end of `append` nothing can be interrupted.
                         after = none
                         if batch.count:
@@ -307,16 +300,17 @@ class Feed:
     # -- the I/O thread
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """Take note of batches that have their outcome."""
+        """Take note of batches that are settled, and let everybody see it: who sees one outcome sees the counts that go with it."""
         with self.lock:
+            if committed is not None:
+                self.committed = committed
             for batch in batches:
                 self.pending -= 1
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
                 if batch.failure is not None:
                     self._remember(batch.failure)
-            if committed is not None:
-                self.committed = committed
+                batch.finish()
             if not self.pending and not self.options.linger:
                 self.close_open()
             self.changed.notify_all()
@@ -397,44 +391,13 @@ class Feed:
         for batch in (*batches, *self.queue, *self.slot):
             batch.callbacks = None
             if not batch.done:
-                batch.finish(-1, failure)
+                batch.settle(OFFSET_UNKNOWN, failure)
+                batch.finish()
         self.queue.clear()
         self.slot[:] = [Batch("", -1, 0.0)]
         self.pending = self.pending_records = self.buffered = 0
         self.stopped, self.ended, self.opened = error, True, None
 
 
-def _room(batch: Batch) -> int:
-    """Bytes that an open batch may still take, also while the inline way is kept out of it."""
-    return batch.room if batch.room >= 0 else ~batch.room
-
-
 def _nobody() -> None:
     """In place of the I/O thread, before there is one."""
-
-
-def _put(batch: Batch, record: Record, progress: bytes, on_delivery: Callback | None) -> Receipt:
-    """Put a record into a batch that has room for it and is held by the caller."""
-    index = len(batch.values)
-    receipt = Receipt(batch, index)
-    if record.stamp is not None:
-        batch.stamps = {} if batch.stamps is None else batch.stamps
-        batch.stamps[index] = record.stamp
-    if record.headers:
-        batch.headers = {} if batch.headers is None else batch.headers
-        batch.headers[index] = record.headers
-    if on_delivery is not None:
-        batch.callbacks = [] if batch.callbacks is None else batch.callbacks
-        batch.callbacks.append((receipt, on_delivery))
-    if record.key is not None and batch.keys is None:
-        batch.keys = [None] * index
-    batch.room = _room(batch) - record.size
-    if progress:
-        batch.progress = progress
-        # Negative keeps the inline way out: it is for records without progress, which may not join this batch.
-        batch.room = ~batch.room
-    batch.values.append(record.value)
-    if batch.keys is not None:
-        batch.keys.append(record.key)
-    batch.times.append(time.time())
-    return receipt

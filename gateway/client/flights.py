@@ -61,10 +61,12 @@ def drop(location: str) -> None:
             _clients.pop(location, None)
 
 
-def renew_after_fork() -> None:
-    """In a forked child: the lock may have been held by a thread that is not there any more."""
-    global _lock  # noqa: PLW0603 - the one lock of the module, replaced where no other thread can hold it
+def _renew_after_fork() -> None:
+    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
     _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def translate(error: BaseException) -> TuttiError:

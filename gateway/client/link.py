@@ -52,10 +52,12 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
         return _contexts[pid]
 
 
-def renew_after_fork() -> None:
-    """In a forked child: the lock may have been held by a thread that is not there any more."""
-    global _contexts_lock  # noqa: PLW0603 - the one lock of the module, replaced where no other thread can hold it
+def _renew_after_fork() -> None:
+    global _contexts_lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
     _contexts_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 class Link:
@@ -142,8 +144,8 @@ class Link:
         self._poller.modify(self.socket, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
         self._poller.poll(int(timeout_s * _MS) + 1 if timeout_s > 0 else 0)
 
-    def close(self) -> None:
-        """Drop the connection and what is queued in it."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Drop the connection. What is queued in it has `linger_s` to leave, behind the caller's back."""
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(0)
+        self.socket.close(int(linger_s * _MS))

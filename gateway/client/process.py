@@ -9,7 +9,6 @@ import sys
 import threading
 import weakref
 
-from gateway.client import link, receipt
 from gateway.client.pump import Pump
 from gateway.client.session import State
 from gateway.core import limits
@@ -54,8 +53,6 @@ def end_all() -> None:
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
     _lock = threading.Lock()
-    link.renew_after_fork()
-    receipt.renew_after_fork()
     for pump in list(_pumps):
         pump.orphan()
     _pumps.clear()

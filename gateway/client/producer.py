@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from gateway.client.delivery import Delivery
-from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, Header, check_progress, check_record, conform
-from gateway.client.feed import Feed, FeedOptions, Resume
+from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
+from gateway.client.feed import Feed, FeedOptions
 from gateway.client.process import watch
 from gateway.client.pump import Pump
-from gateway.client.receipt import Receipt
+from gateway.client.receipt import Header, OnDelivery, Receipt, Resume
 from gateway.client.session import Identity
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.names import NAMELESS, check_name
 from gateway.data.schema import compression_flags
-from gateway.errors import TuttiError, Unavailable, UsageError
+from gateway.errors import Unavailable, UsageError
 
-OnDelivery = Callable[[TuttiError | None, Receipt], Any]
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 _clock = time.time
 
@@ -126,18 +125,16 @@ class Producer:
         """Send one record; returns at once, unless the buffer is full and `on_full` is "block".
 
         Args:
-            topic: its topic; made when it is first used.
-            value: bytes or None.
-            key: bytes or None.
+            topic: made when it is first used.
+            value, key: bytes or None.
             timestamp: aware datetime or int microseconds since 1970, UTC; the present time if not given.
             headers: pairs (name, bytes or None).
-            progress: up to 256 opaque bytes that commit with the record and come back by `resume()`: a position in the source.
-            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: be quick,
-                do not wait there. What it raises is logged.
+            progress: up to 256 bytes that commit with the record and come back by `resume()`: a position in the source.
+            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: it may
+                send and must not wait. What it raises is logged.
             ordering: "total"; "unordered" is not built yet.
 
-        Returns:
-            The receipt. A record that exceeds a limit gets one that has failed with `TooLarge`; nothing of it is sent.
+        Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.
 
         Raises:
             UsageError: an argument is wrong, or the producer is closed.
@@ -145,8 +142,7 @@ class Producer:
             Fenced: another instance of the producer took over.
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
-        # The inline way, for what most records are: it takes the open batch (see `Feed.hold`) for two or three appends and a clock
-        # read. All else is in `_send`.
+        # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
         feed = self._feed
         try:
             for batch in feed.hold:

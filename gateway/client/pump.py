@@ -22,6 +22,7 @@ from gateway.errors import ConfigError, FormatError, Unknown
 LOG = logging.getLogger("tutti.client")
 US = 1e6
 _ANSWERS_A_TURN_MAX = 1024
+_GOODBYE_S = 0.2
 
 
 class Pump:
@@ -89,7 +90,7 @@ class Pump:
                 self.delivery.end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
         finally:
             if self._link is not None:
-                self._link.close()
+                self._link.close(_GOODBYE_S)
             self._asleep = False
             self._stopping = True
 

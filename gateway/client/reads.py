@@ -23,7 +23,7 @@ from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.data.names import check_name
-from gateway.errors import ConfigError, FormatError, Refused, Unavailable
+from gateway.errors import Behind, ConfigError, FormatError, Refused, Unavailable
 
 __all__ = ["Reads", "check_columns", "schema_of"]
 
@@ -49,7 +49,7 @@ class Reads:
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
-        Behind: every gateway that answered is below a frontier that was shown before.
+        Behind: likewise, and a gateway that answered is below a frontier that was shown before.
         OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
         Refused: a gateway serves another log than the one before (code "log"), or would not do it.
         Damaged: a stored frame fails its check; everything before was right.
@@ -270,6 +270,7 @@ class Reads:
     def _call(self, call: Callable[[Any, float], Answer], seconds: float, patience: float) -> Answer:
         """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
         began = time.monotonic()
+        kind = Unavailable
         while True:
             try:
                 client = client_of(self._location())
@@ -281,7 +282,8 @@ class Reads:
                 self._route.went_well()
                 return answer
             except Unavailable as error:
-                self._move_on(str(error), began + patience, patience, type(error))
+                kind = Behind if isinstance(error, Behind) else kind
+                self._move_on(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
         """The reads port of the present gateway, found out by its client port when it is not known."""
@@ -289,7 +291,7 @@ class Reads:
         location = _locations.get((os.getpid(), address))
         if location is None:
             try:
-                with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6) as talk:
+                with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1) as talk:
                     welcome = talk.welcome()
             except ConfigError as error:
                 if len(self._route.addresses) == 1:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +20,30 @@ LOG = logging.getLogger("tutti.client")
 
 #: Names the threads that must not wait for receipts, as they are the ones that bring them.
 bringer = threading.local()
+
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """One record as it was checked: ready to be put into a batch.
+
+    `stamp` None: the clock's time. `payload`: bytes of key and value. `size`: bytes that it takes in a body.
+    """
+
+    value: bytes | None
+    key: bytes | None
+    stamp: int | None
+    headers: Sequence[Header]
+    payload: int
+    size: int
+
+
+class Resume(NamedTuple):
+    """Where a producer goes on: the sequence of its last committed record (0: none) and the last committed progress (b"": none)."""
+
+    sequence: int
+    progress: bytes
 
 
 class Failure:
@@ -62,6 +88,7 @@ class Batch:
         "progress",
         "raw_length",
         "room",
+        "settled",
         "size",
         "stamps",
         "times",
@@ -86,8 +113,8 @@ class Batch:
         self.values: list[bytes | None] = []
         self.times: list[float] = []  # seconds, by the clock
         self.stamps: dict[int, int] | None = None  # index -> us, where the application named the time
-        self.headers: dict[int, Sequence[tuple[str, bytes | None]]] | None = None
-        self.callbacks: list[tuple[Receipt, Callable[[TuttiError | None, Receipt], Any]]] | None = None
+        self.headers: dict[int, Sequence[Header]] | None = None
+        self.callbacks: list[tuple[Receipt, OnDelivery]] | None = None
         self.progress = b""
         self.whole = False  # one receipt stands for all its records
         self.body: pa.Buffer | None = None
@@ -104,7 +131,39 @@ class Batch:
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.latch: Any = None  # a lock held until the outcome is there; made by the first who waits
-        self.done = False
+        self.settled = False  # the outcome is known to the I/O thread
+        self.done = False  # and to everybody
+
+    @property
+    def space(self) -> int:
+        """Bytes that it may still take, also while the inline way is kept out of it."""
+        return self.room if self.room >= 0 else ~self.room
+
+    def put(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+        """Put in a record that there is space for. The caller has the batch to itself."""
+        index = len(self.values)
+        receipt = Receipt(self, index)
+        if record.stamp is not None:
+            self.stamps = {} if self.stamps is None else self.stamps
+            self.stamps[index] = record.stamp
+        if record.headers:
+            self.headers = {} if self.headers is None else self.headers
+            self.headers[index] = record.headers
+        if on_delivery is not None:
+            self.callbacks = [] if self.callbacks is None else self.callbacks
+            self.callbacks.append((receipt, on_delivery))
+        if record.key is not None and self.keys is None:
+            self.keys = [None] * index
+        self.room = self.space - record.size
+        if progress:
+            self.progress = progress
+            # Negative keeps the inline way out: it is for records without progress, which may not join this batch.
+            self.room = ~self.room
+        self.values.append(record.value)
+        if self.keys is not None:
+            self.keys.append(record.key)
+        self.times.append(time.time())
+        return receipt
 
     @property
     def remaining(self) -> int:
@@ -122,10 +181,14 @@ class Batch:
         invariant(self.body is not None, "a batch that is sent has a body")
         return memoryview(self.body or b"")
 
-    def finish(self, offset: int, failure: Failure | None = None) -> None:
-        """Give it its outcome, once, and wake who waits. Callbacks are the caller's affair (`announce`)."""
+    def settle(self, offset: int, failure: Failure | None = None) -> None:
+        """Note its outcome, once; nobody is told yet."""
         self.offset = offset
         self.failure = failure
+        self.settled = True
+
+    def finish(self) -> None:
+        """Let everybody see its outcome, and wake who waits. Callbacks are the caller's affair (`announce`)."""
         self.body = None
         self.drop_columns()
         self.done = True
@@ -178,10 +241,12 @@ class Batch:
 _latches = threading.Lock()
 
 
-def renew_after_fork() -> None:
-    """In a forked child: the lock may have been held by a thread that is not there any more."""
-    global _latches  # noqa: PLW0603 - the one lock of the module, replaced where no other thread can hold it
+def _renew_after_fork() -> None:
+    global _latches  # noqa: PLW0603 - it may have been held by a thread that is not in the child
     _latches = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
@@ -251,3 +316,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if self.batch.failure:
             return f"<Receipt topic={self.batch.topic} failed: {self.batch.failure.error}>"
         return f"<Receipt topic={self.batch.topic} offset={self._offset()} count={self.count}>"
+
+
+#: Called in the I/O thread with the error (None: committed) and the receipt.
+OnDelivery = Callable[[TuttiError | None, Receipt], Any]

@@ -36,6 +36,11 @@ class Route:
         """The present gateway does its work: trouble that follows is new."""
         self._failed_in_a_row = 0
 
+    @property
+    def rounds(self) -> int:
+        """How often everyone was tried in vain, since something went well."""
+        return self._failed_in_a_row // len(self.addresses)
+
     def move_on(self, reason: str, wrong: bool = False) -> float:
         """The present address is of no use now (`wrong`: it never will be); the next one's turn.
 
@@ -46,7 +51,7 @@ class Route:
             self._wrong.add(self.present)
         self._at += 1
         self._failed_in_a_row += 1
-        rounds = self._failed_in_a_row // len(self.addresses)
+        rounds = self.rounds
         return min(limits.RETRY_US_MIN * 2 ** min(rounds, 16), limits.RETRY_US_MAX) / 1e6 if rounds else 0.0
 
     def learn(self, gateways: Mapping[str, str]) -> None:
@@ -64,7 +69,7 @@ class Route:
 
     def told(self) -> str:
         """What was met at each address, for an error."""
-        return "; ".join(f"{address}: {self._met.get(address, 'not tried yet')}" for address in self.addresses)
+        return "; ".join(f"{address}: {self._met.get(address, 'no answer yet')}" for address in self.addresses)
 
     def only_wrong_ports(self) -> bool:
         """Whether every address is known to be something else than a gateway's client port."""

@@ -20,7 +20,6 @@ from gateway.errors import ConfigError, Refused, TuttiError, Unavailable, invari
 
 CLIENT = "tutti-python"
 US = 1e6
-_HELLO_WAIT = limits.ADDRESS_TIMEOUT_US / US
 _SILENCE_MIN = limits.SILENCE_US_MIN / US
 _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
@@ -307,7 +306,7 @@ class Session(abc.ABC):
 
     def _patience(self) -> float:
         if self.state is State.GREETING:
-            return self._heard + _HELLO_WAIT
+            return self._heard + limits.ADDRESS_TIMEOUT_US / US
         return self._heard + self._silence
 
     def _mind_time(self, now: float) -> None:

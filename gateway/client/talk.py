@@ -20,6 +20,8 @@ from gateway.core import limits
 from gateway.data import wire
 from gateway.errors import ConfigError, FormatError, Refused, Unavailable
 
+_GOODBYE_S = 0.2
+
 Answer = TypeVar("Answer", wire.Welcome, wire.Done, wire.StatusAnswer)
 
 
@@ -29,6 +31,7 @@ class Talk:
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
         timeout: seconds that one question may take, connecting included.
+        rounds: how often everyone may be tried in that time; None is as often as it goes.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
@@ -36,15 +39,20 @@ class Talk:
         Refused: the gateway would not do it.
     """
 
-    def __init__(self, url: str | Iterable[Address], timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> None:
+    def __init__(
+        self, url: str | Iterable[Address], timeout: float = limits.REQUEST_TIMEOUT_US / 1e6, rounds: int | None = None
+    ) -> None:
         """Prepare; nothing is connected yet."""
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
+        self._rounds = rounds
         self._session = secrets.token_bytes(16)
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._welcome: wire.Welcome | None = None
         self._request = 0
+        self._trouble = ""  # the last thing that a gateway said instead of an answer
+        self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> wire.Welcome:
         """Who the gateway is and where its other ports are; asked anew each time, so that the state is the present one."""
@@ -68,7 +76,7 @@ class Talk:
         with self._lock:
             if self._link is not None:
                 self._say(wire.Bye())
-                self._link.close()
+                self._link.close(_GOODBYE_S)
                 self._link = None
 
     def __enter__(self) -> Self:
@@ -83,6 +91,7 @@ class Talk:
         """Put a question; `make` gives it for its number, `kind` is its answer's type."""
         with self._lock:
             deadline = time.monotonic() + self._timeout
+            self._retry_us = limits.RETRY_US_MIN
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -139,14 +148,15 @@ class Talk:
                 if link.news() is not None:
                     self._leave("the connection was lost", deadline)
                 elif time.monotonic() >= until:
-                    self._leave(f"connected, but there was no answer for {self._timeout:g} s", deadline)
+                    self._leave("connected, but there was no answer", deadline)
                 else:
                     link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
                 continue
             try:
                 message = wire.decode_from_gateway(data)
             except FormatError as error:
-                self._leave(f"it does not speak as a gateway: {error}", deadline)
+                self._trouble = f"it does not speak as a gateway: {error}"
+                self._leave(self._trouble, deadline)
                 continue
             if isinstance(message, wire.Denied) and message.request in (0, request):
                 self._denied(message, deadline)
@@ -160,8 +170,9 @@ class Talk:
         if denied.code == "hello":
             self._welcome = None
         elif denied.retry:
-            self._route.met(f"{denied.reason} ({denied.code})")
-            self._pause(limits.RETRY_US_MIN / 1e6, deadline)
+            self._trouble = f"{denied.reason} ({denied.code})"
+            self._pause(self._retry_us / 1e6, deadline)
+            self._retry_us = min(2 * self._retry_us, limits.RETRY_US_MAX)
         else:
             raise Refused(denied.reason, denied.code)
 
@@ -176,10 +187,14 @@ class Talk:
         wait = self._route.move_on(reason or "", wrong)
         if self._route.only_wrong_ports():
             raise ConfigError(self._route.told())
+        if self._rounds is not None and self._route.rounds >= self._rounds:
+            deadline = 0.0
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Unavailable(f"no gateway answered within {self._timeout:g} s: {self._route.told()}")
+            told = self._route.told()
+            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
+            raise Unavailable(f"no gateway answered within {self._timeout:g} s: {told}{last}")
         time.sleep(min(wait, left))

@@ -10,8 +10,7 @@ import collections
 from collections.abc import Iterator, Mapping
 
 from gateway.client.encode import Compression, cut
-from gateway.client.feed import Resume
-from gateway.client.receipt import Batch, Failure
+from gateway.client.receipt import Batch, Failure, Resume
 from gateway.core import limits
 from gateway.data.frame import Buffer, Frame, Kind
 from gateway.data.schema import compression_flags
@@ -83,7 +82,7 @@ class Window:
         small = True
         while self._to_send:
             batch = self._to_send.popleft()
-            if batch.done or batch.body is None:
+            if batch.settled or batch.body is None:
                 continue
             is_small = batch.size <= INLINE_BYTES_MAX
             if frames and (
@@ -127,14 +126,14 @@ class Window:
     def commit_upto(self, sequence: int) -> None:
         """Everything up to `sequence` committed, where is not known."""
         for batch in list(self._unanswered):
-            if not batch.done and batch.last_sequence <= sequence:
+            if not batch.settled and batch.last_sequence <= sequence:
                 self._committed(batch, OFFSET_UNKNOWN)
         self._drop_settled()
 
     def fail_from(self, sequence: int, failure: Failure, first: Failure | None = None) -> None:
         """Everything from `sequence` on failed; the batch that starts there with `first`, if given."""
         for batch in list(self._unanswered):
-            if not batch.done and batch.last_sequence >= sequence:
+            if not batch.settled and batch.last_sequence >= sequence:
                 own = first is not None and batch.first_sequence == sequence
                 self._settle(batch, OFFSET_UNKNOWN, first if own else failure)
         self._drop_settled()
@@ -146,7 +145,7 @@ class Window:
     def cut_at(self, sequence: int) -> None:
         """The log holds everything below `sequence`: what overlaps that is cut, to be sent again from there."""
         for batch in self._unanswered:
-            if not batch.done and batch.first_sequence < sequence <= batch.last_sequence:
+            if not batch.settled and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
                 cut(batch, sequence - batch.first_sequence, self._compression)
@@ -166,10 +165,10 @@ class Window:
     def _settle(self, batch: Batch, offset: int, failure: Failure | None) -> None:
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
             self._bytes -= batch.size
-        batch.finish(offset, failure)
+        batch.settle(offset, failure)
         self.settled.append(batch)
 
     def _drop_settled(self) -> None:
         unanswered = self._unanswered
-        while unanswered and unanswered[0].done:
+        while unanswered and unanswered[0].settled:
             unanswered.popleft()

@@ -74,6 +74,7 @@ class FakeGateway:
         self.window_bytes = limits.WINDOW_BYTES
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.validate = True
+        self.reads = ""
         self._context = zmq.Context()
         self._known: set[bytes] = set()
         self._stop = threading.Event()
@@ -204,7 +205,7 @@ class FakeGateway:
             log=self.log.uuid,
             state="primary",
             version="0",
-            reads="",
+            reads=self.reads,
             admin="",
             gateways=self.gateways,
             window_bytes=self.window_bytes,

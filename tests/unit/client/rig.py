@@ -6,8 +6,8 @@ from typing import Any
 
 from gateway.client.delivery import Delivery
 from gateway.client.encode import check_record
-from gateway.client.feed import Feed, FeedOptions, Resume
-from gateway.client.receipt import Receipt
+from gateway.client.feed import Feed, FeedOptions
+from gateway.client.receipt import Receipt, Resume
 from gateway.client.session import Identity
 from gateway.core import limits
 from gateway.data import wire
@@ -116,3 +116,18 @@ def values_of(frame: Frame) -> list[bytes | None]:
 def sequences(frames: list[Frame]) -> list[tuple[int, int]]:
     """(first sequence, count) of frames."""
     return [(frame.first_sequence, frame.count) for frame in frames]
+
+
+def in_flight(count: int, **options: Any) -> tuple[Rig, list[Frame]]:
+    """A producer with so many batches in flight, of one record each."""
+    rig = Rig(**options).ready()
+    rig.send(b"0")
+    rig.topic()
+    frames = rig.frames()
+    for number in range(1, count):
+        rig.send(b"%d" % number)
+        with rig.feed.lock:
+            rig.feed.close_open()
+        frames += rig.frames()
+    assert sequences(frames) == [(number + 1, 1) for number in range(count)]
+    return rig, frames

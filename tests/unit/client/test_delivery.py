@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gateway.client.delivery import Delivery
 from gateway.client.session import TRANSITIONS, State, Turn
 from gateway.core import limits
 from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import Aborted, ConfigError, Fenced, FormatError, InvariantViolated, Refused, TooLarge, Unavailable, Unknown
-from tests.unit.client.rig import NUMBER, Rig, sequences, values_of
+from gateway.errors import ConfigError, FormatError, InvariantViolated, Refused, Unknown
+from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 
 
 def test_from_hello_to_a_committed_record() -> None:
@@ -61,7 +58,7 @@ def test_one_order_over_all_topics() -> None:
     rig.commit(frames[0], 2)
 
 
-def test_records_fill_one_batch_while_another_is_in_flight() -> None:
+def test_records_fill_one_batch_while_another_isin_flight() -> None:
     rig = Rig().ready()
     rig.send(b"0")
     rig.topic()
@@ -89,23 +86,8 @@ def test_receipts_out_of_order_are_taken() -> None:
     assert rig.committed == (3, b"")
 
 
-def _in_flight(count: int, **options: Any) -> tuple[Rig, list[Frame]]:
-    """A producer with so many batches in flight, of one record each."""
-    rig = Rig(**options).ready()
-    rig.send(b"0")
-    rig.topic()
-    frames = rig.frames()
-    for number in range(1, count):
-        rig.send(b"%d" % number)
-        with rig.feed.lock:
-            rig.feed.close_open()
-        frames += rig.frames()
-    assert sequences(frames) == [(number + 1, 1) for number in range(count)]
-    return rig, frames
-
-
 def test_after_a_reconnect_everything_unanswered_goes_again_in_order_and_as_it_was() -> None:
-    rig, frames = _in_flight(4)
+    rig, frames = in_flight(4)
     rig.commit(frames[0], 0)
     rig.delivery.lost()
     asked = rig.connect()
@@ -120,7 +102,7 @@ def test_after_a_reconnect_everything_unanswered_goes_again_in_order_and_as_it_w
 
 
 def test_a_gateway_that_forgot_the_session_is_greeted_again() -> None:
-    rig, frames = _in_flight(2)
+    rig, frames = in_flight(2)
     rig.say(wire.Denied(0, "hello", "say Hello first"))
     rig.say(wire.Denied(0, "hello", "say Hello first"))
     rig.hear(wire.Hello)
@@ -130,7 +112,7 @@ def test_a_gateway_that_forgot_the_session_is_greeted_again() -> None:
 
 
 def test_a_gap_makes_everything_go_again_once() -> None:
-    rig, frames = _in_flight(5)
+    rig, frames = in_flight(5)
     rig.commit(frames[0], 0)
     for _ in range(3):
         rig.say(wire.Expected(NUMBER, 1, 2))
@@ -162,7 +144,7 @@ def test_an_overlap_is_cut_and_sent_from_there() -> None:
 
 @pytest.mark.parametrize("expected", [1, 9])
 def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) -> None:
-    rig, frames = _in_flight(3)
+    rig, frames = in_flight(3)
     rig.commit(frames[0], 0)
     receipt = rig.send()
     rig.say(wire.Expected(NUMBER, 1, expected))
@@ -172,7 +154,7 @@ def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) 
 
 
 def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> None:
-    rig, frames = _in_flight(2)
+    rig, frames = in_flight(2)
     waits = []
     for _ in range(8):
         rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "space", "the disk is low", retry=True))
@@ -192,158 +174,6 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
     rig.delivery.work(rig.now)
     with pytest.raises(Unknown, match="the disk is low"):
         receipt.result(0)
-
-
-def test_an_abort_fails_everything_and_the_next_epoch_goes_on() -> None:
-    rig, frames = _in_flight(3)
-    rig.commit(frames[0], 0)
-    unsent = rig.send(b"unsent")
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 3, 1, "no space"))
-    with pytest.raises(Aborted, match="no space"):
-        unsent.result(0)
-    assert rig.feed.undelivered() == 0
-    later = rig.send(b"later")
-    asked = rig.hear(wire.OpenProducer)
-    assert (asked.epoch, asked.instance) == (2, b"i" * 16)
-    rig.opened(asked, sequence=1)
-    (frame,) = rig.frames()
-    assert (frame.epoch, frame.first_sequence, values_of(frame)) == (2, 2, [b"later"])
-    rig.commit(frame, 1)
-    assert later.result(0) == 1
-
-
-def test_what_committed_before_an_abort_is_committed_though_its_receipt_was_lost() -> None:
-    rig = Rig().ready()
-    receipts = [rig.send(b"0")]
-    rig.topic()
-    frames = rig.frames()
-    for value in (b"1", b"2"):
-        receipts.append(rig.send(value))
-        with rig.feed.lock:
-            rig.feed.close_open()
-        frames += rig.frames()
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 3, 1, "no space"))
-    assert [receipt.done() for receipt in receipts] == [False, False, True]
-    rig.commit(frames[0], 50)  # this one was only late
-    rig.opened(rig.hear(wire.OpenProducer), sequence=2)
-    assert [receipt.result(0) for receipt in receipts[:2]] == [50, -1]
-    assert rig.feed.undelivered() == 0
-
-
-def test_a_lost_connection_in_the_middle_of_an_abort_changes_nothing() -> None:
-    rig, _ = _in_flight(2)
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
-    rig.hear(wire.OpenProducer)
-    rig.delivery.lost()
-    asked = rig.connect()
-    assert asked.epoch == 2
-    rig.opened(asked, sequence=0)
-    assert rig.feed.undelivered() == 0
-    assert rig.feed.first_failure() is not None
-    rig.send()
-    assert sequences(rig.frames()) == [(1, 1)]
-
-
-def test_a_producer_with_progress_stops_after_an_abort_until_it_resumes() -> None:
-    rig = Rig().ready()
-    rig.send(b"0", progress=b"p0")
-    rig.topic()
-    (frame,) = rig.frames()
-    rig.commit(frame, 0)
-    assert rig.committed == (1, b"p0")
-    failing = rig.send(b"1", progress=b"p1")
-    rig.frames()
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
-    with pytest.raises(Aborted):
-        failing.result(0)
-    rig.opened(rig.hear(wire.OpenProducer), sequence=1, progress=b"p0")
-    with pytest.raises(Aborted, match=r"call resume\(\)"):
-        rig.send(b"2", progress=b"p2")
-    with pytest.raises(Aborted, match=r"call resume\(\)"):
-        rig.send(b"2")
-    assert rig.feed.wait_opened(0) == (1, b"p0")
-    rig.feed.lift_stop()
-    rig.send(b"again", progress=b"p1")
-    (frame,) = rig.frames()
-    assert (frame.epoch, frame.first_sequence, frame.progress) == (2, 2, b"p1")
-
-
-def test_a_refused_batch_ends_the_epoch_so_that_nothing_overtakes_what_replaces_it() -> None:
-    rig, _ = _in_flight(3)
-    waiting = rig.send(b"behind")
-    oldest = list(rig.delivery.window)
-    rig.say(wire.RefusedAnswer(NUMBER, 1, 2, "malformed", "no Arrow", retry=False))
-    rig.say(wire.Expected(NUMBER, 1, 2))
-    with pytest.raises(Aborted, match="no Arrow"):
-        waiting.result(0)
-    assert isinstance(oldest[1].failure and oldest[1].failure.error, Refused)
-    assert isinstance(oldest[2].failure and oldest[2].failure.error, Aborted)
-    assert not oldest[0].done
-    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
-    assert oldest[0].failure is None
-
-
-def test_a_batch_that_the_gateway_finds_too_large() -> None:
-    rig, _ = _in_flight(1)
-    (batch,) = rig.delivery.window
-    rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "too_large", "the limit is 5", retry=False))
-    assert batch.failure is not None
-    assert isinstance(batch.failure.error, TooLarge)
-
-
-def test_a_running_producer_is_fenced() -> None:
-    rig, _ = _in_flight(2)
-    receipt = rig.send()
-    rig.say(wire.FencedAnswer(NUMBER, 2, 1))
-    with pytest.raises(Fenced, match="another instance began epoch 2"):
-        receipt.result(0)
-    with pytest.raises(Fenced):
-        rig.send()
-    with pytest.raises(Fenced):
-        rig.feed.wait_opened(0)
-    assert rig.delivery.state is State.ENDED
-    rig.delivery.lost()
-    assert rig.hears() == []
-
-
-def test_a_producer_that_was_away_is_fenced_at_its_return() -> None:
-    rig, _ = _in_flight(1)
-    rig.delivery.lost()
-    asked = rig.connect()
-    rig.say(wire.EpochFenced(asked.request, 9))
-    assert rig.delivery.state is State.ENDED
-    assert isinstance(rig.feed.stopped, Fenced)
-
-
-def test_a_fence_word_about_its_own_old_copies_is_no_fence() -> None:
-    rig, _ = _in_flight(1)
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 1, 1, "no"))
-    rig.opened(rig.hear(wire.OpenProducer), sequence=0)
-    rig.say(wire.FencedAnswer(NUMBER, 2, 1))
-    rig.say(wire.FencedAnswer(NUMBER + 1, 9, 1))
-    assert rig.delivery.state is State.OPEN
-
-
-def test_a_starting_producer_tries_above_the_epoch_named() -> None:
-    rig = Rig()
-    asked = rig.connect()
-    rig.say(wire.EpochFenced(asked.request, 6))
-    asked = rig.hear(wire.OpenProducer)
-    assert asked.epoch == 7
-    rig.opened(asked, sequence=12, progress=b"p")
-    assert rig.feed.wait_opened(0) == (12, b"p")
-
-
-def test_a_starting_producer_gives_up_when_others_start_without_end() -> None:
-    rig = Rig()
-    asked = rig.connect()
-    for number in range(limits.EPOCH_TRIES_MAX):
-        rig.say(wire.EpochFenced(asked.request, asked.epoch + number))
-        asked = rig.hear(wire.OpenProducer)
-    rig.say(wire.EpochFenced(asked.request, asked.epoch))
-    with pytest.raises(Unavailable, match="being started at once"):
-        rig.feed.wait_opened(0)
 
 
 def test_answers_to_old_questions_are_not_taken() -> None:
@@ -427,7 +257,7 @@ def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
 
 
 def test_another_log_behind_the_same_url_is_refused() -> None:
-    rig, _ = _in_flight(1)
+    rig, _ = in_flight(1)
     receipt = rig.send()
     rig.delivery.lost()
     rig.delivery.connected(rig.now)
@@ -438,7 +268,7 @@ def test_another_log_behind_the_same_url_is_refused() -> None:
 
 
 def test_a_silent_gateway_is_asked_and_then_left() -> None:
-    rig, frames = _in_flight(2)
+    rig, frames = in_flight(2)
     rig.now += limits.SILENCE_US_MIN / 1e6 + 0.01
     rig.hear(wire.Hello)
     rig.say(rig.welcome())
@@ -465,7 +295,7 @@ def test_a_gateway_that_never_greets_is_left() -> None:
 
 
 def test_an_idle_producer_asks_nobody_anything() -> None:
-    rig, frames = _in_flight(1)
+    rig, frames = in_flight(1)
     rig.commit(frames[0], 0)
     rig.now += 1e6
     assert rig.hears() == []
@@ -473,7 +303,7 @@ def test_an_idle_producer_asks_nobody_anything() -> None:
 
 
 def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
-    rig, frames = _in_flight(2, delivery_timeout=5.0)
+    rig, frames = in_flight(2, delivery_timeout=5.0)
     young = rig.send(b"young")
     rig.delivery.lost()
     at = rig.delivery.next_time(rig.now)
@@ -523,14 +353,14 @@ def test_a_nameless_producer_that_was_idle_begins_another_epoch() -> None:
 
 
 def test_a_named_producer_keeps_its_epoch_however_idle() -> None:
-    rig, frames = _in_flight(1)
+    rig, frames = in_flight(1)
     rig.commit(frames[0], 0)
     rig.now += 10 * limits.IDLE_PRODUCER_US / 1e6
     rig.send()
     assert sequences(rig.frames()) == [(2, 1)]
 
 
-def test_the_window_bounds_what_is_in_flight() -> None:
+def test_the_window_bounds_what_isin_flight() -> None:
     rig = Rig(batch_bytes=2000).ready(window_bytes=10_000)
     for _ in range(40):
         rig.send(b"x" * 900)
@@ -592,7 +422,7 @@ def test_what_is_absent_from_the_table_is_illegal() -> None:
 
 
 def test_the_end_gives_every_record_an_outcome() -> None:
-    rig, _ = _in_flight(2)
+    rig, _ = in_flight(2)
     receipts = [rig.send(b"open"), rig.send(b"other", topic="u")]
     rig.delivery.end(Unknown("closed"))
     for receipt in receipts:

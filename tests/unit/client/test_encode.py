@@ -136,7 +136,8 @@ def test_a_wrong_record_is_told(arguments: Any, said: str) -> None:
 
 
 def test_what_is_like_bytes_is_taken() -> None:
-    assert check_record(bytearray(b"a"), memoryview(b"b"), None, [("h", bytearray(b"c"))])[:4] == (b"a", b"b", None, [("h", b"c")])
+    headers: Any = [("h", bytearray(b"c"))]
+    assert check_record(bytearray(b"a"), memoryview(b"b"), None, headers)[:4] == (b"a", b"b", None, [("h", b"c")])
     assert to_us(datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 1_704_067_200_000_000
     assert check_progress(None) == b""
     assert check_progress(bytearray(b"p")) == b"p"
@@ -172,7 +173,7 @@ PAIRS = [[{"key": "h", "value": b"v"}], None]
         {"headers": pa.array(PAIRS), "value": VALUE},
         {"headers": pa.nulls(2), "value": VALUE},
         {
-            "headers": pa.array(PAIRS, pa.large_list(pa.struct({"key": pa.large_string(), "value": pa.large_binary()}))),
+            "headers": pa.array(PAIRS, pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))),
             "value": VALUE,
         },
     ],
@@ -223,7 +224,7 @@ def test_a_slice_arrives_as_the_slice() -> None:
             batch_of(
                 value=VALUE,
                 headers=pa.array(
-                    [[{"key": None, "value": b"b"}], None], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+                    [[{"key": None, "value": b"b"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
                 ),
             ),
             "has no name",

@@ -63,7 +63,7 @@ def test_a_forked_child_is_told_to_open_its_own_and_can(gateway: FakeGateway) ->
 
         def refused() -> str:
             said = []
-            for call in (lambda: p.send("t", b"no"), lambda: p.resume(), lambda: on_its_way.result(5), lambda: open_too.result(5)):
+            for call in (lambda: p.send("t", b"no"), p.resume, lambda: on_its_way.result(5), lambda: open_too.result(5)):
                 try:
                     call()
                     said.append("no error")

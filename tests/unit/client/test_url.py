@@ -79,7 +79,7 @@ def test_a_route_tells_what_was_met_where() -> None:
     route = Route(parse_url("tutti://a:1,b:2,c:3"))
     route.move_on("connection refused")
     route.met("connected")
-    assert route.told() == "a:1: connection refused; b:2: connected; c:3: not tried yet"
+    assert route.told() == "a:1: connection refused; b:2: connected; c:3: no answer yet"
 
 
 def test_a_route_learns_other_gateways_once_and_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,184 @@
+"""A Flight server for tests of the reading client: a list of records, and failures on order.
+
+`fail` is called with what is asked ("frontier", "do_get", ...) before it is served, and may raise; `cut_after` ends a stream by an
+error after so many records, once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.data.columns import COLUMNS, schema_of
+from gateway.data.schema import HEADERS
+from tests.unit.client.fake import LOG_UUID, FakeGateway
+
+
+def error_of(code: str, message: str, **fields: object) -> flight.FlightError:
+    """An error as a gateway's reads process sends it."""
+    kind = flight.FlightUnavailableError if code in ("behind", "busy", "stopping", "unavailable") else flight.FlightServerError
+    error = kind(message)
+    error.extra_info = json.dumps({"code": code, "message": message, **fields}).encode()
+    return error
+
+
+class FakeReads(flight.FlightServerBase):
+    """Serves `records`: pairs of topic and value; offsets are their places."""
+
+    def __init__(self, log: str = LOG_UUID) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self.records: list[tuple[str, bytes]] = []
+        self.log = log
+        self.start = 0
+        self.saved: dict[str, int] = {}
+        self.fail: Callable[[str], None] = lambda what: None
+        self.cut_after: int | None = None
+        self.batch = 4
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    @property
+    def location(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.thread.join()
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        asked = json.loads(action.body.to_pybytes() or b"{}")
+        self.asked.append((action.type, asked))
+        self.fail(action.type)
+        return iter([json.dumps(getattr(self, action.type)(asked)).encode()])
+
+    def frontier(self, asked: dict[str, Any]) -> object:
+        until = time.monotonic() + asked.get("timeout_ms", 0) / 1000
+        while asked.get("beyond") is not None and len(self.records) <= asked["beyond"] and time.monotonic() < until:
+            time.sleep(0.005)
+        frontier = len(self.records)
+        if frontier < asked["seen"]:
+            raise error_of("behind", f"the frontier is {frontier} and {asked['seen']} was seen")
+        return {
+            "log": self.log,
+            "start": self.start,
+            "frontier": frontier,
+            "position": frontier + 2,
+            "time_us": 5,
+            "tick": 1,
+            "state": "primary",
+        }
+
+    def offset_for_time(self, asked: dict[str, Any]) -> object:
+        return {"offset": asked["time_us"] // 1_000_000}
+
+    def plan(self, asked: dict[str, Any]) -> object:
+        return {
+            "log": self.log,
+            "start": asked["start"],
+            "end": asked["end"],
+            "frontier": len(self.records),
+            "ranges": [{"start": asked["start"], "end": asked["end"], "rows": asked["end"] - asked["start"], "bytes": 1}],
+        }
+
+    def ticks(self, asked: dict[str, Any]) -> object:
+        return [[1, 5, 0], [2, 6, 3]]
+
+    def topics(self, asked: dict[str, Any]) -> object:
+        names = ("name", "records", "bytes", "first_offset", "last_offset", "first_time_us", "last_time_us")
+        return [dict(zip(names, ("t", 1, 2, 3, 4, 5, 6), strict=True))]
+
+    def producers(self, asked: dict[str, Any]) -> object:
+        return [{"name": "p", "epoch": 1, "sequence": 2, "progress": "eA==", "closed": False, "last_seen_us": 3}]
+
+    def readers(self, asked: dict[str, Any]) -> object:
+        return self.saved
+
+    def save_offset(self, asked: dict[str, Any]) -> object:
+        self.saved[asked["reader"]] = asked["offset"]
+        return asked
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        asked = json.loads(ticket.ticket)
+        self.asked.append(("do_get", asked))
+        self.fail("do_get")
+        if asked["end"] > len(self.records):
+            raise error_of("beyond_frontier", f"the log is committed up to {len(self.records)}")
+        schema = schema_of(asked["columns"] or COLUMNS)
+        told = json.dumps({"log": self.log, "frontier": len(self.records)}).encode()
+        return flight.GeneratorStream(schema.with_metadata({b"tutti": told}), self._batches(asked, schema))
+
+    def _batches(self, asked: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        offsets = [
+            offset
+            for offset in range(asked["start"], asked["end"])
+            if asked["topics"] is None or self.records[offset][0] in asked["topics"]
+        ]
+        sent = 0
+        for at in range(0, len(offsets), self.batch):
+            if self.cut_after is not None and sent >= self.cut_after:
+                self.cut_after = None
+                raise error_of("stopping", "this gateway goes down")
+            some = offsets[at : at + self.batch]
+            yield pa.RecordBatch.from_arrays([self._column(name, some) for name in schema.names], schema=schema)
+            sent += len(some)
+
+    def _column(self, name: str, offsets: list[int]) -> pa.Array[Any]:
+        field = schema_of([name]).field(0)
+        values: dict[str, Callable[[int], object]] = {
+            "offset": lambda offset: offset,
+            "topic": lambda offset: self.records[offset][0],
+            "value": lambda offset: self.records[offset][1],
+            "timestamp": lambda offset: offset * 1_000_000,
+            "gateway": lambda offset: "fake",
+            "producer": lambda offset: "p",
+            "sequence": lambda offset: offset + 1,
+            "view": lambda offset: 65537,
+            "tick": lambda offset: 0,
+        }
+        if name == "headers":
+            headers: pa.Array[Any] = pa.array([[{"key": "h", "value": b"v"}] for _ in offsets], HEADERS)
+            return headers
+        make = values.get(name)
+        made: pa.Array[Any] = pa.array([make(offset) if make else None for offset in offsets], field.type)
+        return made
+
+
+class ReadableGateway:
+    """A fake gateway with a client port and a reads port."""
+
+    def __init__(self, records: int = 0, log: str = LOG_UUID) -> None:
+        self.reads = FakeReads(log)
+        self.gateway = FakeGateway()
+        self.gateway.reads = self.reads.location
+        self.add(records)
+
+    def add(self, count: int) -> None:
+        """So many more records, of the topics a and b in turn."""
+        for _ in range(count):
+            offset = len(self.reads.records)
+            self.reads.records.append(("ab"[offset % 2], b"%d" % offset))
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def restart_reads(self) -> None:
+        """The reads process ends and comes back, at another port."""
+        old, self.reads = self.reads, FakeReads(self.reads.log)
+        self.reads.records, self.reads.saved = old.records, old.saved
+        self.gateway.reads = self.reads.location
+        old.stop()
+
+    def __enter__(self) -> ReadableGateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reads.stop()
+        self.gateway.close()

@@ -1,0 +1,163 @@
+"""Proves what ends an epoch: aborts, refusals and fences, that nothing overtakes, and how the next one begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.client.session import State
+from gateway.core import limits
+from gateway.data import wire
+from gateway.errors import Aborted, Fenced, Refused, TooLarge, Unavailable
+from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
+
+
+def test_an_abort_fails_everything_and_the_next_epoch_goes_on() -> None:
+    rig, frames = in_flight(3)
+    rig.commit(frames[0], 0)
+    unsent = rig.send(b"unsent")
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 3, 1, "no space"))
+    with pytest.raises(Aborted, match="no space"):
+        unsent.result(0)
+    assert rig.feed.undelivered() == 0
+    later = rig.send(b"later")
+    asked = rig.hear(wire.OpenProducer)
+    assert (asked.epoch, asked.instance) == (2, b"i" * 16)
+    rig.opened(asked, sequence=1)
+    (frame,) = rig.frames()
+    assert (frame.epoch, frame.first_sequence, values_of(frame)) == (2, 2, [b"later"])
+    rig.commit(frame, 1)
+    assert later.result(0) == 1
+
+
+def test_what_committed_before_an_abort_is_committed_though_its_receipt_was_lost() -> None:
+    rig = Rig().ready()
+    receipts = [rig.send(b"0")]
+    rig.topic()
+    frames = rig.frames()
+    for value in (b"1", b"2"):
+        receipts.append(rig.send(value))
+        with rig.feed.lock:
+            rig.feed.close_open()
+        frames += rig.frames()
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 3, 1, "no space"))
+    assert [receipt.done() for receipt in receipts] == [False, False, True]
+    rig.commit(frames[0], 50)  # this one was only late
+    rig.opened(rig.hear(wire.OpenProducer), sequence=2)
+    assert [receipt.result(0) for receipt in receipts[:2]] == [50, -1]
+    assert rig.feed.undelivered() == 0
+
+
+def test_a_lost_connection_in_the_middle_of_an_abort_changes_nothing() -> None:
+    rig, _ = in_flight(2)
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    rig.hear(wire.OpenProducer)
+    rig.delivery.lost()
+    asked = rig.connect()
+    assert asked.epoch == 2
+    rig.opened(asked, sequence=0)
+    assert rig.feed.undelivered() == 0
+    assert rig.feed.first_failure() is not None
+    rig.send()
+    assert sequences(rig.frames()) == [(1, 1)]
+
+
+def test_a_producer_with_progress_stops_after_an_abort_until_it_resumes() -> None:
+    rig = Rig().ready()
+    rig.send(b"0", progress=b"p0")
+    rig.topic()
+    (frame,) = rig.frames()
+    rig.commit(frame, 0)
+    assert rig.committed == (1, b"p0")
+    failing = rig.send(b"1", progress=b"p1")
+    rig.frames()
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    with pytest.raises(Aborted):
+        failing.result(0)
+    rig.opened(rig.hear(wire.OpenProducer), sequence=1, progress=b"p0")
+    with pytest.raises(Aborted, match=r"call resume\(\)"):
+        rig.send(b"2", progress=b"p2")
+    with pytest.raises(Aborted, match=r"call resume\(\)"):
+        rig.send(b"2")
+    assert rig.feed.wait_opened(0) == (1, b"p0")
+    rig.feed.lift_stop()
+    rig.send(b"again", progress=b"p1")
+    (frame,) = rig.frames()
+    assert (frame.epoch, frame.first_sequence, frame.progress) == (2, 2, b"p1")
+
+
+def test_a_refused_batch_ends_the_epoch_so_that_nothing_overtakes_what_replaces_it() -> None:
+    rig, _ = in_flight(3)
+    waiting = rig.send(b"behind")
+    oldest = list(rig.delivery.window)
+    rig.say(wire.RefusedAnswer(NUMBER, 1, 2, "malformed", "no Arrow", retry=False))
+    rig.say(wire.Expected(NUMBER, 1, 2))
+    with pytest.raises(Aborted, match="no Arrow"):
+        waiting.result(0)
+    assert isinstance(oldest[1].failure and oldest[1].failure.error, Refused)
+    assert isinstance(oldest[2].failure and oldest[2].failure.error, Aborted)
+    assert not oldest[0].done
+    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
+    assert oldest[0].failure is None
+
+
+def test_a_batch_that_the_gateway_finds_too_large() -> None:
+    rig, _ = in_flight(1)
+    (batch,) = rig.delivery.window
+    rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "too_large", "the limit is 5", retry=False))
+    assert batch.failure is not None
+    assert isinstance(batch.failure.error, TooLarge)
+
+
+def test_a_running_producer_is_fenced() -> None:
+    rig, _ = in_flight(2)
+    receipt = rig.send()
+    rig.say(wire.FencedAnswer(NUMBER, 2, 1))
+    with pytest.raises(Fenced, match="another instance began epoch 2"):
+        receipt.result(0)
+    with pytest.raises(Fenced):
+        rig.send()
+    with pytest.raises(Fenced):
+        rig.feed.wait_opened(0)
+    assert rig.delivery.state is State.ENDED
+    rig.delivery.lost()
+    assert rig.hears() == []
+
+
+def test_a_producer_that_was_away_is_fenced_at_its_return() -> None:
+    rig, _ = in_flight(1)
+    rig.delivery.lost()
+    asked = rig.connect()
+    rig.say(wire.EpochFenced(asked.request, 9))
+    assert rig.delivery.state is State.ENDED
+    assert isinstance(rig.feed.stopped, Fenced)
+
+
+def test_a_fence_word_about_its_own_old_copies_is_no_fence() -> None:
+    rig, _ = in_flight(1)
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 1, 1, "no"))
+    rig.opened(rig.hear(wire.OpenProducer), sequence=0)
+    rig.say(wire.FencedAnswer(NUMBER, 2, 1))
+    rig.say(wire.FencedAnswer(NUMBER + 1, 9, 1))
+    assert rig.delivery.state is State.OPEN
+
+
+def test_a_starting_producer_tries_above_the_epoch_named() -> None:
+    rig = Rig()
+    asked = rig.connect()
+    rig.say(wire.EpochFenced(asked.request, 6))
+    asked = rig.hear(wire.OpenProducer)
+    assert asked.epoch == 7
+    rig.opened(asked, sequence=12, progress=b"p")
+    assert rig.feed.wait_opened(0) == (12, b"p")
+
+
+def test_a_starting_producer_gives_up_when_others_start_without_end() -> None:
+    rig = Rig()
+    asked = rig.connect()
+    for number in range(limits.EPOCH_TRIES_MAX):
+        rig.say(wire.EpochFenced(asked.request, asked.epoch + number))
+        asked = rig.hear(wire.OpenProducer)
+    rig.say(wire.EpochFenced(asked.request, asked.epoch))
+    with pytest.raises(Unavailable, match="being started at once"):
+        rig.feed.wait_opened(0)

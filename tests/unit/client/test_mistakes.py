@@ -1,0 +1,100 @@
+"""Proves that what cannot work is told at once, with the value, where and what to do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gateway.client.producer import Producer
+from gateway.data import wire
+from gateway.errors import (
+    ConfigError,
+    Refused,
+    Unavailable,
+    UsageError,
+)
+from tests.unit.client.fake import FakeGateway
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with FakeGateway() as fake:
+        yield fake
+
+
+def test_unreachable_gateways_are_named_with_what_was_met_and_for_how_long() -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"within 0\.5 s: 127\.0\.0\.1:1: connection refused; no\.such\.host\.invalid:7: "):
+        Producer("tutti://127.0.0.1:1,no.such.host.invalid:7", connect_timeout=0.5)
+    assert time.monotonic() - began < 5
+
+
+def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> None:
+    def deny(heard: Any) -> list[Any] | None:
+        if isinstance(heard, wire.OpenProducer):
+            return [wire.Denied(heard.request, "not_primary", "two of three gateways are away", retry=True)]
+        return None
+
+    gateway.rule = deny
+    with pytest.raises(Unavailable, match="two of three gateways are away"):
+        Producer(gateway.url, connect_timeout=0.5)
+    gateway.rule = lambda heard: (
+        [wire.Denied(heard.request, "limit", "10000 producers")] if isinstance(heard, wire.OpenProducer) else None
+    )
+    with pytest.raises(Refused, match="10000 producers"):
+        Producer(gateway.url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"url": "127.0.0.1:1"}, ConfigError, "does not begin with tutti://"),
+        ({"producer": "a b"}, UsageError, "has ' ' in it"),
+        ({"producer": "~x"}, UsageError, "'~'"),
+        ({"producer": ""}, UsageError, "no producer name"),
+        ({"producer": 5}, UsageError, "is text, not int"),
+        ({"compression": "gzip"}, UsageError, "'gzip' is not known"),
+        ({"on_full": "drop"}, UsageError, "on_full='drop'"),
+        ({"linger": -1}, UsageError, "linger is a number of seconds, not -1"),
+        ({"linger": "1"}, UsageError, "linger is a number of seconds, not '1'"),
+        ({"batch_bytes": 10}, UsageError, "batch_bytes=10"),
+        ({"buffer_bytes": 10}, UsageError, "buffer_bytes=10"),
+        ({"delivery_timeout": 0}, UsageError, "must be longer than linger"),
+        ({"connect_timeout": float("inf")}, UsageError, "connect_timeout"),
+        ({"credentials": "secret"}, UsageError, "not built yet"),
+    ],
+)
+def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        Producer(**{"url": "tutti://127.0.0.1:1", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"topic": "a b"}, "the topic name 'a b' has ' ' in it"),
+        ({"topic": ""}, "no topic name"),
+        ({"topic": None}, "not NoneType"),
+        ({"value": "text"}, "not str"),
+        ({"key": 5}, "not int"),
+        ({"ordering": "unordered"}, "not built yet"),
+        ({"ordering": "total order"}, "not known"),
+        ({"progress": "p"}, "not str"),
+        ({"on_delivery": 5}, "not int"),
+        ({"headers": [("a", "b")]}, "not str"),
+        ({"timestamp": "now"}, "not str"),
+    ],
+)
+def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, arguments: dict[str, Any], said: str) -> None:
+    with Producer(gateway.url) as p:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            p.send(**{"topic": "t", "value": b"x", **arguments})
+        assert len(p) == 0
+        with pytest.raises(UsageError, match="ordering"):
+            p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="unordered")
+        assert p.send("t", b"fine").result(10) == 0

@@ -1,0 +1,241 @@
+"""Proves that a client on a wrong port is told which one it wants, and that tools find a gateway or say what they met."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import zmq
+from pyarrow import flight
+
+from gateway.client.control import Control
+from gateway.client.link import Link, News
+from gateway.client.peek import peek
+from gateway.client.producer import Producer
+from gateway.client.url import Address, parse_url
+from gateway.core import limits
+from gateway.data import wire
+from gateway.errors import ConfigError, Refused, Unavailable
+from tests.unit.client.fake import FakeGateway, until
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience with one address than the product has: these tests wait for it to end."""
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 300_000)
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 200_000)
+
+
+@contextmanager
+def _server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """Something that listens and does this with each connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.05)
+    stop = threading.Event()
+    links: list[socket.socket] = []
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                link, _ = listener.accept()
+            except TimeoutError:
+                continue
+            links.append(link)
+            link.settimeout(2)
+            try:
+                answer(link)
+            except OSError:
+                continue
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield Address("127.0.0.1", listener.getsockname()[1])
+    finally:
+        stop.set()
+        thread.join()
+        for one in (*links, listener):
+            one.close()
+
+
+def _http(link: socket.socket) -> None:
+    link.recv(100)
+    link.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+    link.close()
+
+
+def _silence(link: socket.socket) -> None:
+    link.settimeout(5)
+
+
+def _ssh(link: socket.socket) -> None:
+    link.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+def _close(link: socket.socket) -> None:
+    link.close()
+
+
+@contextmanager
+def _flight() -> Iterator[Address]:
+    server = flight.FlightServerBase("grpc://127.0.0.1:0")
+    try:
+        yield Address("127.0.0.1", server.port)
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def _mute_zeromq() -> Iterator[Address]:
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.linger = 0
+    try:
+        yield Address("127.0.0.1", router.bind_to_random_port("tcp://127.0.0.1"))
+    finally:
+        router.close()
+        context.term()
+
+
+def test_grpc_is_the_reads_port() -> None:
+    with _flight() as address:
+        sight = peek(address)
+        assert sight.wrong
+        assert "reads port (Arrow Flight)" in sight.text
+        assert f"2 lower unless it was set otherwise: tutti://127.0.0.1:{address.port - 2}" in sight.text
+        with pytest.raises(ConfigError, match="reads port"):
+            Producer(f"tutti://{address}")
+        with pytest.raises(ConfigError, match="reads port"), Control([address]) as control:
+            control.status()
+
+
+def test_http_is_the_admin_port() -> None:
+    with _server(_http) as address:
+        began = time.monotonic()
+        with pytest.raises(ConfigError, match=rf"admin port.*3 lower.*tutti://127\.0\.0\.1:{address.port - 3}"):
+            Producer(f"tutti://{address}")
+        with pytest.raises(ConfigError, match="admin port"), Control([address]) as control:
+            control.status()
+        assert time.monotonic() - began < 5
+
+
+def test_something_else_is_quoted() -> None:
+    with _server(_ssh) as address:
+        assert peek(address) == ("something else speaks there: it says b'SSH-2.0-OpenSSH_'", True)
+        with pytest.raises(ConfigError, match="SSH"):
+            Producer(f"tutti://{address}")
+
+
+@pytest.mark.parametrize(("answer", "said"), [(_silence, "nothing was said within 0.2 s"), (_close, "closed at once")])
+def test_what_may_become_right_is_tried_until_the_time_is_over(answer: Any, said: str) -> None:
+    with _server(answer) as address:
+        assert said in peek(address).text
+        assert not peek(address).wrong
+        with pytest.raises(Unavailable, match=said):
+            Producer(f"tutti://{address}", connect_timeout=1.5)
+
+
+def test_zeromq_that_is_no_gateway() -> None:
+    with _mute_zeromq() as address:
+        assert "speaks ZeroMQ" in peek(address).text
+        with pytest.raises(Unavailable, match="no answer for"):
+            Producer(f"tutti://{address}", connect_timeout=1.5)
+
+
+def test_nobody_there() -> None:
+    assert peek(Address("127.0.0.1", 1)) == ("connection refused", False)
+    assert "not known" in peek(Address("no.such.host.invalid", 1)).text
+
+
+def test_with_a_wrong_port_among_others_the_right_one_is_found() -> None:
+    with _server(_http) as wrong, FakeGateway() as gateway:
+        with Producer(f"tutti://{wrong},127.0.0.1:{gateway.port}") as p:
+            assert p.send("t", b"x").result(10) == 0
+        with Control(f"tutti://{wrong},127.0.0.1:{gateway.port}") as control:
+            assert control.status() == {"state": "primary"}
+
+
+def test_a_link_tells_its_news_and_never_comes_back() -> None:
+    with FakeGateway() as gateway:
+        (address,) = parse_url(gateway.url)
+        link = Link(address)
+        assert until(link.news) is News.UP
+        assert link.up
+        gateway.stop()
+        assert until(link.news) is News.DOWN
+        gateway.start()
+        link.wait(0.3)
+        assert link.news() is None
+        assert (link.up, link.was_up) == (False, True)
+        link.close()
+        refused = Link(Address("127.0.0.1", 1))
+        assert until(refused.news) is News.REFUSED
+        refused.close()
+
+
+def test_control_asks_and_is_answered() -> None:
+    with FakeGateway() as gateway, Control(gateway.url) as control:
+        assert control.welcome().gateway == "fake"
+        assert control.status() == {"state": "primary"}
+        control.forget(["a", "~b"])
+        control.fence("c")
+        control.save_offset("r", 5)
+        assert gateway.requests(wire.Forget)[0].names == ("a", "~b")
+        assert gateway.requests(wire.SaveOffset)[0].offset == 5
+        assert len(gateway.requests(wire.Hello)) == 1
+
+
+def test_control_lives_through_a_restart_and_a_lost_session() -> None:
+    with FakeGateway() as gateway, Control(gateway.url) as control:
+        control.status()
+        gateway.stop()
+        gateway.start()
+        assert control.status() == {"state": "primary"}
+        gateway._known.clear()
+        assert control.status() == {"state": "primary"}
+        assert control.welcome().log == gateway.log.uuid
+
+
+def test_control_waits_out_what_is_so_just_now_and_tells_the_rest() -> None:
+    answers: list[wire.Denied] = []
+
+    def deny(heard: Any) -> list[Any] | None:
+        if isinstance(heard, wire.Fence) and answers:
+            denied = answers.pop()
+            return [wire.Denied(heard.request, denied.code, denied.reason, denied.retry)]
+        return None
+
+    with FakeGateway(rule=deny) as gateway, Control(gateway.url, timeout=1) as control:
+        answers += [wire.Denied(0, "busy", "try again", retry=True)] * 3
+        control.fence("p")
+        answers.append(wire.Denied(0, "unknown", "no producer is named 'p'"))
+        with pytest.raises(Refused, match="no producer is named 'p'") as caught:
+            control.fence("p")
+        assert caught.value.code == "unknown"
+        answers += [wire.Denied(0, "not_primary", "two of three are away", retry=True)] * 1000
+        with pytest.raises(Unavailable, match=r"within 1 s.*two of three are away"):
+            control.fence("p")
+
+
+def test_control_says_what_it_met_and_after_how_long() -> None:
+    began = time.monotonic()
+    with (
+        pytest.raises(Unavailable, match=re.escape("within 0.7 s: 127.0.0.1:1: connection refused")),
+        Control("tutti://127.0.0.1:1", timeout=0.7) as control,
+    ):
+        control.status()
+    assert 0.6 < time.monotonic() - began < 5
+    with _mute_zeromq() as address, pytest.raises(Unavailable, match="no answer"), Control([address], timeout=0.5) as control:
+        control.status()
+
+
+def test_control_does_not_take_garbage() -> None:
+    garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, wire.Status) else None)
+    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="does not speak as a gateway"):
+        control.status()
