@@ -84,8 +84,8 @@ class Requests:
             self.deny(session, number, "offset", reason, retry=False)
             return
         ask = AskOffsets(reader, offset)
-        for waiting in self._waiting.get((AskOffsets, reader), ()):
-            waiting.ask = ask
+        for earlier in self._waiting.get(_key(ask), ()):
+            earlier.ask = ask
         self._ask(session, number, ask)
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
@@ -99,6 +99,9 @@ class Requests:
         self._ask(session, number, AskForget(names))
 
     def _ask(self, session: int, number: int, ask: Ask) -> None:
+        waiting = self._waiting.get(_key(ask), ())
+        if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
+            return  # the client asks again what is under way
         if self.count >= limits.REQUESTS_MAX:
             reason = f"{self.count} requests wait at this gateway; ask again later"
             self.deny(session, number, "limit", reason, retry=True)
