@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from tutti import Producer
 
-from gateway.data.frame import Frame
+from gateway.data.frame import Frame, payload_crc
 from gateway.data.wire import (
     PROTOCOL,
     Bye,
@@ -31,6 +30,7 @@ from gateway.data.wire import (
 from tests.faults.fuzz import zmtp
 from tests.faults.gateways import GatewayProcess
 from tests.unit.node.fakes import batch_frame
+from tutti import Producer
 
 pytestmark = pytest.mark.faults
 
@@ -90,8 +90,20 @@ def seeds(chance: random.Random) -> list[list[bytes]]:
         Producers(7),
         Bye(),
     ]
-    submits = [encode_submit(frames), encode_submit([large]), encode_submit([large, frames[0]])]
+    twisted = [damaged(frame, chance) for frame in (*frames, large)]
+    submits = [encode_submit(some) for some in (frames, [large], [large, frames[0]], twisted)]
     return [[encode_control(control)] for control in controls] + [[bytes(part) for part in parts] for parts in submits]
+
+
+def damaged(frame: Frame, chance: random.Random) -> Frame:
+    """A copy whose body is wrong and whose CRC is right: only Arrow's validation can tell."""
+    body = bytearray(frame.body)
+    for _ in range(chance.choice((1, 1, 4))):
+        body[chance.randrange(min(len(body), 700))] ^= 1 << chance.randrange(8)
+    copy = frame.unstamped()
+    copy.body = bytes(body)
+    copy.body_crc = payload_crc(copy.progress, copy.body)
+    return copy
 
 
 def spoiled(parts: list[bytes], chance: random.Random) -> list[bytes]:
@@ -206,3 +218,28 @@ def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
     assert cut_off
     assert highest < 2500 << 20
     assert "memory is above its bound" in gateway.log_tail(100_000)
+
+
+@pytest.mark.timeout(180)
+def test_bombs_slow_nobody_else_down(gateway: GatewayProcess) -> None:
+    chance = random.Random(13)
+    bomb = batch_frame([bytes(1 << 20)] * 30, compression="zstd")
+    assert bomb.body_length < 200_000
+    message = [bytes(part) for part in encode_submit([bomb] * 100)]
+    before = resident_bytes(gateway.pid)
+    context = zmq.Context()
+    with context.socket(zmq.DEALER) as client, GoodClient(gateway) as good:
+        client.linger = 0
+        client.connect(f"tcp://127.0.0.1:{gateway.port}")
+        client.send(encode_control(Hello(PROTOCOL, "bomber", chance.randbytes(16))))
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            if client.poll(10, zmq.POLLOUT):
+                client.send_multipart(message, zmq.NOBLOCK)
+            while client.poll(0):
+                client.recv()
+        committed = len(good.offsets)
+    context.term()
+    assert committed > 5
+    assert good.slowest_s < 5
+    assert resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX
