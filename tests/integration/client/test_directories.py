@@ -1,0 +1,127 @@
+"""Proves reading from directories with every gateway down: copies stand in for each other, damage is told, strangers are refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client.files import Files
+from gateway.data.columns import COLUMNS, schema_of
+from tests.faults.gateways import GatewayProcess
+from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
+
+RECORDS = 600
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a gateway that was stopped: two topics in turn, 20 records a batch."""
+    with GatewayProcess(tmp_path_factory.mktemp("stopped")) as gateway:
+        with Producer(gateway.url, producer="p") as p:
+            for number in range(RECORDS):
+                p.send("ab"[number // 20 % 2], b"value %d" % number)
+        assert gateway.stop() == 0
+        yield gateway.data
+
+
+@pytest.fixture
+def copy(stopped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+def values(source: Any) -> list[int]:
+    return [int(value.split()[1]) for batch in source for value in batch.column("value").to_pylist()]
+
+
+def damage(directory: Path, number: int) -> None:
+    """Flip a bit in the record of that number."""
+    (segment,) = (directory / "log").glob("0*.seg")
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"value %d" % number)
+    data[at] ^= 1
+    segment.write_bytes(data)
+
+
+def test_a_range_of_files(stopped: Path) -> None:
+    with Reader(path=str(stopped)) as r:
+        batches = list(r)
+    assert values(batches) == list(range(RECORDS))
+    assert all(batch.schema == schema_of(COLUMNS) for batch in batches)
+    with Reader(path=stopped, topics=["b"], columns=["value"], start=30, end=70) as r:
+        assert values(r) == [*range(30, 40), *range(60, 70)]
+        assert r.position == 70
+
+
+def test_a_copy_ends_where_the_original_does(stopped: Path, copy: Path) -> None:
+    with Files([stopped, copy]) as files:
+        assert files.frontier().offset == RECORDS
+        assert files.frontier().state == "files"
+        assert files.paths == [str(stopped), str(copy)]
+
+
+def test_where_one_is_damaged_another_goes_on(stopped: Path, copy: Path) -> None:
+    damage(copy, 333)
+    with Reader(path=copy) as r:
+        seen: list[int] = []
+        with pytest.raises(Damaged, match=str(copy)):  # noqa: PT012 - the loop is what raises
+            for batch in r:
+                seen += values([batch])
+        assert seen == list(range(len(seen)))
+        assert 0 < len(seen) <= 333
+        assert r.position == len(seen)
+    for paths in ([copy, stopped], [stopped, copy]):
+        with Reader(path=paths) as r:
+            assert values(r) == list(range(RECORDS))
+        with Reader(path=paths, topics=["a"], columns=["value"]) as r:
+            assert values(r) == [number for number in range(RECORDS) if number // 20 % 2 == 0]
+
+
+def test_damaged_everywhere_is_damaged(stopped: Path, copy: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(stopped, tmp_path / "other"))
+    damage(copy, 333)
+    damage(other, 333)
+    with pytest.raises(Damaged, match="fails its CRC"):
+        list(Reader(path=[copy, other]))
+
+
+def test_another_log_is_refused(stopped: Path, tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path) as gateway:
+        gateway.stop()
+        with pytest.raises(DirectoryRefused, match="different logs"):
+            Files([stopped, gateway.data])
+
+
+@pytest.mark.parametrize("path", ["nothing-there", ""])
+def test_what_is_no_directory_of_a_gateway(path: str, tmp_path: Path) -> None:
+    with pytest.raises(DirectoryRefused, match="not the data directory"):
+        Files(tmp_path / path)
+
+
+def test_wrong_ranges(stopped: Path) -> None:
+    with Files(stopped) as files:
+        for start, end in ((0, RECORDS + 1), (RECORDS + 1, RECORDS + 2)):
+            with pytest.raises(OffsetOutOfRange, match=f"committed up to {RECORDS}"):
+                list(files.scan(start, end))
+        with pytest.raises(UsageError, match="ends before it begins"):
+            list(files.scan(5, 4))
+        assert list(files.scan(RECORDS, RECORDS)) == []
+        assert list(files.scan(7, 7)) == []
+        with pytest.raises(UsageError, match="no topic 'c'"):
+            list(files.scan(0, 5, topics=["c"]))
+        assert list(files.scan(0, 5, topics=["c"], absent_ok=True)) == []
+    with pytest.raises(UsageError, match="no data directory"):
+        Files([])
+
+
+def test_splits_cover_the_range_once(stopped: Path) -> None:
+    with Files(stopped) as files:
+        parts = files.plan(10, RECORDS, splits=5)
+        assert [part.start for part in parts] == [10, *[part.end for part in parts[:-1]]]
+        assert parts[-1].end == RECORDS
+        assert len(parts) > 1
+        read = [value for part in parts for value in values(files.scan(part.start, part.end))]
+        assert read == list(range(10, RECORDS))
