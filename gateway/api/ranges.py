@@ -117,7 +117,9 @@ class Ranges:
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
-        known = {topic.name for topic in self._reader.state().topics.values()}
+        if len(self._reader.topic_numbers(ticket.topics)) == len(set(ticket.topics)):
+            return
+        known = {topic.name for topic in self._reader.state().topics.values()}  # a log up to now: costs more than the numbers
         for name in ticket.topics:
             if name not in known:
                 near = get_close_matches(name, known, 1)

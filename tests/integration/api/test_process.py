@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -126,3 +127,42 @@ def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: F
     began = time.monotonic()
     assert again.end() == 0
     assert time.monotonic() - began < 5
+
+
+FEW_PLACES = (
+    "import os; from gateway.core import limits as l; "
+    "l.STREAMS_MAX, l.FOLLOWERS_MAX, l.CALLS_MAX, l.BUSY_WAIT_US_MAX = 2, 2, 2, 200_000; "
+    "from gateway.api.main import main; os._exit(main())"
+)
+
+
+def served(client: flight.FlightClient, ticket: bytes) -> bool:
+    """Whether a place was free for a stream."""
+    try:
+        return client.do_get(flight.Ticket(ticket)).read_chunk() is not None
+    except flight.FlightUnavailableError:
+        return False
+
+
+def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
+    log.bulk("flights", 2000, 200)  # 45 MB: more than lies in sockets
+    process = ReadsProcess(log.path, gateway.url, log.read_fd, program=("-c", FEW_PLACES)).ready()
+    with flight.connect(process.url) as client:
+        for ticket in (b"{}", b'{"follow": true}'):
+            held = [client.do_get(flight.Ticket(ticket)) for _ in range(2)]
+            for stream in held:
+                stream.read_chunk()
+            kind, info = refusal(lambda ticket=ticket: client.do_get(flight.Ticket(ticket)).read_chunk())  # type: ignore[misc]  # bound at once
+            assert (kind, info["code"]) == (flight.FlightUnavailableError, "busy")
+            held[0].cancel()
+            until(lambda ticket=ticket: served(client, ticket))  # type: ignore[misc]  # bound at once
+            held[1].cancel()
+        polls = [threading.Thread(target=lambda: ask(client, "frontier", beyond=10**9, timeout_ms=3000)) for _ in range(2)]
+        for poll in polls:
+            poll.start()
+        until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 2)
+        assert refusal(lambda: ask(client, "topics"))[1]["code"] == "busy"
+        for poll in polls:
+            poll.join()
+        assert ask(client, "topics")[0]["name"] == "flights"
+    assert process.end() == 0

@@ -1,0 +1,76 @@
+"""Proves that the gateway is asked sparingly, that its silence costs callers at most a moment, and that no other one answers for it."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.api.gateway import GatewayLink
+from gateway.core import limits
+from gateway.errors import Refused, Unavailable
+from tests.integration.api.house import FakeGateway, until
+
+
+@pytest.fixture
+def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
+    link = GatewayLink(gateway.url, "jfk")
+    yield link
+    link.close()
+
+
+def test_one_answer_serves_all_who_ask_in_that_moment(
+    gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATUS_FRESH_US", 60_000_000)
+    told: list[object] = []
+    callers = [threading.Thread(target=lambda: told.append(link.status())) for _ in range(20)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(20)
+    assert len(told) == 20
+    assert all(isinstance(status, dict) and status["state"] == "primary" for status in told)
+    assert gateway.asked == 1
+    assert link.state() == "primary"
+
+
+def test_news_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) -> None:
+    assert link.state() == "primary"
+    gateway.state = "halted"
+    until(lambda: link.state() == "halted")
+    until(lambda: (link.status() or {}).get("state") == "halted")
+
+
+def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert link.status() is not None
+    gateway.state = None
+    until(lambda: link.status() is None)
+    assert "127.0.0.1" in link.reason
+    assert link.state() == "unknown"
+    with pytest.raises(Unavailable):
+        link.save_offset("spark", 5)
+    gateway.state = "primary"
+    until(lambda: link.status() is not None)
+    assert link.reason == ""
+    gateway.denies = "space"
+    with pytest.raises(Refused, match="not now"):
+        link.save_offset("spark", 5)
+
+
+def test_who_asks_for_the_state_waits_only_when_nobody_else_does(gateway: FakeGateway, link: GatewayLink) -> None:
+    gateway.state = None
+    asking = threading.Thread(target=link.status)
+    asking.start()
+    until(link._asking.locked)
+    began = time.monotonic()
+    assert link.state() == "unknown"
+    assert time.monotonic() - began < 0.5
+    asking.join(20)
+
+
+def test_no_other_gateway_answers_for_it(gateway: FakeGateway) -> None:
+    link = GatewayLink(gateway.url, "lga")
+    assert link.status() is None
+    assert "jfk of the same group does" in link.reason
+    link.close()
