@@ -1,4 +1,4 @@
-"""Proves that the gateway is asked sparingly, that its silence costs callers a moment at most, and that no other answers for it.
+"""Proves that the gateway is asked sparingly, that its silence costs callers a moment at most, and that no other answers for it."""
 
 import threading
 import time
