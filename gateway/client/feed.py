@@ -58,6 +58,7 @@ class Feed:
         self.wake: Callable[[], None] = _nobody  # makes the I/O thread look
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
+        self.roomy = threading.Condition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
         self.slot: list[Batch] = [Batch("", -1, 0.0)]  # takes nothing, so that the first record goes the slow way
         self.hold: Iterator[Batch] = map(self.slot.pop, itertools.repeat(-1))
@@ -207,7 +208,7 @@ class Feed:
                     f"{self.buffered} bytes wait for their outcome, {need} more exceed buffer_bytes={self.options.buffer_bytes}, "
                     f"and {why}: send again later, or enlarge buffer_bytes"
                 )
-            self.changed.wait(limits.POLL_US_MAX / 1e6)
+            self.roomy.wait(limits.POLL_US_MAX / 1e6)
             waited = True
             self.check()
         return waited
@@ -311,6 +312,9 @@ class Feed:
                 if batch.failure is not None:
                     self._remember(batch.failure)
                 batch.finish()
+            # Not for each batch: a sender that fills a quarter of the buffer at a time works, one that fills a batch only switches.
+            if self.buffered <= self.options.buffer_bytes * 3 // 4:
+                self.roomy.notify_all()
             if not self.pending and not self.options.linger:
                 self.close_open()
             self.changed.notify_all()
@@ -351,6 +355,7 @@ class Feed:
             taken = list(self.queue)
             self.queue.clear()
             self.changed.notify_all()
+            self.roomy.notify_all()
             return taken
 
     def close(self) -> None:
@@ -381,7 +386,7 @@ class Feed:
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child: nothing here will ever be delivered from this process; say so to whoever asks."""
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
+        self.changed, self.roomy = threading.Condition(self.lock), threading.Condition(self.lock)
         error = UsageError(
             f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, forked from it: "
             "open a Producer of its own there"

@@ -1,4 +1,4 @@
-"""Proves reading from directories with every gateway down: copies stand in for each other, damage is told, strangers are refused."""
+"""Proves reading of directories with every gateway down: copies stand in for each other, damage and strangers are told."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from tutti import (
     OffsetOutOfRange,
     Producer,
     Reader,
+    Receipt,
     Refused,
     TooLarge,
     Unknown,
@@ -134,7 +135,8 @@ def test_places_and_named_readers(gateway: GatewayProcess) -> None:
     with Reads(gateway.url) as reads:
         assert reads.readers() == {"loader": saved}
         frontier = reads.frontier()
-    for wrong in ({"start": frontier.offset + 1}, {"end": frontier.offset + 1}, {"start": -1}):
+    mistakes: list[dict[str, Any]] = [{"start": frontier.offset + 1}, {"end": frontier.offset + 1}, {"start": -1}]
+    for wrong in mistakes:
         with pytest.raises(OffsetOutOfRange, match=str(next(iter(wrong.values())))):
             Reader(gateway.url, **wrong)
     with pytest.raises(UsageError, match="did you mean 'places'"):
@@ -195,7 +197,7 @@ def test_kills_are_pauses(tmp_path: Path) -> None:
         reader = Reader(gateway.url, topics=["t"], start=0, follow=True, columns=["offset", "value"])
         producer = Producer(gateway.url, producer="p")
         stop = threading.Event()
-        receipts = []
+        receipts: list[Receipt] = []
 
         def send() -> None:
             while not stop.wait(0.0005):
@@ -203,7 +205,7 @@ def test_kills_are_pauses(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=send)
         thread.start()
-        read: list[tuple[int, bytes]] = []
+        read: list[tuple[Any, Any]] = []
 
         def read_until(count: int) -> None:
             while len(read) < count:
