@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import random
 import signal
 import socket
@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+
+from gateway.cli.main import main
 
 TUTTI = [sys.executable, "-m", "gateway"]
 WAIT_S = 30.0
@@ -35,11 +39,22 @@ class Done(NamedTuple):
         return self.out.splitlines()
 
 
-def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
-    """Run one command to its end."""
-    environment = os.environ | ({"TUTTI_URL": url} if url else {})
-    done = subprocess.run([*TUTTI, *arguments], input=given, capture_output=True, env=environment, timeout=WAIT_S, check=False)
+def shell(*arguments: str) -> Done:
+    """Run one command as a shell does, in a process of its own."""
+    done = subprocess.run([*TUTTI, *arguments], capture_output=True, timeout=WAIT_S, check=False)
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
+    """Run one command in this process, which saves its start."""
+    buffers = [io.BytesIO(given), io.BytesIO(), io.BytesIO()]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, buffer in zip(("stdin", "stdout", "stderr"), buffers, strict=True):
+            patch.setattr(sys, name, io.TextIOWrapper(buffer, "utf-8", newline="", write_through=True))
+        if url is not None:
+            patch.setenv("TUTTI_URL", url)
+        code = main(arguments)
+        return Done(code, buffers[1].getvalue().decode(), buffers[2].getvalue().decode())
 
 
 def free_base() -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import House, free_base, tutti
+from tests.integration.cli.house import TUTTI, House, free_base, tutti
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,25 +109,25 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
+    port = free_base()
+    commands = [
         ["status"],
         ["topics"],
         ["offsets", "--time", "2026-01-01T00:00:00Z"],
         ["producers", "list"],
         ["tail"],
+        ["replay", "--out", "x.jsonl"],
         ["produce", "--topic", "t"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_a_gateway_that_is_not_there_is_named(command: list[str]) -> None:
-    port = free_base()
-    done = tutti(*command, "--url", f"tutti://127.0.0.1:{port}")
-    assert (done.code, done.out) == (3, "")
-    assert f"127.0.0.1:{port}" in done.err
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
+    ]
+    asked = [[*TUTTI, *command, "--url", f"tutti://127.0.0.1:{port}"] for command in commands]
+    with ThreadPoolExecutor(len(asked)) as pool:  # each waits for its whole time limit
+        answers = list(pool.map(lambda line: subprocess.run(line, capture_output=True, text=True, input="", check=False), asked))
+    for command, answer in zip(commands, answers, strict=True):
+        assert (answer.returncode, answer.stdout) == (3, ""), command
+        assert f"127.0.0.1:{port}" in answer.stderr, command
+        assert answer.stderr.startswith("error: "), command
+        assert answer.stderr.count("\n") == 1, command
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:7403", "127.0.0.1:7400", "tutti://", "tutti://h"])

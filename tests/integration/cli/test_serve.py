@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, free_base, house, tutti, until
+from tests.integration.cli.house import TUTTI, WAIT_S, free_base, house, shell, tutti, until
 
 
 def a_config(directory: Path, port: int, name: str = "jfk", more: str = "") -> Path:
@@ -52,7 +52,7 @@ def test_one_ready_line_and_an_orderly_end(tmp_path: Path) -> None:
 
 
 def refused(config: Path) -> str:
-    done = tutti("serve", "--config", str(config))
+    done = shell("serve", "--config", str(config))
     assert done.code not in (0, 130)
     assert done.out == ""
     errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
@@ -140,7 +140,7 @@ def test_dev_says_why_a_gateway_cannot_start(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
-        done = tutti("dev", "--port", str(port), "--data", str(tmp_path / "dev"))
+        done = shell("dev", "--port", str(port), "--data", str(tmp_path / "dev"))
     assert done.code in (1, 3)
     assert done.out == ""
     assert [line for line in done.err.splitlines() if line.startswith("error: ") and f"{port}" in line]
