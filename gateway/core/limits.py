@@ -160,6 +160,7 @@ invariant(
 )
 invariant(2 * UNDECIDED_FRAMES_MAX <= FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
 invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undecided when the disk runs low can be written")
+invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
