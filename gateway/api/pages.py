@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 
@@ -13,8 +14,10 @@ from gateway.api.http import Page
 from gateway.api.slots import Slots
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
+from gateway.errors import TuttiError
 from gateway.log.reader import Frontier, LogReader
 
+LOG = logging.getLogger("tutti.reads")
 JSON = "application/json"
 OK, UNAVAILABLE = 200, 503
 
@@ -70,10 +73,13 @@ class Pages:
         """Metrics, in Prometheus' form."""
         from gateway.api.metrics import CONTENT_TYPE, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
 
-        state = self._reader.state()
-        frontier = self._watch.now().offset
-        topics = {topic.name: topic.records for topic in state.topics.values()}
-        lags = {reader: max(0, frontier - offset) for reader, offset in state.readers.items()}
+        topics, lags = {}, {}
+        try:
+            state, frontier = self._reader.state(), self._watch.now().offset
+            topics = {topic.name: topic.records for topic in state.topics.values()}
+            lags = {reader: max(0, frontier - offset) for reader, offset in state.readers.items()}
+        except TuttiError as error:  # the other figures are wanted all the more
+            LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
         return OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), topics, lags)
 
     def reads(self) -> dict[str, object]:

@@ -9,6 +9,7 @@ half second all the same. The pipe's end means that the gateway is gone.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import threading
@@ -17,8 +18,10 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from gateway.core import limits
+from gateway.errors import TuttiError
 
 US = 1_000_000
+LOG = logging.getLogger("tutti.reads")
 _PIPE_BYTES = 65_536
 
 
@@ -128,7 +131,10 @@ class FrontierWatch(Generic[Frontier]):
                 if not self.stopping:
                     self._gone()
             if waiting:
-                self.now()
+                try:
+                    self.now()
+                except (TuttiError, OSError) as error:  # who waits meets it too, and tells its caller; this thread goes on
+                    LOG.error("the frontier cannot be read", extra={"fields": {"error": str(error)}})
 
     def _drain(self, fd: int) -> bool:
         """Empty the pipe; False when it has ended."""

@@ -1,5 +1,8 @@
 """Proves that a scrape holds what the gateway counted, under stable names, in a form that Prometheus' own parser takes."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -91,6 +94,27 @@ def test_topics_and_readers_are_bounded() -> None:
     found = scrape(STATUS, topics={f"t{number}": number for number in range(SERIES_MAX + 5)}, lags={"spark": 12})
     assert sum(name == "tutti_topic_records_total" for name, _ in found) == SERIES_MAX
     assert found["tutti_reader_lag_records", (("reader", "spark"),)] == 12
+
+
+def whole_status() -> dict[str, Any]:
+    """A status that holds every figure."""
+    status: dict[str, Any] = json.loads(json.dumps(STATUS))
+    for figure in (*GAUGES, *COUNTERS, *HISTOGRAMS):
+        place = status
+        *keys, last = figure.path.split(".")
+        for key in keys:
+            place = place.setdefault(key, {})
+        place.setdefault(last, {"bounds": [1], "counts": [1, 0], "sum": 1} if figure in HISTOGRAMS else 1)
+    return status
+
+
+def test_the_page_of_the_interface_lists_every_metric() -> None:
+    text = exposition(whole_status(), READS, {"t": 1}, {"r": 1}).decode()
+    served = {family.name: family.documentation for family in text_string_to_metric_families(text)}
+    assert len(served) > 40
+    page = (Path(__file__).parents[3] / "docs" / "reads.md").read_text()
+    listed = dict(re.findall(r"^\| `(tutti_[a-z_]+?)(?:_total)?` \|.*?\| (.+) \|$", page, re.MULTILINE))
+    assert listed == served
 
 
 def test_names_are_distinct_and_have_their_units() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.errors import Damaged
 
 
 class Mark(NamedTuple):
@@ -24,12 +25,15 @@ class Log:
     def __init__(self) -> None:
         self.offset = 0
         self.looks = 0
+        self.damaged = False
         self.read_fd, self.write_fd = os.pipe()
         self.gone = threading.Event()
         self.watch = FrontierWatch(self.look, self.read_fd, self.gone.set)
 
     def look(self) -> Mark:
         self.looks += 1
+        if self.damaged:
+            raise Damaged("the mark is damaged")
         return Mark(self.offset)
 
     def move(self, offset: int, tell: bool = True) -> None:
@@ -123,6 +127,31 @@ def test_the_end_of_the_pipe_is_told_once(log: Log, waiting: bool) -> None:
     if thread:
         thread.join(10)
     assert not log.gone.is_set()
+
+
+def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(log: Log) -> None:
+    told: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            log.watch.wait(0, 60_000_000)
+        except Damaged as error:
+            told.append(error)
+
+    log.damaged = True
+    with pytest.raises(Damaged):
+        log.watch.now()
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    os.write(log.write_fd, b"!")
+    waiter.join(10)
+    assert len(told) == 1
+    log.damaged = False
+    log.move(1)
+    assert log.watch.wait(0, 60_000_000) == Mark(1)
+    os.close(log.write_fd)
+    log.write_fd = -1
+    assert log.gone.wait(10)
 
 
 def test_without_a_pipe_the_poll_is_left() -> None:
