@@ -9,7 +9,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak java lock clean
+.PHONY: help setup demo test check bench bench-quick soak docs java lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -38,6 +38,11 @@ bench-quick: $(READY) ## the short ones
 
 soak: $(READY) ## kill a real gateway under load for MINUTES, check the contract from outside
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+
+docs: $(READY) ## the pages that are made from the code: commands, configuration, protocol diagrams
+	@$(RUN)/python -m gateway.cli.reference
+	@$(RUN)/python -m gateway.core.diagrams > docs/protocol.md
+	@printf 'docs: %s pages\n' "$$(ls docs/*.md | wc -l)"
 
 java:
 	@tools/java.sh

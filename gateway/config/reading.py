@@ -13,6 +13,7 @@ from msgspec import Struct, inspect
 
 from gateway.config.lines import key_lines, line_of
 from gateway.config.model import DEFAULT_PRESET, PORT_MAX, PRESETS, Address, Config, is_loopback, parse_address
+from gateway.core import limits
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
 
@@ -181,6 +182,14 @@ class _Relations:
         if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
             what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
+        if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
+            self._room(config.limits.undecided_bytes + limits.RESERVED_BYTES, config.log.disk_low_bytes)
+
+    def _room(self, needed: int, low: int) -> None:
+        """What is undecided when the disk runs low has to be written all the same."""
+        if needed > low:
+            what = f"is {low}, less than undecided_bytes and the reserve need together ({needed})"
+            self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
 
     def _name(self, path: KeyPath, what: str, name: str) -> None:
         if not self._good(*path):

@@ -68,6 +68,11 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, as that of listen is", "a port of its own"),
         ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
+        (
+            "[limits]\nundecided_bytes = 500000000\n",
+            "log.disk_low_bytes is 268435456, less than undecided_bytes and the reserve need together (516777216)",
+            "make it at least 516777216",
+        ),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],
