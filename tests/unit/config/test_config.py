@@ -70,7 +70,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
         (
             "[limits]\nundecided_bytes = 500000000\n",
-            "log.disk_low_bytes is 268435456, less than undecided_bytes and the reserve need together (516777216)",
+            "f.toml: log.disk_low_bytes is 268435456, less than undecided_bytes and the reserve need together (516777216)",
             "make it at least 516777216",
         ),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
