@@ -45,5 +45,6 @@ install <(locked setuptools)
 install <(locked pyspark others)
 install <(locked_pyspark)
 pip install --no-deps --no-build-isolation --editable .
+"$venv/bin/python" -m streaming.launch --install  # Spark started from here runs its Python workers with this interpreter
 pip check
 printf 'setup: %s, %s, %s packages in %s\n' "$("$venv/bin/python" -V)" "pyspark $pyspark" "$("$venv/bin/python" -m pip list 2>/dev/null | tail -n +3 | wc -l)" "$venv"

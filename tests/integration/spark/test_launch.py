@@ -21,7 +21,8 @@ COUNT = 7
 ROOT = Path(__file__).resolve().parents[3]
 #: Batch, stream and a function of the user's own: each is run by another Python process of Spark's.
 SCRIPT = """
-import sys
+import os, sys
+os.environ.pop("PYSPARK_PYTHON", None) if {unset} else None  # what the installed default sets
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 spark = SparkSession.builder.getOrCreate()
@@ -73,13 +74,13 @@ def url(gateway: GatewayProcess) -> str:
 def test_a_script_run_by_our_python_needs_register_and_nothing_else(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     settings = "".join(f".config({name!r}, {value!r})" for name, value in LOCAL_SETTINGS.items())
-    script.write_text(SCRIPT.format(prepare=REGISTER).replace("builder.", f"builder.master('local[2]'){settings}."))
+    script.write_text(SCRIPT.format(prepare=REGISTER, unset=True).replace("builder.", f"builder.master('local[2]'){settings}."))
     run([sys.executable, str(script), url, str(tmp_path / "c")], bare, tmp_path)
 
 
 def test_the_launcher_needs_nothing(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(prepare=""))
+    script.write_text(SCRIPT.format(prepare="", unset=False))
     submit = spark_submit(script, url, str(tmp_path / "c"))
     run([sys.executable, "-m", "streaming.launch", "spark-submit", *submit[1:]], bare, tmp_path)
 
@@ -98,6 +99,6 @@ def test_a_package_that_is_shipped_and_not_installed_needs_register(url: str, ba
         "SPARK_HOME": str(spark_home()),
     }
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(prepare=REGISTER))
+    script.write_text(SCRIPT.format(prepare=REGISTER, unset=False))
     command = spark_submit(script, url, str(tmp_path / "c"), conf={"spark.submit.pyFiles": str(shipped)})
     run(command, environment, tmp_path)
