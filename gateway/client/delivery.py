@@ -17,6 +17,7 @@ from gateway.data.names import is_nameless
 from gateway.errors import Aborted, Fenced, FormatError, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
+_NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})  # by this gateway, though another has opened it
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before a nameless producer is forgotten
 
 
@@ -97,9 +98,9 @@ class Delivery(Session):
     def _send_batches(self, now: float) -> None:
         window, queue = self.window, self.feed.queue
         waited = window.waits
-        while (batch := self.feed.head()) is not None and window.has_room(batch) and self.topic_known(batch.topic):
+        while (batch := self.feed.head()) is not None and window.has_room(batch) and self.topic_number(batch.topic):
             window.admit(queue.popleft())
-        for message in window.messages(self.number, self.epoch, self.topics):
+        for message in window.messages(self.number, self.epoch, self.topic_number):
             self.outbox.append(message)
             self._active = now
         if window.waits and not waited:
@@ -176,9 +177,12 @@ class Delivery(Session):
         if isinstance(answer, wire.AbortedAnswer):
             error = Aborted(f"{whose} were aborted: {answer.reason}. Neither they nor what was sent after them is in any log")
             self._epoch_over(answer.first_sequence, Failure(error), None, now)
-        elif answer.retry:
+        elif answer.retry or answer.code in _NOT_KNOWN_YET:
             self.trouble = f"{answer.reason} ({answer.code})"
-            self._back_off(now, answer.code)
+            if answer.retry:
+                self._back_off(now, answer.code)
+            else:
+                self._introduce(now)
         else:
             text = f"{whose} were refused: {answer.reason}"
             own: TuttiError = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
@@ -204,6 +208,13 @@ class Delivery(Session):
 
     def epoch_began(self, opened: wire.EpochOpened) -> None:
         """Settle the epoch that was, whose last word is known now, and go on after it."""
+        if self._after is None and len(self.window):
+            text = (
+                f"producer {self.identity.name!r} was forgotten by the log and began anew there: whether records in flight had "
+                "committed is not known"
+            )
+            self.end(Refused(text, "forgotten"))
+            return
         if self._after is not None:
             self.window.commit_upto(opened.sequence)
             self.window.fail_from(0, self._after)
@@ -220,6 +231,10 @@ class Delivery(Session):
             "Whether records in flight committed is not known here; the new instance's resume() tells"
         )
         self.end(Fenced(text))
+
+    def forgettable(self) -> bool:
+        """Whether nothing was sent that has no outcome."""
+        return not len(self.window)
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
         """Batches of that topic at the head of the queue fail; nothing of them was sent."""

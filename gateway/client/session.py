@@ -16,6 +16,7 @@ import msgspec
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Buffer
+from gateway.data.names import is_nameless
 from gateway.errors import ConfigError, Refused, TuttiError, Unavailable, invariant
 
 CLIENT = "tutti-python"
@@ -131,6 +132,10 @@ class Session(abc.ABC):
         """Another instance began that epoch."""
 
     @abc.abstractmethod
+    def forgettable(self) -> bool:
+        """Whether nothing was sent that has no outcome, so that a producer which was forgotten may begin anew."""
+
+    @abc.abstractmethod
     def topic_refused(self, topic: str, error: TuttiError) -> None:
         """The gateway will not have that topic."""
 
@@ -176,15 +181,14 @@ class Session(abc.ABC):
         self._epoch_request = self._request
         self._say(wire.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
 
-    def topic_known(self, topic: str) -> bool:
-        """Whether the topic's number is known; asks for it otherwise."""
-        if topic in self.topics:
-            return True
-        if topic not in self._topic_requests.values():
+    def topic_number(self, topic: str) -> int:
+        """The topic's number; 0 when it is not known, and then it is asked for."""
+        number = self.topics.get(topic, 0)
+        if not number and topic not in self._topic_requests.values():
             self._request += 1
             self._topic_requests[self._request] = topic
             self._say(wire.OpenTopic(self._request, topic))
-        return False
+        return number
 
     def _want_next_epoch(self, now: float) -> None:
         """The epoch is over: ask for the next as soon as there is somebody to ask."""
@@ -215,24 +219,24 @@ class Session(abc.ABC):
             self._ask_epoch(now)
 
     def _on_epoch_opened(self, answer: wire.EpochOpened, now: float) -> None:
-        if answer.request != self._epoch_request or answer.epoch != self.wanted or self.state is not State.OPENING:
-            return
+        if answer.epoch != self.wanted or self.state is not State.OPENING:
+            return  # to a question that was put again, or before
         self._turn(Turn.OPENED)
-        self.number = answer.producer
-        self._retry, self._retry_at = _RETRY_MIN, 0.0
         self._topic_requests.clear()
-        if self.running:
+        again = self.running and answer.producer == self.number
+        self.number = answer.producer
+        if again:
             self.resend()
-            return
-        self.epoch_began(answer)
+        else:
+            self.epoch_began(answer)
         self.epoch = self.wanted
         self._starting, self._tries = False, 0
 
     def _on_epoch_fenced(self, answer: wire.EpochFenced, now: float) -> None:
-        if answer.request != self._epoch_request:
-            return
+        if answer.epoch < self.wanted or self.state is not State.OPENING:
+            return  # to a question that was put before
         self._tries += 1
-        if not self._starting:
+        if not self._starting and not (self.forgettable() and is_nameless(self.identity.name)):
             self.fenced(answer.epoch)
         elif self._tries > limits.EPOCH_TRIES_MAX:
             text = (
@@ -271,6 +275,14 @@ class Session(abc.ABC):
             self.topic_refused(topic, Refused(f"topic {topic!r} was refused: {text}", answer.code))
         elif mine:
             self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
+
+    def _introduce(self, now: float) -> None:
+        """The gateway does not know what it should (its log may be behind): say and ask everything again, a little later."""
+        self.topics.clear()
+        self._back_off(now, "unknown")
+        if self.state is State.OPEN and self._hello_since is None:
+            self._turn(Turn.STRANGER)
+            self._hello(now)
 
     def _back_off(self, now: float, code: str) -> None:
         """Send everything again a little later; at another gateway, if this one cannot order messages and there are others."""

@@ -7,7 +7,7 @@ client have in flight. It does no I/O and knows nothing of epochs.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from gateway.client.encode import Compression, cut
 from gateway.client.receipt import Batch, Failure, Resume
@@ -75,15 +75,22 @@ class Window:
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
-    def messages(self, number: int, epoch: int, topics: Mapping[str, int]) -> Iterator[list[Buffer]]:
-        """Submit messages for all that is to be sent. Small bodies are joined, large ones travel as they are."""
+    def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
+        """Submit messages for what is to be sent, up to the first batch whose topic has no number yet (0).
+
+        Small bodies are joined, large ones travel as they are.
+        """
         frames: list[Frame] = []
         size = 0
         small = True
         while self._to_send:
-            batch = self._to_send.popleft()
-            if batch.settled or batch.body is None:
+            batch = self._to_send[0]
+            if batch.settled:
+                self._to_send.popleft()
                 continue
+            topic = topic_number(batch.topic)
+            if not topic:
+                break
             is_small = batch.size <= INLINE_BYTES_MAX
             if frames and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
@@ -91,7 +98,8 @@ class Window:
                 yield encode_submit(frames)
                 frames, size = [], 0
             small = is_small
-            frames.append(self._frame(batch, number, epoch, topics[batch.topic]))
+            self._to_send.popleft()
+            frames.append(self._frame(batch, number, epoch, topic))
             size += batch.size
             batch.transmitted = self._sent = True
         if frames:

@@ -179,9 +179,13 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
 def test_answers_to_old_questions_are_not_taken() -> None:
     rig = Rig()
     asked = rig.connect()
-    rig.say(wire.EpochOpened(asked.request + 5, NUMBER, 1, 3, b""))
-    rig.say(wire.EpochFenced(asked.request + 5, 3))
+    rig.say(wire.EpochFenced(asked.request, 4))
+    asked = rig.hear(wire.OpenProducer)
+    assert asked.epoch == 5
+    rig.say(wire.EpochOpened(asked.request - 1, NUMBER, 1, 3, b""))
+    rig.say(wire.EpochFenced(asked.request - 1, 3))
     rig.say(wire.TopicOpened(99, 1))
+    assert rig.hears() == []
     assert rig.feed.opened is None
     rig.opened(asked)
     rig.opened(asked)

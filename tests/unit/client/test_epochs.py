@@ -161,3 +161,61 @@ def test_a_starting_producer_gives_up_when_others_start_without_end() -> None:
     rig.say(wire.EpochFenced(asked.request, asked.epoch))
     with pytest.raises(Unavailable, match="being started at once"):
         rig.feed.wait_opened(0)
+
+
+@pytest.mark.parametrize("code", ["topic", "epoch", "producer"])
+def test_what_a_gateway_does_not_know_yet_is_told_to_it_and_nothing_fails(code: str) -> None:
+    rig, frames = in_flight(2)
+    waits = []
+    for _ in range(5):
+        began = rig.now
+        rig.say(wire.RefusedAnswer(NUMBER, 1, 1, code, "not known here: open it first", retry=False))
+        rig.say(wire.RefusedAnswer(NUMBER, 1, 2, code, "not known here: open it first", retry=False))
+        rig.hear(wire.Hello)
+        rig.say(rig.welcome())
+        rig.opened(rig.hear(wire.OpenProducer))
+        while not (heard := rig.hears()):
+            at = rig.delivery.next_time(rig.now)
+            assert at is not None
+            rig.now = max(at, rig.now + 0.001)
+        (asked,) = heard
+        rig.say(wire.TopicOpened(asked.request, 1))
+        assert rig.frames() == frames
+        waits.append(rig.now - began)
+    assert waits == sorted(waits)
+    assert waits[-1] > waits[0]
+    rig.send(topic="new")
+    rig.feed.flush(0)
+    rig.topic(9)
+    (frame,) = rig.frames()
+    assert frame.topic == 9
+    for one in (*frames, frame):
+        rig.commit(one, one.first_sequence)
+    assert rig.feed.undelivered() == 0
+
+
+def test_a_nameless_producer_that_was_forgotten_while_it_was_away_begins_anew() -> None:
+    rig = Rig(name="~abc").ready()
+    rig.send()
+    rig.topic()
+    rig.commit(rig.frames()[0], 0)
+    rig.delivery.lost()
+    asked = rig.connect()
+    assert asked.epoch == 1
+    rig.say(wire.EpochFenced(asked.request, 3))
+    asked = rig.hear(wire.OpenProducer)
+    rig.say(wire.EpochOpened(asked.request, NUMBER + 1, 4, 0, b""))
+    rig.send()
+    (frame,) = rig.frames()
+    assert (frame.producer, frame.epoch, frame.first_sequence) == (NUMBER + 1, 4, 1)
+
+
+def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
+    rig, _ = in_flight(2)
+    receipt = rig.send()
+    rig.delivery.lost()
+    asked = rig.connect()
+    rig.say(wire.EpochOpened(asked.request, NUMBER + 1, 1, 0, b""))
+    with pytest.raises(Refused, match="was forgotten"):
+        receipt.result(0)
+    assert rig.delivery.state is State.ENDED
