@@ -2,12 +2,14 @@
 
 What is promised is kept: what was written before a sync of its file is there, and names made before a sync of their directory. Of
 everything else any part may be there: each write whole, not at all, or some of its sectors; file sizes; and of the names of a
-directory the changes up to some point, as a journal keeps them.
+directory the changes up to some point, as a journal keeps them. One sector of a write may be torn at any byte: few disks do that,
+but nothing here rests on sectors being whole.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,23 +32,37 @@ class Op:
     other: str = ""
 
 
-#: Chooses what becomes of an unsynced write: the numbers of its sectors that are on the disk.
-Choose = Callable[[Op, int], set[int]]
+#: Chooses what becomes of an unsynced write: the parts of its data (from, to) that are on the disk.
+Choose = Callable[[Op], list[tuple[int, int]]]
 #: Chooses how many of some unsynced changes of names are on the disk.
 Count = Callable[[int], int]
 
 
+class Unsynced(Storage):
+    """Storage that never waits for a disk: what a test does with it need not outlive the test."""
+
+    def sync(self, fd: int) -> None:
+        assert fd >= 0
+
+    def sync_directory(self, path: str) -> None:
+        assert os.path.isdir(path)
+
+
 @dataclass
-class Recorder(Storage):
-    """The storage of a real directory that also keeps a journal of what it did."""
+class Recorder(Unsynced):
+    """The storage of a real directory that also keeps a journal of what it did. `inodes` gives files that are known from before
+    the numbers that they are to have in it.
+    """
 
     ops: list[Op] = field(default_factory=list)
+    inodes: dict[int, int] = field(default_factory=dict)
     _files: dict[int, int] = field(default_factory=dict)  # descriptor: inode
 
     def open(self, path: str, *, create: bool = False) -> int:
         new = create and not os.path.exists(path)
         fd = super().open(path, create=create)
-        self._files[fd] = os.fstat(fd).st_ino
+        inode = os.fstat(fd).st_ino
+        self._files[fd] = inode if new else self.inodes.get(inode, inode)
         if new:
             self.ops.append(Op("create", self._files[fd], path=path))
         return fd
@@ -98,16 +114,10 @@ def _contents(ops: Sequence[Op], choose: Choose) -> dict[int, bytes]:
         data = found.setdefault(op.inode, bytearray())
         durable = number < synced.get(op.inode, -1)
         if op.what == "write":
-            first = op.at // SECTOR
-            sectors = set(range((op.at + len(op.data) - 1) // SECTOR - first + 1))
-            kept = sectors if durable else choose(op, len(sectors)) & sectors
-            for sector in kept:
-                low = max((first + sector) * SECTOR, op.at)
-                high = min((first + sector + 1) * SECTOR, op.at + len(op.data))
-                if len(data) < high:
-                    data.extend(bytes(high - len(data)))
-                data[low:high] = op.data[low - op.at : high - op.at]
-        elif op.what in {"allocate", "truncate"} and (durable or choose(op, 1)):
+            for low, high in [(0, len(op.data))] if durable else choose(op):
+                data.extend(bytes(max(op.at + high - len(data), 0)))
+                data[op.at + low : op.at + high] = op.data[low:high]
+        elif op.what in {"allocate", "truncate"} and (durable or choose(op)):
             if len(data) < op.at:
                 data.extend(bytes(op.at - len(data)))
             elif op.what == "truncate":
@@ -137,3 +147,19 @@ def _names(ops: Sequence[Op], count: Count) -> dict[str, int]:
         else:
             names.pop(op.path)
     return names
+
+
+def sectors(op: Op, chance: random.Random, share: float) -> list[tuple[int, int]]:
+    """About that share of the sectors of a write, one of them torn now and then."""
+    if op.what != "write":
+        return [(0, 0)] if chance.random() < share else []
+    found = []
+    first, last = op.at // SECTOR, (op.at + len(op.data) - 1) // SECTOR
+    torn = chance.randint(first, last) if chance.random() < 0.3 else -1
+    for sector in range(first, last + 1):
+        low, high = max(sector * SECTOR - op.at, 0), min((sector + 1) * SECTOR - op.at, len(op.data))
+        if sector == torn:
+            found.append((low, chance.randint(low, high)))
+        elif chance.random() < share:
+            found.append((low, high))
+    return found
