@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,7 +16,9 @@ from typing import Self
 from gateway.cli.children import end_with_parent
 from gateway.errors import TuttiError
 
-_TAIL_LINES = 8
+_TAIL_LINES = 3
+_LINE_MAX = 400
+_ERROR = re.compile(r"^error: |\b\w*(Error|Exception)\b")
 _LOOK_S = 0.1
 
 
@@ -89,10 +92,10 @@ class Running:
         self._process.wait()
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error, on one line."""
-        lines = self.errors.read_text(errors="replace").strip().splitlines()
-        errors = [line for line in lines if "rror" in line]
-        return " / ".join(line.strip() for line in (errors or lines)[-_TAIL_LINES:]) or "nothing"
+        """What it said last about an error, else what it said last at all, on one line."""
+        said = [file.read_text(errors="replace").strip().splitlines() for file in (self.output, self.errors)]
+        errors = [line for lines in said for line in lines if _ERROR.search(line)]
+        return " / ".join(line.strip()[:_LINE_MAX] for line in (errors or said[1])[-_TAIL_LINES:]) or "nothing"
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

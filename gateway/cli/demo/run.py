@@ -259,7 +259,7 @@ class Demo:
         local = str(self._at / "tmp")
         settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
         # The short compiler and collector: these jobs are over before the long ones pay (30 s of processor time instead of 42).
-        java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={local} -Dderby.system.home={local}"
+        java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={local}"
         settings["spark.driver.extraJavaOptions"] = java
         command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
         return house.start(name, command, os.environ | spark_environment())
