@@ -200,6 +200,14 @@ def _local(name: str) -> str:
 
 def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, str | None]:
     topics = _get(given, "topics", _names)
+    if topics is not None:
+        from gateway.client.reads import check_name
+
+        try:
+            for name in topics:
+                check_name("topic", name)
+        except UsageError as error:
+            raise wrong("topics", given["topics"], str(error)) from error
     pattern = given.get("topicsPattern")
     if topics is not None and pattern is not None:
         raise UsageError(f"options 'topics' ({given['topics']!r}) and 'topicsPattern' ({pattern!r}) exclude each other")

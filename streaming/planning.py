@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql.datasource import InputPartition
 
@@ -31,7 +31,7 @@ class RecordsPartition(InputPartition):
         return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, topics={self.topics})"
 
 
-def offset_of(source: Source, option: str, options: ReadOptions, frontier: Frontier) -> int:
+def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
     """The offset that "starting" or "ending" (`option`) came to, with the frontier as it is.
 
     Raises:

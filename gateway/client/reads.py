@@ -25,7 +25,7 @@ from gateway.data.columns import check_columns, schema_of
 from gateway.data.names import check_name
 from gateway.errors import Behind, ConfigError, FormatError, Refused, Unavailable
 
-__all__ = ["Reads", "check_columns", "schema_of"]
+__all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 
 Answer = TypeVar("Answer")
 _METADATA_KEY = b"tutti"

@@ -93,6 +93,8 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("path", "a,,b"),
         ("topics", ""),
         ("topics", "a,a"),
+        ("topics", "sp ace"),
+        ("topics", "a,é"),
         ("topics", "['a', 'b']"),
         ("topicsPattern", "("),
         ("startingOffset", "-1"),
