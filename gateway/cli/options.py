@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,20 +20,31 @@ Bound = int | str | datetime
 
 
 def url_option(function: Function) -> Function:
-    """`--url`, by default from $TUTTI_URL."""
-    return click.option(
-        "--url",
-        envvar="TUTTI_URL",
-        metavar="URL",
-        callback=_needed_url,
-        help="A gateway or several: tutti://HOST:PORT[,HOST:PORT...] ($TUTTI_URL by default).",
-    )(function)
+    """`--url`, by default from $TUTTI_URL, or from the group of commands that this one belongs to."""
+    return _url(callback=lambda context, _option, url: needed_url(context, url))(function)
 
 
-def _needed_url(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+def group_url_option(function: Function) -> Function:
+    """`--url` of a group of commands: its commands may do without one of their own."""
+    return _url()(function)
+
+
+def needed_url(context: click.Context, url: str | None) -> str | None:
+    """The url that was given, to the command or to its group.
+
+    Raises:
+        click.UsageError: none was.
+    """
+    if url is None and context.parent is not None:
+        url = context.parent.params.get("url")
     if url is None and not context.resilient_parsing:
         raise click.UsageError("no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL", context)
     return url
+
+
+def _url(**options: Any) -> Callable[[Function], Function]:
+    text = "A gateway or several: tutti://HOST:PORT[,HOST:PORT...] ($TUTTI_URL by default)."
+    return click.option("--url", envvar="TUTTI_URL", metavar="URL", help=text, **options)
 
 
 def json_option(function: Function) -> Function:

@@ -7,15 +7,23 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import json_option, url_option
+from gateway.cli.options import group_url_option, json_option, needed_url, url_option
 from gateway.cli.output import note, print_json, print_table, time_text
 
 _COLUMNS = ("name", "epoch", "sequence", "progress", "closed", "last_seen")
 
 
-@click.group()
-def producers() -> None:
-    """List, fence or forget producers."""
+@click.group(invoke_without_command=True)
+@group_url_option
+@json_option
+@click.pass_context
+def producers(context: click.Context, url: str | None, as_json: bool) -> None:
+    """List, fence or forget producers.
+
+    Without a command they are listed.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_producers, url=needed_url(context, url), as_json=as_json)
 
 
 @producers.command("list")

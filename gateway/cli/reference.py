@@ -59,6 +59,7 @@ def _command(command: click.Command, context: click.Context, heading: str) -> It
     if isinstance(command, click.Group):
         if context.parent is not None:
             yield f"{heading} `{context.command_path}`\n\n{_help(command)}\n"
+            yield from _options(command, context)
             heading += "#"
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
@@ -67,6 +68,10 @@ def _command(command: click.Command, context: click.Context, heading: str) -> It
         return
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"{heading} `{context.command_path}`\n\n    {context.command_path} {pieces}\n\n{_help(command)}\n"
+    yield from _options(command, context)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     rows = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
     rows = [record for record in rows if record[1] and not record[0].endswith("--help")]
     if rows:

@@ -70,6 +70,9 @@ def test_producers_are_listed_fenced_and_forgotten(running: House) -> None:
     header, *rows = tutti("producers", "list", url=running.url).lines
     assert header.split("\t")[:3] == ["name", "epoch", "sequence"]
     assert any(row.split("\t")[:3] == ["p", "1", "3"] for row in rows)
+    assert tutti("producers", "--json", "--url", running.url).json == tutti("producers", "list", "--json", url=running.url).json
+    assert tutti("producers", "--url", running.url, "list").lines == [header, *rows]
+    assert tutti("producers").code == 2
     assert tutti("producers", "fence", "p", url=running.url).code == 0
     assert listed()["p"]["epoch"] == 2
     assert tutti("producers", "forget", "p", url=running.url).code == 0
