@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from tutti import Producer
-
 from gateway.errors import Aborted, TuttiError
 from tests.faults.crash.checker import value_of
 from tests.faults.crash.witness import read_witness
+from tutti import Producer
 
 TOPIC = "crash"
 FLUSH_WAIT_S = 90.0
@@ -33,7 +32,7 @@ class Worker:
         self._rate = rate
         self._lock = threading.Lock()
         self._out: TextIO = witness.open("a", encoding="ascii")
-        self._producer = Producer(url, producer=name, delivery_timeout=FLUSH_WAIT_S)
+        self._producer = Producer(url, producer=name, delivery_timeout=FLUSH_WAIT_S, connect_timeout=FLUSH_WAIT_S)
         self._next = self._producer.resume()[0] + 1
         known = read_witness(name, witness)
         if known.committed and max(known.committed) >= self._next:
