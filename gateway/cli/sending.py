@@ -101,6 +101,7 @@ class Sending:
         self._last: int | None = None
         self._rate = rate
         self._begun_s = time.monotonic()
+        self._paced_from_s: float | None = None
         self._committed, self._digest = self._resume()
 
     def __enter__(self) -> Self:
@@ -117,7 +118,7 @@ class Sending:
         rest = self._skip(chunk)
         while rest.values:
             part, rest = rest.cut(self._records_of_a_batch(rest.values))
-            self._pace(len(part.values))
+            self._pace()
             self._send_part(part)
         return len(chunk.values)
 
@@ -174,10 +175,12 @@ class Sending:
         piece = max(1, bisect_right(sizes, BATCH_BYTES))
         return min(piece, BATCH_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
 
-    def _pace(self, records: int) -> None:
+    def _pace(self) -> None:
+        """Wait until the rate allows more than was sent; the first records go at once."""
         if self._rate:
-            due_s = self._begun_s + (self._sent + records) / self._rate
-            time.sleep(max(0.0, due_s - time.monotonic()))
+            now_s = time.monotonic()
+            self._paced_from_s = now_s if self._paced_from_s is None else self._paced_from_s
+            time.sleep(max(0.0, self._paced_from_s + self._sent / self._rate - now_s))
 
     def _send_part(self, part: Chunk) -> None:
         self._hash.add(part.values)

@@ -58,7 +58,7 @@ def tail(
         raise UsageError("--last and --start both say where to begin: give one of them")
     wanted = key.encode() if key is not None else None
     if last is not None:
-        start, until = _start_of_last(url, topics, wanted, end, last)
+        start, until = _start_of_last(url, topics, wanted, end, last, absent_ok=follow)
         end = end if follow else until
     elif start is None:
         start = "latest" if follow else "earliest"
@@ -107,7 +107,9 @@ def _write(rows: pa.RecordBatch, form: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def _start_of_last(url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int) -> tuple[int, int]:
+def _start_of_last(
+    url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int, *, absent_ok: bool
+) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
     from gateway.client.reads import Reads
     from gateway.client.source import place_of
@@ -121,7 +123,9 @@ def _start_of_last(url: str, topics: tuple[str, ...], key: bytes | None, end: Bo
         while high > frontier.start:
             low = max(frontier.start, high - step)
             offsets = [
-                offset for batch in reads.scan(low, high, topics or None, ["offset", "key"]) for offset in _offsets(batch, key)
+                offset
+                for batch in reads.scan(low, high, topics or None, ["offset", "key"], absent_ok=absent_ok)
+                for offset in _offsets(batch, key)
             ]
             if len(offsets) >= last:
                 return offsets[-last], until

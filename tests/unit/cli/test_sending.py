@@ -209,6 +209,6 @@ def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda wait: now.__setitem__(0, now[0] + wait))
     with Sending("tutti://x:1", "t", "p", settings="", rate=100) as run:
         run.send(Chunk(letters(50), None))
-        assert now[0] == pytest.approx(100.5)
+        assert now[0] == pytest.approx(100.45)
         run.finish()
     assert house.values == letters(50)
