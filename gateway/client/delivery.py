@@ -30,6 +30,7 @@ class Delivery(Session):
         self.feed = feed
         self.window = Window(feed.options.compression)
         self._after: Failure | None = None  # what befalls batches of the epoch that is over and did not commit
+        self._refused: tuple[int, Failure] | None = None  # the sequence that ended it, and what befalls that batch
         self._active = 0.0
 
     # -- what happens to it
@@ -175,19 +176,24 @@ class Delivery(Session):
             return
         whose = f"records of producer {self.identity.name!r} from sequence {answer.first_sequence}"
         if isinstance(answer, wire.AbortedAnswer):
-            error = Aborted(f"{whose} were aborted: {answer.reason}. Neither they nor what was sent after them is in any log")
-            self._epoch_over(answer.first_sequence, Failure(error), None, now)
+            failure = Failure(
+                Aborted(f"{whose} were aborted: {answer.reason}. They are in no log, nor is what was sent after them")
+            )
+            failed = self.window.fail_from(answer.first_sequence, failure)
+            self._epoch_over(failure, failed, now)
         elif answer.retry or answer.code in _NOT_KNOWN_YET:
             self.trouble = f"{answer.reason} ({answer.code})"
             if answer.retry:
                 self._back_off(now, answer.code)
             else:
                 self._introduce(now)
-        else:
+        elif self.running:
+            # Of this copy it is for good; another one may be on its way, so that the next epoch's begin tells what is in the log.
             text = f"{whose} were refused: {answer.reason}"
-            own: TuttiError = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
-            behind = Aborted(f"{text}. These were sent behind them, nothing of them is in any log, and nothing has overtaken")
-            self._epoch_over(answer.first_sequence, Failure(behind), Failure(own), now)
+            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            self._refused = answer.first_sequence, Failure(own)
+            behind = Aborted(f"{text}. These were sent behind them, are in no log, and nothing has overtaken")
+            self._epoch_over(Failure(behind), False, now)
 
     def _on_expected(self, sequence: int, now: float) -> None:
         oldest = self.window.oldest
@@ -217,8 +223,12 @@ class Delivery(Session):
             return
         if self._after is not None:
             self.window.commit_upto(opened.sequence)
-            self.window.fail_from(0, self._after)
-            self._after = None
+            if len(self.window):
+                if self._refused is not None:
+                    self.window.fail_at(*self._refused)
+                self.window.fail_from(0, self._after)
+                self._fail_unsent(self._after)  # what came in meanwhile: the application is only told now
+            self._after = self._refused = None
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
         self._tell()
@@ -243,15 +253,17 @@ class Delivery(Session):
         while queue and queue[0].topic == topic:
             self.window.fail(queue.popleft(), failure)
 
-    def _epoch_over(self, sequence: int, failure: Failure, first: Failure | None, now: float) -> None:
-        """The epoch ends at `sequence`: from there on everything fails, what was not sent too, so that nothing overtakes."""
-        self.window.fail_from(sequence, failure, first)
-        if not self.running:
-            return  # another word on the same end
-        self._fail_unsent(failure)
-        self._after = failure
-        self.feed.set_opened(None)
-        self._want_next_epoch(now)
+    def _epoch_over(self, failure: Failure, failed: bool, now: float) -> None:
+        """The epoch ends here. What was not sent fails, so that it does not overtake what failed (`failed`) or still may.
+
+        What was sent and has no outcome is settled when the next epoch begins.
+        """
+        if failed or self.running:
+            self._fail_unsent(failure)
+        if self.running:  # else it is another word on the same end
+            self._after = failure
+            self.feed.set_opened(None)
+            self._want_next_epoch(now)
 
     def _fail_unsent(self, failure: Failure) -> None:
         stop = None
@@ -275,11 +287,12 @@ class Delivery(Session):
         trouble = f"; last trouble: {self.trouble}" if self.trouble else ""
         error = Unknown(f"a record of producer {self.identity.name!r} to topic {late.topic!r} {why}{trouble}")
         LOG.warning("%s", error)
+        failure = Failure(error)
+        self.window.fail_from(0, failure)
         if late.first_sequence and self.running:
-            self._epoch_over(0, Failure(error), None, now)
+            self._epoch_over(failure, True, now)
         else:
-            self.window.fail_from(0, Failure(error))
-            self._fail_unsent(Failure(error))
+            self._fail_unsent(failure)
 
     def _oldest(self) -> Batch | None:
         """The closed batch that waits longest. (An open one waits behind others, or for its linger, which is shorter.)"""

@@ -17,7 +17,17 @@ import pyarrow.compute as pc
 
 from gateway.client.receipt import Batch, Header, Record
 from gateway.data.frame import PROGRESS_BYTES_MAX, payload_crc
-from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, decode_batch, encode_batch, raw_length_of, timestamp_range
+from gateway.data.schema import (
+    BATCH_SCHEMA,
+    HEADERS,
+    TIME_US_MAX,
+    TIME_US_MIN,
+    TIMESTAMP,
+    decode_batch,
+    encode_batch,
+    raw_length_of,
+    timestamp_range,
+)
 from gateway.errors import UsageError
 
 #: What a record takes in a body beside key and value: offsets, timestamp, its share of bitmaps.
@@ -27,8 +37,6 @@ BODY_OVERHEAD_BYTES = 1024
 _HEADER_OVERHEAD_BYTES = 16
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The times that a datetime can be, years 1 to 9999: what readers can show.
-_TIME_US_MIN, _TIME_US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 _BINARY = pa.binary()
 _NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
 _COLUMNS = tuple(BATCH_SCHEMA.names)
@@ -94,7 +102,7 @@ def to_us(timestamp: object) -> int:
             f"a timestamp is an aware datetime or an int (microseconds since 1970, UTC), "
             f"not {type(timestamp).__name__} ({timestamp!r})"
         )
-    if not _TIME_US_MIN <= timestamp <= _TIME_US_MAX:
+    if not TIME_US_MIN <= timestamp <= TIME_US_MAX:
         raise UsageError(f"the timestamp {timestamp} us is outside of the years 1 to 9999: is it in another unit?")
     return int(timestamp)
 
@@ -232,7 +240,7 @@ def conform(records: object, now_us: int) -> pa.RecordBatch:
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
     low, high = timestamp_range(conformed.column(2))
-    if low < _TIME_US_MIN or high > _TIME_US_MAX:
+    if low < TIME_US_MIN or high > TIME_US_MAX:
         raise UsageError(f"column 'timestamp' goes from {low} to {high} us, outside of the years 1 to 9999")
     return conformed
 

@@ -68,6 +68,9 @@ class Link:
         self.address = address
         self.up = False
         self.was_up = False
+        self.readable = self.has_news = self.woken = True
+        self._wake = wake
+        self._writable = False
         timeout_ms = limits.ADDRESS_TIMEOUT_US // _MS
         socket = _context().socket(zmq.DEALER)
         socket.linger = 0
@@ -140,9 +143,17 @@ class Link:
         return bytes(message)
 
     def wait(self, timeout_s: float, writable: bool = False) -> None:
-        """Wait for a message, news, something at the wake descriptor, (`writable`) room to send, or the end of the time."""
-        self._poller.modify(self.socket, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
-        self._poller.poll(int(timeout_s * _MS) + 1 if timeout_s > 0 else 0)
+        """Wait for a message, news, something at the wake descriptor, (`writable`) room to send, or the end of the time.
+
+        Afterwards `readable`, `has_news` and `woken` say what there is: asking in vain costs as much as a message does.
+        """
+        if writable != self._writable:
+            self._poller.modify(self.socket, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+            self._writable = writable
+        ready = dict(self._poller.poll(int(timeout_s * _MS) + 1 if timeout_s > 0 else 0))
+        self.readable = bool(ready.get(self.socket, 0) & zmq.POLLIN)
+        self.has_news = self.monitor in ready
+        self.woken = self._wake in ready
 
     def close(self, linger_s: float = 0.0) -> None:
         """Drop the connection. What is queued in it has `linger_s` to leave, behind the caller's back."""

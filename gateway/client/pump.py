@@ -117,16 +117,21 @@ class Pump:
         if self.delivery.state is State.ENDED:
             return
         self._asleep = True
-        timeout = self._timeout(time.monotonic())
-        if self._link is not None:
-            self._link.wait(timeout, blocked)
-        else:
-            self._poll.poll(int(timeout * 1000) + 1 if timeout > 0 else 0)
+        self._sleep(self._timeout(time.monotonic()), blocked)
         self._asleep = False
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return
+
+    def _sleep(self, timeout: float, blocked: bool) -> None:
+        link = self._link
+        if link is not None:
+            link.wait(timeout, blocked)
+            woken = link.woken
+        else:
+            woken = bool(self._poll.poll(int(timeout * 1000) + 1 if timeout > 0 else 0))
+        if woken:
+            try:
+                os.eventfd_read(self._wake_fd)
+            except BlockingIOError:
+                return  # read before: it was written once for two reasons
 
     def _timeout(self, now: float) -> float:
         """How long to sleep. What comes in from now on wakes: `_asleep` was set before."""
@@ -150,24 +155,20 @@ class Pump:
         self._link = Link(self._route.present, self._wake_fd)
 
     def _hear(self, link: Link, now: float) -> None:
-        while (news := link.news()) is not None:
+        while link.has_news and (news := link.news()) is not None:
             if news is News.UP:
                 self._route.met("connected")
                 self.delivery.connected(now)
-            elif news is News.REFUSED:
-                self._leave(link, "connection refused", now)
-                return
-            elif not link.was_up:
-                self._leave(link, None, now)
-                return
-            else:
+                continue
+            if link.was_up:
                 self._read(link, now)  # what came before the end
-                self._leave(link, "the connection was lost", now)
-                return
+            reason = "connection refused" if news is News.REFUSED else "the connection was lost" if link.was_up else None
+            self._leave(link, reason, now)
+            return
         if not link.up and now >= self._connect_until:
             self._leave(link, None, now)
-            return
-        self._read(link, now)
+        elif link.readable:
+            self._read(link, now)
 
     def _read(self, link: Link, now: float) -> None:
         try:

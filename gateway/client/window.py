@@ -138,13 +138,21 @@ class Window:
                 self._committed(batch, OFFSET_UNKNOWN)
         self._drop_settled()
 
-    def fail_from(self, sequence: int, failure: Failure, first: Failure | None = None) -> None:
-        """Everything from `sequence` on failed; the batch that starts there with `first`, if given."""
+    def fail_from(self, sequence: int, failure: Failure) -> bool:
+        """Everything from `sequence` on failed; whether there was anything."""
+        before = len(self.settled)
         for batch in list(self._unanswered):
             if not batch.settled and batch.last_sequence >= sequence:
-                own = first is not None and batch.first_sequence == sequence
-                self._settle(batch, OFFSET_UNKNOWN, first if own else failure)
+                self._settle(batch, OFFSET_UNKNOWN, failure)
         self._drop_settled()
+        return len(self.settled) > before
+
+    def fail_at(self, sequence: int, failure: Failure) -> None:
+        """The batch that starts at `sequence` failed, if it has no outcome yet."""
+        batch = self._by_sequence.get(sequence)
+        if batch is not None:
+            self._settle(batch, OFFSET_UNKNOWN, failure)
+            self._drop_settled()
 
     def fail(self, batch: Batch, failure: Failure) -> None:
         """A batch that has no sequence failed."""

@@ -63,8 +63,8 @@ class Log:
         return [record.value for record in self.records if topic in (None, record.topic)]
 
 
-class FakeGateway:
-    """See the module."""
+class Rules:
+    """What a gateway makes of messages, without a network."""
 
     def __init__(self, log: Log | None = None, *, rule: Rule | None = None, gateways: dict[str, str] | None = None) -> None:
         self.log = log if log is not None else Log()
@@ -73,55 +73,8 @@ class FakeGateway:
         self.heard: list[Heard] = []
         self.window_bytes = limits.WINDOW_BYTES
         self.frame_bytes_max = limits.BODY_BYTES_MAX
-        self.validate = True
         self.reads = ""
-        self._context = zmq.Context()
-        self._known: set[bytes] = set()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._outgoing: list[tuple[bytes, bytes]] = []
-        self.port = 0
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"tutti://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Listen, again at the same port."""
-        socket = self._context.socket(zmq.ROUTER)
-        socket.linger = 0
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
-                break
-            except zmq.ZMQError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-        self.port = int(bytes(socket.get(zmq.LAST_ENDPOINT)).rpartition(b":")[2])
-        self._known.clear()
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close every connection; what was not answered is not."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = None
-
-    def close(self) -> None:
-        self.stop()
-        self._context.term()
-
-    def __enter__(self) -> FakeGateway:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.known: set[bytes] = set()
 
     def frames(self) -> list[Frame]:
         """Every frame heard so far, in order."""
@@ -131,23 +84,10 @@ class FakeGateway:
         """Every request of that kind heard so far."""
         return [heard for heard in self.heard if isinstance(heard, kind)]
 
-    # -- its thread
-
-    def _run(self, socket: zmq.Socket[bytes]) -> None:
-        try:
-            while not self._stop.is_set():
-                if not socket.poll(5):
-                    continue
-                routing, *parts = socket.recv_multipart()
-                for answer in self._answers(routing, parts):
-                    socket.send_multipart([routing, answer])
-        finally:
-            socket.close(0)
-
-    def _answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
+    def answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
         if parts[0][:1] == wire.SUBMIT:
             answers: list[Any] = []
-            if routing not in self._known:
+            if routing not in self.known:
                 answers.append(wire.Denied(0, "hello", "say Hello first"))
             else:
                 for frame in wire.decode_submit(parts):
@@ -157,8 +97,8 @@ class FakeGateway:
             request = wire.decode_request(parts[0])
             self.heard.append(request)
             if isinstance(request, wire.Hello):
-                self._known.add(routing)
-            elif routing not in self._known:
+                self.known.add(routing)
+            elif routing not in self.known:
                 return [wire.encode_control(wire.Denied(0, "hello", "say Hello first"))]
             answers = self._ruled(request, self._serve)
         out = []
@@ -217,12 +157,13 @@ class FakeGateway:
         line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
         if line is None or frame.epoch < line.epoch:
             return [wire.FencedAnswer(frame.producer, line.epoch if line else 1, frame.first_sequence)]
-        if line.closed:
+        if frame.last_sequence <= line.sequence:
+            offset = self.log.offsets[frame.producer, frame.first_sequence]
+        elif line.closed:
             return [wire.AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, "closed")]
-        offset = self.log.offsets.get((frame.producer, frame.first_sequence))
-        if offset is None or frame.first_sequence > line.sequence:
-            if frame.first_sequence != line.sequence + 1:
-                return [wire.Expected(frame.producer, frame.epoch, line.sequence + 1)]
+        elif frame.first_sequence != line.sequence + 1:
+            return [wire.Expected(frame.producer, frame.epoch, line.sequence + 1)]
+        else:
             offset = self.commit(frame, line)
         return [wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)]
 
@@ -232,15 +173,79 @@ class FakeGateway:
         offset = len(self.log.records)
         names = {number: name for name, number in self.log.topics.items()}
         assert payload_crc(frame.progress, frame.body) == frame.body_crc
-        if self.validate:
-            batch = validate_body(frame, limits.RAW_BYTES_MAX)
-            for number, (key, value) in enumerate(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)):
-                sequence = frame.first_sequence + number
-                self.log.records.append(Committed(names[frame.topic], value, key, frame.producer, sequence, frame.progress))
+        batch = validate_body(frame, limits.RAW_BYTES_MAX)
+        for number, (key, value) in enumerate(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)):
+            sequence = frame.first_sequence + number
+            self.log.offsets[frame.producer, sequence] = len(self.log.records)
+            self.log.records.append(Committed(names[frame.topic], value, key, frame.producer, sequence, frame.progress))
         line.sequence = frame.last_sequence
         line.progress = frame.progress or line.progress
-        self.log.offsets[frame.producer, frame.first_sequence] = offset
         return offset
+
+
+class FakeGateway(Rules):
+    """Rules behind a socket, in a thread."""
+
+    def __init__(self, log: Log | None = None, *, rule: Rule | None = None, gateways: dict[str, str] | None = None) -> None:
+        super().__init__(log, rule=rule, gateways=gateways)
+        self._context = zmq.Context()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"tutti://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen, again at the same port."""
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 0
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
+                break
+            except zmq.ZMQError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        self.port = int(bytes(socket.get(zmq.LAST_ENDPOINT)).rpartition(b":")[2])
+        self.known.clear()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close every connection; what was not answered is not."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+
+    def close(self) -> None:
+        self.stop()
+        self._context.term()
+
+    def __enter__(self) -> FakeGateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- its thread
+
+    def _run(self, socket: zmq.Socket[bytes]) -> None:
+        try:
+            while not self._stop.is_set():
+                if not socket.poll(5):
+                    continue
+                routing, *parts = socket.recv_multipart()
+                for answer in self.answers(routing, parts):
+                    socket.send_multipart([routing, answer])
+        finally:
+            socket.close(0)
 
 
 def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:

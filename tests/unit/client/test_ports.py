@@ -197,7 +197,7 @@ def test_control_lives_through_a_restart_and_a_lost_session() -> None:
         gateway.stop()
         gateway.start()
         assert control.status() == {"state": "primary"}
-        gateway._known.clear()
+        gateway.known.clear()
         assert control.status() == {"state": "primary"}
         assert control.welcome().log == gateway.log.uuid
 

@@ -171,9 +171,9 @@ def test_a_reads_process_that_comes_back_elsewhere_is_found(gateway: ReadableGat
 def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=20) as other:
         with Reader(f"{gateway.url},127.0.0.1:{other.gateway.port}", start=0) as reader:
+            gateway.reads.cut_after = 4
             seen = values([next(reader)])
             gateway.reads.fail = _always("busy")
-            gateway.reads.cut_after = 4
             seen += values(reader)
         assert seen == list(range(20))
         assert any(what == "do_get" for what, _ in other.reads.asked)
@@ -221,8 +221,8 @@ def test_nobody_there_is_said_with_names_and_times() -> None:
 
 def test_patience_ends(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start=0, follow=True, patience=0.4) as reader:
-        assert values([reader.poll(10)]) == [0, 1, 2, 3]
         gateway.reads.cut_after = 4
+        assert values([reader.poll(10)]) == [0, 1, 2, 3]
         gateway.reads.fail = _always("unavailable")
         began = time.monotonic()
         with pytest.raises(Unavailable, match="unavailable all the time"):
