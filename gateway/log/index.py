@@ -56,6 +56,7 @@ _MAGIC = b"TUTI"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
+LONG_AGO = -(1 << 63)
 _GROW = 1 << 20  # the file grows in such steps, so that readers need not map it again for every row
 
 
@@ -175,27 +176,27 @@ class IndexWriter:
         self.rows_crc = 0
         self._offset = -1
         self._next_offset = 0
-        self._max_timestamp = -(1 << 63)
+        self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
         storage.write(self._fd, [bytes(ROWS_AT)], 0)
-        # Rows that readers may be looking at are written over with the same bytes.
-        self.append(rows.tobytes(), rows)
+        if len(rows):
+            counted = rows["max_timestamp"][rows["count"] > 0]
+            newest = int(counted.max()) if len(counted) else LONG_AGO
+            # Rows that readers may be looking at are written over with the same bytes.
+            self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
         self._grow()
 
-    def append(self, data: bytes, rows: Rows | None = None) -> None:
-        """Write the next rows."""
-        if not data:
-            return
-        rows = np.frombuffer(data, dtype=ROW) if rows is None else rows
+    def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
+        """Write the next rows: their bytes, the offsets of their first record and after their last, and the largest timestamp of
+        their records (far in the past if they have none).
+        """
         if self._offset < 0:
-            self._offset = int(rows["offset"][0])
-        self._next_offset = int(rows["offset"][-1]) + int(rows["count"][-1])
-        counted = rows["max_timestamp"][rows["count"] > 0]
-        if len(counted):
-            self._max_timestamp = max(self._max_timestamp, int(counted.max()))
+            self._offset = offset
+        self._next_offset = next_offset
+        self._max_timestamp = max(self._max_timestamp, max_timestamp)
         self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
-        self.count += len(rows)
+        self.count += len(data) // ROW_SIZE
         self.rows_crc = crc32c(data, self.rows_crc)
         self._grow()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gateway.data.frame import Frame
+from gateway.data.frame import Frame, Kind
 from gateway.errors import InvariantViolated
-from gateway.log.index import IndexWriter, encode_row, index_sealed
+from gateway.log.index import LONG_AGO, IndexWriter, encode_row, index_sealed
 from gateway.log.layout import FRAMES_AT, index_path, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.recovery import Found
@@ -68,14 +68,17 @@ class Indexer:
     def _index(self, segment: Segment, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
         state = self.state
         rows = []
+        newest = LONG_AGO
         for frame, offset, place in zip(frames, offsets, segment.take_places(len(frames)), strict=True):
             void = frame.position in aborted
             found = state.apply(frame, void)
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
             rows.append(encode_row(frame, place, offset, state.tick, void))
+            if frame.max_timestamp > newest and frame.kind == Kind.BATCH and not void:
+                newest = frame.max_timestamp
         data = b"".join(rows)
-        self._room.with_room(lambda: segment.index.append(data), "the index")
+        self._room.with_room(lambda: segment.index.append(data, offsets[0], state.next_offset, newest), "the index")
 
     def pass_boundaries(self) -> None:
         """Seal the index of a segment whose every position is decided, and write down what the next one starts from."""

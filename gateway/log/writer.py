@@ -287,7 +287,7 @@ class LogWriter:
         self._check_usable()
         with self._watching("indexing", must=True):
             self._indexer.take(frames, offsets, aborted)
-            if frames:
+            if frames and not self._directory.identity.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
 

@@ -155,7 +155,7 @@ def sectors(op: Op, chance: random.Random, share: float) -> list[tuple[int, int]
         return [(0, 0)] if chance.random() < share else []
     found = []
     first, last = op.at // SECTOR, (op.at + len(op.data) - 1) // SECTOR
-    torn = chance.randint(first, last) if chance.random() < 0.3 else -1
+    torn = chance.randint(first, last) if chance.random() < (0.7 if first == last else 0.3) else -1
     for sector in range(first, last + 1):
         low, high = max(sector * SECTOR - op.at, 0), min((sector + 1) * SECTOR - op.at, len(op.data))
         if sector == torn:

@@ -16,7 +16,7 @@ from gateway.errors import DiskFailed, DiskFull, FormatError, InvariantViolated
 from gateway.log.layout import positions_named
 from gateway.log.marks import Mark, newest_mark, segment_marks
 from gateway.log.options import LogOptions
-from gateway.log.scalars import read_scalars
+from gateway.log.scalars import encode_slot, read_scalars
 from gateway.log.storage import IOV_MAX, Storage
 from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample, write_log
 
@@ -103,8 +103,24 @@ def test_a_mark_names_only_what_an_earlier_sync_made_durable(tmp_path: Path) -> 
     writer.append(history.frames[5:9])
     after = segment_marks(str(tmp_path), 1)
     assert marks_of(tmp_path).position == 5
-    assert sum(one == other for one, other in zip(slots, after, strict=True)) == 1  # the last durable one is not touched
+    durable = max(range(2), key=lambda slot: mark.sequence if (mark := slots[slot]) is not None else -1)
+    assert after[durable] == slots[durable]  # a torn write of the other leaves it
+    assert after[1 - durable] != slots[1 - durable]
     writer.sync()
+    close()
+
+
+def test_a_write_of_scalars_leaves_the_newest_slot_alone(tmp_path: Path) -> None:
+    writer, _, close = opened(tmp_path)
+    for number in range(1, 5):
+        before = read_scalars(str(tmp_path))
+        slots = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
+        writer.write_scalars(Scalars(number, number, number))
+        after = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
+        assert before is not None
+        newest = slots.index(encode_slot(before))
+        assert after[newest] == slots[newest]
+        assert after[1 - newest] != slots[1 - newest]
     close()
 
 
