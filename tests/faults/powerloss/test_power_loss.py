@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.events import Scalars
+from gateway.log.directory import open_directory
 from gateway.log.layout import positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
@@ -26,7 +27,7 @@ from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, image, sectors
 from tests.property.log.histories import histories
-from tests.unit.log.history import LOG, History, decide, expected, opened, sample, seen
+from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 
 pytestmark = pytest.mark.faults
 
@@ -213,6 +214,24 @@ def test_a_crash_during_recovery_is_one_more_crash(tmp_path: Path) -> None:
             assert again.state.position + len(again.tail) >= sure.synced
             assert again.state.position >= recovered.state.position
             shutil.rmtree(second)
+
+
+def test_what_a_start_found_in_the_page_cache_is_durable_before_anything_is_promised(tmp_path: Path) -> None:
+    """The gateway was killed before a sync, started again, and then the power went."""
+    history, recorder, root = sample(30, size=900), Recorder(), tmp_path / "real"
+    directory = open_directory(str(root), gateway=GATEWAY, group=GROUP, storage=recorder)
+    killed, _ = LogWriter.open(directory, OPTIONS, recorder)
+    killed.append(history.frames[:7])
+    killed.sync()
+    killed.append(history.frames[7:])
+    directory.close()  # the lock goes with the process; nothing else is done
+    _, recovered, close = opened(root, OPTIONS, recorder)
+    assert list(recovered.tail) == history.frames
+    image(recorder.ops, root, tmp_path / "image", lambda op: [], lambda most: 0)
+    close()
+    _, again, close = opened(tmp_path / "image", OPTIONS)
+    assert list(again.tail) == history.frames
+    close()
 
 
 def files_of(directory: Path) -> list[Path]:
