@@ -82,6 +82,7 @@ class Producer:
         _seconds("connect_timeout", connect_timeout)
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
         self._feed = Feed(options)
+        self._hold, self._slot = self._feed.hold, self._feed.slot
         self._pump = Pump(Delivery(identity, self._feed), addresses)
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
@@ -143,9 +144,9 @@ class Producer:
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
         # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
-        feed = self._feed
+        slot = self._slot
         try:
-            for batch in feed.hold:
+            for batch in self._hold:
                 try:
                     if (
                         topic == batch.topic
@@ -176,7 +177,7 @@ class Producer:
                     batch.level()
                     raise
                 finally:
-                    feed.slot.append(batch)
+                    slot.append(batch)
                 break
         except IndexError:
             pass  # another thread has it

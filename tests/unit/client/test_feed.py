@@ -348,6 +348,7 @@ def producer() -> Iterator[Producer]:
 def _bare_producer() -> Iterator[Producer]:
     bare = Producer.__new__(Producer)
     bare._pump, bare._feed, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
+    bare._hold, bare._slot = bare._feed.hold, bare._feed.slot
     yield bare
 
 
