@@ -246,6 +246,8 @@ def test_what_was_recovered_goes_on(tmp_path: Path) -> None:
     shorter.frames, shorter.view_id = history.frames[:30], history.view_id
     shorter.view(2)
     writer.append(shorter.frames[30:])
+    end = place + shorter.frames[30].size
+    assert file.read_bytes()[end : end + HEADER] == bytes(HEADER)  # every write ends with an invalid header
     writer.sync()
     close()
     other_boot(tmp_path)
