@@ -113,7 +113,7 @@ def decode_body(kind: type[Body], data: bytes | bytearray | memoryview) -> Body:
     """
     try:
         body = _DECODERS[kind].decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the body of a frame is no {kind.__name__}: {error}") from error
     if not isinstance(body, kind):  # pragma: no cover - the decoder is typed
         raise FormatError(f"the body of a frame is a {type(body).__name__}, not a {kind.__name__}")

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
 from gateway.errors import Damaged, FormatError
 
@@ -406,15 +404,3 @@ def check_payload(frame: Frame, where: str = "") -> None:
             f"the body of position {frame.position}{f' in {where}' if where else ''} has CRC {found:#010x} "
             f"and its header says {frame.body_crc:#010x}"
         )
-
-
-def chain_of(frames: Iterable[Frame], start: int) -> int:
-    """The chain value after `frames`, continued from `start`."""
-    for frame in frames:
-        start = header_chain(frame.packed_header(), start)
-    return start
-
-
-def headers_array(data: Buffer, count: int, at: int = 0) -> npt.NDArray[np.void]:
-    """`count` packed headers at `at` as a structured array (a view of `data`)."""
-    return np.frombuffer(data, dtype=HEADER_DTYPE, count=count, offset=at)

@@ -15,6 +15,8 @@ from gateway.data.ipc import body_sizes
 from gateway.errors import FormatError, UsageError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+#: The times that a record may have, us: years 1 to 9999, what a datetime and a reader can show.
+TIME_US_MIN, TIME_US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 HEADERS = pa.list_(
     pa.field(
         "element",

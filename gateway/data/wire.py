@@ -200,8 +200,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Denied(msgspec.Struct, frozen=True, tag=True):
-    """The request (0: the last message) was not taken. Codes: hello, protocol, not_primary, name, limit,
-    malformed, unknown, space.
+    """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
+    unknown, limit; busy, space, not_primary, leaving, halted (these pass: `retry`).
     """
 
     request: int
@@ -253,7 +253,7 @@ def decode_request(data: Buffer) -> Request:
     """
     try:
         return _REQUESTS.decode(memoryview(data)[1:])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"a control message is malformed: {error}") from error
 
 
@@ -265,7 +265,7 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
     """
     try:
         return _ANSWERS.decode(memoryview(data)[1:])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"a gateway's message is malformed: {error}") from error
 
 

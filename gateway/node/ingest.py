@@ -17,7 +17,7 @@ import pyarrow as pa
 from gateway.core import limits
 from gateway.data.frame import Frame, payload_crc
 from gateway.data.ipc import body_sizes
-from gateway.data.schema import BATCH_SCHEMA, validate_body
+from gateway.data.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, validate_body
 from gateway.data.wire import RefusedAnswer
 from gateway.errors import FormatError, TooLarge
 from gateway.node.quick import QuickCheck
@@ -84,6 +84,10 @@ def check_header(frame: Frame) -> None:
         raise TooLarge(f"the batch has {frame.raw_length} bytes decompressed and the limit is {limits.RAW_BYTES_MAX}")
     if not 1 <= frame.first_sequence <= SEQUENCE_MAX - frame.count or not frame.count:
         raise FormatError(f"{frame.count} records from sequence {frame.first_sequence} are no batch: sequences start at 1")
+    if not TIME_US_MIN <= frame.min_timestamp <= frame.max_timestamp <= TIME_US_MAX:
+        raise FormatError(
+            f"timestamps from {frame.min_timestamp} to {frame.max_timestamp} us are outside of the years 1 to 9999, or out of order"
+        )
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc:
         raise FormatError(

@@ -208,6 +208,8 @@ class Sequencer:
         if number is None:
             if ask.epoch <= received.floor:
                 return  # the FORGET that raised the floor answers
+            if self._skips(origin, ask, received.floor):
+                return
             if len(received.names.producers) >= self._config.producers_max:
                 reason = f"the group knows {self._config.producers_max} producers; forget some with `tutti producers forget`"
                 self._deny(origin, ask, "limit", reason)
@@ -219,6 +221,8 @@ class Sequencer:
         invariant(line is not None, f"producer {number} ({ask.name!r}) has a name and no line")
         if line is None or line.epoch >= ask.epoch:
             return  # the log answers: opened by this instance, or by another one
+        if self._skips(origin, ask, max(line.epoch, received.floor)):
+            return
         if not line.undecided:
             self._place_epoch(origin, line, ask)
             return
@@ -234,6 +238,14 @@ class Sequencer:
         self._epochs_count += 1
         line.waits = True
         line.on(LineInput.EPOCH_ASKED)
+
+    def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
+        """Epochs follow one another: nobody can use them up, and with them the floor that a FORGET raises for all."""
+        if ask.epoch <= before + 1:
+            return False
+        reason = f"epoch {ask.epoch} of producer {ask.name!r} does not follow: the next one is {before + 1}"
+        self._deny(origin, ask, "epoch", reason)
+        return True
 
     def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
         invariant(not line.undecided, f"an EPOCH of producer {line.number} comes before its earlier frames are decided")

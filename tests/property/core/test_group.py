@@ -80,7 +80,7 @@ class Run:
     def newer(self, a: int, b: int) -> None:
         client = self.clients[a % CLIENTS]
         client.instance += 1
-        client.asked_epoch = client.epoch + 1 + b % 2
+        client.asked_epoch = client.epoch + 1
         client.open = False
         client.ask()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,14 +13,14 @@ from hypothesis import strategies as st
 
 from gateway.data.bodies import AbortBody, EpochBody, RosterBody, Voter, decode_body, encode_body
 from gateway.data.frame import (
+    HEADER_DTYPE,
     Frame,
     Kind,
-    chain_of,
     chained,
     check_payload,
     decode_frame,
     decode_header,
-    headers_array,
+    header_chain,
 )
 from gateway.data.ipc import body_sizes
 from gateway.data.schema import (
@@ -107,7 +108,7 @@ def test_a_frame_comes_back_from_its_bytes_and_chains(frame: Frame, view: int, p
     check_payload(back)
     assert chained(back, chain)
     assert not chained(back, chain ^ 1)
-    assert chain_of([back], chain) == frame.header_crc
+    assert header_chain(back.header, chain) == frame.header_crc
 
 
 @given(frames(), st.data())
@@ -131,7 +132,7 @@ def test_a_flipped_bit_shows(frame: Frame, data: st.DataObject) -> None:
 def test_a_run_of_headers_reads_as_an_array(run: list[Frame]) -> None:
     for position, frame in enumerate(run, 1):
         frame.stamp(65537, position, 0)
-    array = headers_array(b"".join(frame.header for frame in run), len(run))
+    array = np.frombuffer(b"".join(frame.header for frame in run), dtype=HEADER_DTYPE)
     for row, frame in zip(array, run, strict=True):
         assert int(row["producer"]) == frame.producer
         assert int(row["min_timestamp"]) == frame.min_timestamp
@@ -191,6 +192,15 @@ def test_submitted_frames_come_back(run: list[Frame]) -> None:
         decode_submit([*parts, b""])
     with pytest.raises(FormatError):
         decode_submit([bytes(parts[0]) + b"12345678", *parts[1:]])
+
+
+@pytest.mark.parametrize("nest", [b"\x91", b"\x81\xa1a", b"\x81\xa4type"])
+def test_messages_nested_without_end_are_malformed(nest: bytes) -> None:
+    head = encode_control(Hello(1, "test", bytes(16)))
+    for data in (b"C" + nest * 200_000, head[:1] + b"\x85" + head[2:] + b"\xa1x" + nest * 200_000):
+        for decode in (decode_request, decode_from_gateway, lambda d: decode_body(EpochBody, d)):
+            with pytest.raises(FormatError):
+                decode(data)
 
 
 def test_receipts_and_control_messages_come_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.data.columns import COLUMNS, Place, assemble, check_columns, schema_of
+from gateway.data.columns import check_columns
 from gateway.data.frame import Frame, Kind
 from gateway.data.names import check_name, check_producer
 from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, validate_body
@@ -87,39 +87,6 @@ def test_a_compressed_buffer_that_lies_about_its_size_is_refused() -> None:
 def test_compression_names() -> None:
     with pytest.raises(UsageError, match=r"'gzip' is not known: use None, 'lz4' or 'zstd'"):
         compression_flags("gzip")
-
-
-def test_assembled_batches_equal_the_declared_schema() -> None:
-    place = Place(100, "flights", "jfk", "p", 7, 3 << 16 | 1, 4)
-    for columns in (COLUMNS, ("offset",), ("value", "offset"), ("producer", "gateway", "sequence")):
-        schema = schema_of(columns)
-        batch = assemble(a_batch([b"a", None]), place, columns, schema)
-        batch.validate(full=True)
-        assert batch.schema.equals(schema)
-    assert assemble(a_batch([b"a", None]), place, COLUMNS, schema_of(COLUMNS)).select(
-        ["offset", "topic", "value", "gateway", "producer", "sequence", "view", "tick"]
-    ).to_pylist() == [
-        {
-            "offset": 100,
-            "topic": "flights",
-            "value": b"a",
-            "gateway": "jfk",
-            "producer": "p",
-            "sequence": 7,
-            "view": 196609,
-            "tick": 4,
-        },
-        {
-            "offset": 101,
-            "topic": "flights",
-            "value": None,
-            "gateway": "jfk",
-            "producer": "p",
-            "sequence": 8,
-            "view": 196609,
-            "tick": 4,
-        },
-    ]
 
 
 @pytest.mark.parametrize(
