@@ -30,6 +30,7 @@ RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
 PRODUCERS_MAX = 10_000
 TOPICS_MAX = 10_000
 READERS_MAX = 10_000
+EPOCHS_AHEAD_MAX = 2  # above the current one: a client fenced by a FORGET is told floor + 1 and tries the one above that
 WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their producer
 FORGET_PRODUCERS_MAX = 1000  # by one FORGET
 

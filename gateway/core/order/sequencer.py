@@ -241,7 +241,7 @@ class Sequencer:
 
     def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
         """Epochs follow one another: nobody can use them up, and with them the floor that a FORGET raises for all."""
-        if ask.epoch <= before + 1:
+        if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
         reason = f"epoch {ask.epoch} of producer {ask.name!r} does not follow: the next one is {before + 1}"
         self._deny(origin, ask, "epoch", reason)
