@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 
 from gateway.client.pump import Pump
@@ -35,10 +36,11 @@ def watch(pump: Pump) -> None:
 
 def end_all() -> None:
     """At the end of the interpreter: give forgotten producers a moment, then say what was not delivered. It never hangs."""
+    until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # for all of them together
     for pump in list(_pumps):
         if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
             continue
-        left = pump.delivery.feed.flush(limits.EXIT_FLUSH_US / 1e6)
+        left = pump.delivery.feed.flush(max(0.0, until - time.monotonic()))
         name = pump.delivery.identity.name
         if left:
             LOG.error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -25,6 +26,7 @@ from gateway.data.schema import compression_flags
 from gateway.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
+LOG = logging.getLogger("tutti.client")
 _clock = time.time
 
 
@@ -285,7 +287,9 @@ class Producer:
             return
         self._closed = True
         try:
-            self._feed.flush(timeout)
+            left = self._feed.flush(timeout)
+            if left:
+                LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
             self._feed.close()
             self._pump.stop()

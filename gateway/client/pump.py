@@ -7,6 +7,7 @@ import os
 import select
 import threading
 import time
+import weakref
 
 from gateway.client.delivery import Delivery
 from gateway.client.link import Link, News
@@ -40,6 +41,8 @@ class Pump:
         self._stopping = False
         self._released = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not when the thread ends, as somebody may be about to write to it; nor at the interpreter's end, which has work for it.
+        weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll = select.poll()
         self._poll.register(self._wake_fd, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"tutti-{delivery.identity.name}", daemon=True)

@@ -336,6 +336,7 @@ class Session(abc.ABC):
     def _heard_well(self) -> None:
         """Batches got their outcome: the gateway does its work."""
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
+        self.trouble = ""
 
     def _turn(self, turn: Turn) -> None:
         after = TRANSITIONS.get((self.state, turn))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -156,3 +157,18 @@ def test_ctrl_c_while_sending_ends_in_order(gateway: FakeGateway) -> None:
         process.send_signal(2)
         process.wait(20)
         assert b"KeyboardInterrupt" in process.stderr.read()
+
+
+def test_producers_that_come_and_go_leave_nothing_behind(gateway: FakeGateway) -> None:
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    counts: list[tuple[int, int]] = []
+    for _ in range(3):
+        for _ in range(10):
+            with Producer(gateway.url) as p:
+                p.send("t", b"x")
+            del p
+        gc.collect()
+        counts.append(until(lambda: held() if not counts or held() <= counts[0] else None))
+    assert counts[1] == counts[2] <= counts[0]
