@@ -1,6 +1,7 @@
 """Where records are: index rows of all segments up to the frontier, whatever state their files are in.
 
-A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken.
+A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken,
+after one look at the CRC of each.
 Rows that neither gives are made in memory from the frames themselves (the gateway died before it wrote them, the machine was
 restarted, or an index file is damaged). A reader never writes.
 """
@@ -17,7 +18,7 @@ import numpy as np
 from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload, decode_frame, decode_header
 from gateway.errors import Damaged
-from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed
+from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path
 from gateway.log.snapshot import newest_snapshot, rows_before
 from gateway.log.storage import read_file
@@ -47,6 +48,7 @@ class View:
         self._sealed: Rows | None = None
         self._bad = False
         self._mapped = no_rows()
+        self._checked = 0
         self._kept: Rows | None = None
         self._walked: Walk | None = None
         self._made: tuple[int, int, Rows] | None = None
@@ -62,13 +64,21 @@ class View:
         if vouched > len(self._mapped):
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
-        if 0 < vouched <= len(self._mapped) and self._mapped["position"][vouched - 1] == self.first + vouched - 1:
+        if 0 < vouched <= len(self._mapped) and self._good(vouched):
             return self._mapped[:vouched]
         if self._kept is None:
             snapshot = newest_snapshot(self.directory, upto.position)
             kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
             self._kept = no_rows() if kept is None else kept
         return self._kept[:count]
+
+    def _good(self, vouched: int) -> bool:
+        """Whether the rows that the live page vouches for are as they were written: each is looked at once, while it is new."""
+        if vouched > self._checked:
+            new = self._mapped[self._checked : vouched]
+            self._bad = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
+            self._checked = 0 if self._bad else vouched
+        return not self._bad
 
     def _look_at_seal(self) -> None:
         header = sealed_header(self.directory, self.first)

@@ -2,7 +2,8 @@
 
 A file of a 64-byte header and rows of 96 bytes; row i is position first + i. Rows are written when positions are decided, without a
 sync. When the frontier has passed the end of the segment the index is *sealed*: the header says how many rows there are, with their
-CRC, and the file is synced. Everything in it can be made again from the segment.
+CRC, and the file is synced. Everything in it can be made again from the segment. Each row ends with its own CRC32C: until the index
+is sealed nothing else tells a reader that a row is as it was written, and a wrong row would drop or mislabel good records.
 
 Row: `offset` is that of the first record (of the next record, where there is none), `count` the records, 0 for a void batch and for
 every other kind; `tick` is the number of the last TICK at or before the position. For a TICK both timestamps are its time.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -45,11 +47,11 @@ ROW: np.dtype[np.void] = np.dtype(
         ("kind", "u1"),
         ("flags", "u1"),
         ("origin", "<u2"),
-        ("progress_length", "<u2"),
-        ("reserved", "<u2"),
+        ("crc", "<u4"),
     ]
 )
-_ROW = struct.Struct("<QQqQQqqQQIIIIBBHHH")
+_ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
+_ROW_CRC = struct.Struct("<I")
 ABORTED = 1  # in `flags`: a BATCH that a later ABORT voids
 
 _MAGIC = b"TUTI"
@@ -95,7 +97,7 @@ def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) 
     low, high = frame.min_timestamp, frame.max_timestamp
     if frame.kind == Kind.TICK:
         low = high = decode_body(TickBody, frame.body).time_us
-    return _ROW.pack(
+    row = _ROW.pack(
         frame.position,
         place,
         offset,
@@ -112,9 +114,8 @@ def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) 
         frame.kind,
         ABORTED if aborted else 0,
         frame.origin,
-        len(frame.progress),
-        0,
     )
+    return row + _ROW_CRC.pack(google_crc32c.value(row))
 
 
 def build_rows(
@@ -139,7 +140,7 @@ def build_rows(
     rows = np.zeros(len(headers), dtype=ROW)
     for name in ("position", "producer", "first_sequence", "min_timestamp", "max_timestamp", "view", "topic", "epoch"):
         rows[name] = headers[name]
-    for name in ("kind", "origin", "progress_length"):
+    for name in ("kind", "origin"):
         rows[name] = headers[name]
     rows["place"] = places
     rows["size"] = sizes
@@ -156,7 +157,19 @@ def build_rows(
         numbers[at:] = body.number
         rows["min_timestamp"][at] = rows["max_timestamp"][at] = body.time_us
     rows["tick"] = numbers
+    rows["crc"] = list(_crcs(rows))
     return rows
+
+
+def rows_good(rows: Rows) -> bool:
+    """Whether every row has the CRC that it was written with."""
+    return bool(rows["crc"].tolist() == list(_crcs(rows)))
+
+
+def _crcs(rows: Rows) -> Iterator[int]:
+    data = rows.tobytes()
+    value, size = google_crc32c.value, _ROW.size
+    return (value(data[at : at + size]) for at in range(0, len(data), ROW_SIZE))
 
 
 def no_rows() -> Rows:
@@ -185,7 +198,7 @@ class IndexWriter:
             newest = int(counted.max()) if len(counted) else LONG_AGO
             # Rows that readers may be looking at are written over with the same bytes.
             self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
-        self._grow()
+        self._grow(0)
 
     def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
         """Write the next rows: their bytes, the offsets of their first record and after their last, and the largest timestamp of
@@ -195,16 +208,18 @@ class IndexWriter:
             self._offset = offset
         self._next_offset = next_offset
         self._max_timestamp = max(self._max_timestamp, max_timestamp)
+        self._grow(len(data))
         self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
         self.count += len(data) // ROW_SIZE
         self.rows_crc = crc32c(data, self.rows_crc)
-        self._grow()
 
-    def _grow(self) -> None:
-        needed = ROWS_AT + self.count * ROW_SIZE
+    def _grow(self, more: int) -> None:
+        """Have blocks for `more` bytes of rows and the row after them, before anything is written: a lack of room changes nothing."""
+        needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
-            self._size = (needed // _GROW + 1) * _GROW
-            self._storage.truncate(self._fd, self._size)
+            size = (needed // _GROW + 1) * _GROW
+            self._storage.allocate(self._fd, size)
+            self._size = size
 
     def seal(self) -> None:
         """Every position of the segment is decided: make the index durable, for good."""

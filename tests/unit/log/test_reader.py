@@ -19,6 +19,7 @@ from gateway.data.columns import COLUMNS, schema_of
 from gateway.data.frame import Kind
 from gateway.errors import Damaged, OffsetOutOfRange, UsageError
 from gateway.log import live
+from gateway.log.index import ROW_SIZE, ROWS_AT
 from gateway.log.layout import positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
@@ -206,6 +207,31 @@ def test_rows_that_were_not_written_are_made_from_the_frames(tmp_path: Path) -> 
     reader = LogReader(tmp_path)
     assert seen(scan(reader, 0, len(history.records))) == expected(history)
     assert reader.state().position == len(history.frames)
+    close()
+
+
+@pytest.mark.parametrize("byte", range(ROW_SIZE))
+def test_a_flipped_bit_in_a_row_that_no_seal_covers_changes_nothing(tmp_path: Path, byte: int) -> None:
+    history = sample(30, size=400)
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, len(history.frames))
+    index = max((tmp_path / "log").glob("*.idx"))
+    first = int(index.stem)
+    frame = next(frame for frame in history.frames[first + 2 :] if frame.kind == Kind.BATCH and frame.position not in history.void)
+    with open(index, "r+b") as file:
+        at = ROWS_AT + (frame.position - first) * ROW_SIZE + byte
+        file.seek(at)
+        was = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([was ^ 1]))
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, len(history.records))) == expected(history)
+    topic = next(record.topic for record in history.records if record.position == frame.position)
+    of_topic = [record for record in expected(history) if record["topic"] == topic]
+    assert seen(scan(reader, 0, len(history.records), topics=[topic])) == of_topic
+    assert reader.find(frame.producer, frame.first_sequence) == history.offset_after(frame.position - 1)
     close()
 
 
