@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gateway.core import limits
-from gateway.errors import TuttiError, Unavailable
+from gateway.errors import Unavailable
 
 if TYPE_CHECKING:
     from gateway.client.source import Frontier, Source
@@ -55,7 +55,7 @@ class FrontierWatch:
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
         self._frontier: Frontier | None = None
-        self._failure: TuttiError | None = None
+        self._failure: Exception | None = None
         self._lag = Lag()
         self._stopped = False
         threading.Thread(target=self._follow, name="tutti-frontier", daemon=True).start()
@@ -65,7 +65,7 @@ class FrontierWatch:
 
         Raises:
             Unavailable: no gateway answered for too long, or the frontier stayed below `at_least`.
-            TuttiError: the question was refused.
+            TuttiError: the question was refused, or nothing can be asked any more. So does every later call.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _PATIENCE_SECONDS)
@@ -98,7 +98,7 @@ class FrontierWatch:
         while not self._stopped:
             try:
                 frontier = self._source.frontier(beyond, self._poll_seconds, patience)
-            except TuttiError as error:
+            except Exception as error:  # noqa: BLE001 - told to who asks: a frontier that nobody follows stands still
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from gateway.core import limits
-from gateway.errors import TuttiError
 
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")
@@ -133,8 +132,8 @@ class FrontierWatch(Generic[Frontier]):
             if waiting:
                 try:
                     self.now()
-                except (TuttiError, OSError) as error:  # who waits meets it too, and tells its caller; this thread goes on
-                    LOG.error("the frontier cannot be read", extra={"fields": {"error": str(error)}})
+                except Exception as error:  # noqa: BLE001 - who waits meets it too; without this thread nobody sees the gateway go
+                    LOG.error("the frontier cannot be read", extra={"fields": {"error": repr(error)}})
 
     def _drain(self, fd: int) -> bool:
         """Empty the pipe; False when it has ended."""

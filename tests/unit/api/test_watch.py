@@ -25,15 +25,15 @@ class Log:
     def __init__(self) -> None:
         self.offset = 0
         self.looks = 0
-        self.damaged = False
+        self.failure: Exception | None = None
         self.read_fd, self.write_fd = os.pipe()
         self.gone = threading.Event()
         self.watch = FrontierWatch(self.look, self.read_fd, self.gone.set)
 
     def look(self) -> Mark:
         self.looks += 1
-        if self.damaged:
-            raise Damaged("the mark is damaged")
+        if self.failure is not None:
+            raise self.failure
         return Mark(self.offset)
 
     def move(self, offset: int, tell: bool = True) -> None:
@@ -129,24 +129,27 @@ def test_the_end_of_the_pipe_is_told_once(log: Log, waiting: bool) -> None:
     assert not log.gone.is_set()
 
 
-def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(log: Log) -> None:
+@pytest.mark.parametrize("failure", [Damaged("the mark is damaged"), OSError(24, "Too many open files"), ValueError("no frame")])
+def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(log: Log, failure: Exception) -> None:
     told: list[Exception] = []
 
     def wait() -> None:
         try:
             log.watch.wait(0, 60_000_000)
-        except Damaged as error:
+        except type(failure) as error:
             told.append(error)
 
-    log.damaged = True
-    with pytest.raises(Damaged):
-        log.watch.now()
+    looks = log.looks
     waiter = threading.Thread(target=wait)
     waiter.start()
-    os.write(log.write_fd, b"!")
+    until(lambda: log.looks > looks)
+    log.failure = failure
+    os.write(log.write_fd, b"!")  # the watcher's thread meets it too
     waiter.join(10)
-    assert len(told) == 1
-    log.damaged = False
+    assert told == [failure]
+    with pytest.raises(type(failure)):
+        log.watch.now()
+    log.failure = None
     log.move(1)
     assert log.watch.wait(0, 60_000_000) == Mark(1)
     os.close(log.write_fd)

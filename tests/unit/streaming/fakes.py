@@ -10,7 +10,6 @@ from datetime import datetime
 import pyarrow as pa
 
 from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic
-from gateway.errors import TuttiError
 
 
 class FakeLog:
@@ -21,12 +20,12 @@ class FakeLog:
         self.log, self.start, self.offset = log, start, offset
         self.tick = 0
         self.tick_list: list[Tick] = []
-        self.failure: TuttiError | None = None
+        self.failure: Exception | None = None
         self.names: list[str] = []
         self.asked: list[tuple[object, ...]] = []
         self.parts = 1
 
-    def set(self, offset: int | None = None, failure: TuttiError | None = None, log: str | None = None) -> None:
+    def set(self, offset: int | None = None, failure: Exception | None = None, log: str | None = None) -> None:
         """Move the frontier, or fail from now on."""
         with self._changed:
             self.offset = self.offset if offset is None else offset

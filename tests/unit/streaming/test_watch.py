@@ -59,8 +59,11 @@ def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, log: str, at
     watching.stop()
 
 
-@pytest.mark.parametrize("failure", [Unavailable("no gateway of here answered"), Refused("another log", "log")])
-def test_what_ended_it_is_what_it_raises(failure: Refused | Unavailable) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [Unavailable("no gateway of here answered"), Refused("another log", "log"), PermissionError("denied"), ValueError("no answer")],
+)
+def test_what_ended_it_is_what_it_raises(failure: Exception) -> None:
     log = FakeLog(4)
     watching = FrontierWatch(log, "here", poll_seconds=5.0)
     assert watching.frontier().offset == 4
@@ -68,6 +71,8 @@ def test_what_ended_it_is_what_it_raises(failure: Refused | Unavailable) -> None
     with pytest.raises(type(failure)) as error:
         watching.frontier(at_least=5)
     assert error.value is failure
+    with pytest.raises(type(failure)):  # also where the last frontier that was heard of would do
+        watching.frontier()
 
 
 def test_lag_counts_records_and_the_age_of_the_first() -> None:
