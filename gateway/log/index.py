@@ -192,13 +192,13 @@ class IndexWriter:
         self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
-        storage.write(self._fd, [bytes(ROWS_AT)], 0)
+        if self._size:  # a new one reads as zeros, and can be made when there is no room for a byte
+            storage.write(self._fd, [bytes(ROWS_AT)], 0)
         if len(rows):
             counted = rows["max_timestamp"][rows["count"] > 0]
             newest = int(counted.max()) if len(counted) else LONG_AGO
             # Rows that readers may be looking at are written over with the same bytes.
             self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
-        self._grow(0)
 
     def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
         """Write the next rows: their bytes, the offsets of their first record and after their last, and the largest timestamp of
