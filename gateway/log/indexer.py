@@ -31,6 +31,7 @@ class Indexer:
         self.state = found.state
         self._snapshot_at = found.base.position
         self._within = found.base.position if found.base.position != found.base.segment else 0  # snapshot within a segment
+        self._unwritten: tuple[bytes, int, int, int] | None = None  # rows that `state` has and the index has not: there was no room
 
     def complete(self, found: Found) -> None:
         """Do what the run before did not come to: seal indexes, write snapshots at boundaries, remove snapshots left over."""
@@ -49,13 +50,16 @@ class Indexer:
                 remove_snapshot(self._directory, position, self._storage)
 
     def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
-        """Index a decided run.
+        """Index a decided run. What is indexed already is passed over, so that after a lack of room the same call can be made again.
 
         Raises:
             InvariantViolated: the offsets are not those that the log gives.
             DiskFull, OSError: the disk did not take it.
         """
-        at = 0
+        at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
+        self._write_rows()
+        if self._segments:
+            self.pass_boundaries()
         while at < len(frames):
             segment = self._segments[0]
             room = len(frames) if segment.last is None else segment.last - frames[at].position + 1
@@ -77,11 +81,20 @@ class Indexer:
             rows.append(encode_row(frame, place, offset, state.tick, void))
             if frame.max_timestamp > newest and frame.kind == Kind.BATCH and not void:
                 newest = frame.max_timestamp
-        data = b"".join(rows)
-        self._room.with_room(lambda: segment.index.append(data, offsets[0], state.next_offset, newest), "the index")
+        self._unwritten = (b"".join(rows), offsets[0], state.next_offset, newest)
+        self._write_rows()
+
+    def _write_rows(self) -> None:
+        rows = self._unwritten
+        if rows is not None:
+            index = self._segments[0].index
+            self._room.with_room(lambda: index.append(*rows), "the index")
+            self._unwritten = None
 
     def pass_boundaries(self) -> None:
         """Seal the index of a segment whose every position is decided, and write down what the next one starts from."""
+        if self._unwritten is not None:
+            return  # there was no room for its last rows: `take` comes again with them
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
             self._room.with_room(done.index.seal, "the index")

@@ -6,11 +6,13 @@ frontier that one reader shows never moves back.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +37,7 @@ from gateway.log.splits import Range, cut
 _POLL_S = 0.002
 _POLL_S_MAX = 0.01
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
 
 
@@ -55,8 +58,30 @@ class Frontier(NamedTuple):
     live: bool
 
 
+class _Lock:
+    """A reader's lock, held wherever files are looked at: what the system refuses there is told as a refusal of the directory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+        if isinstance(error, OSError):
+            file = f" ({error.filename})" if error.filename else ""
+            advice = "raise the limit of open files" if error.errno in _TOO_MANY else "check its owner and mode"
+            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {advice}") from error
+
+
 class LogReader:
-    """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked."""
+    """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked.
+
+    Raises (all methods):
+        DirectoryRefused: the system does not let it be read (any more).
+    """
 
     start = 0  # the first offset that the log holds: nothing is trimmed yet
 
@@ -71,11 +96,9 @@ class LogReader:
         if identity is None:
             raise DirectoryRefused(f"{self.path} is not the data directory of a gateway: it has no {IDENTITY}")
         self.name = identity.gateway
-        self._lock = threading.RLock()
-        try:
+        self._lock = _Lock(self.path)
+        with self._lock:
             self._catalog = Catalog(self.path)
-        except PermissionError as error:
-            raise DirectoryRefused(f"{self.path} cannot be read: {error.strerror}; check its owner and mode") from error
         self._names = Names(self._catalog)
         self._live: LiveView | None = None
         self._segment = 0

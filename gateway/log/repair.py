@@ -9,6 +9,8 @@ import os
 import shutil
 import time
 from bisect import bisect_right
+from contextlib import closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from gateway.core import limits
@@ -47,16 +49,17 @@ class Repair:
     kept: str = ""
 
 
-def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None) -> Repair:
+def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
     """Look at the damage of a directory whose gateway does not run, and put indexes and snapshots that say something wrong aside:
-    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there.
+    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start does
+    what it did before or halts over the damage, and the same again finishes it.
 
     Raises:
         DirectoryRefused: the gateway runs, or it is no data directory.
         UsageError: the damage begins at another offset, or there is none.
         Damaged: it cannot be told which record is the first to be lost, or what the gateway promised.
     """
-    directory = lock_directory(path)
+    directory, storage = lock_directory(path), storage or Storage()
     try:
         report = verify(directory.path)
         damage = tuple(sorted(report.damage, key=lambda finding: finding.position))
@@ -65,7 +68,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None) ->
             if accept_loss_from is not None:
                 raise UsageError(f"no record of the log in {directory.path} is damaged: there is nothing to cut")
             wrong = [finding.file for finding in damage]
-            return Repair(damage, kept=_put_aside(directory.path, wrong, Storage()) if wrong else "")
+            return Repair(damage, kept=_put_aside(directory.path, wrong, storage) if wrong else "")
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
         position, offset = _place_to_cut(directory.path, first)
@@ -77,7 +80,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None) ->
                 f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
                 f"to give up the {found.lost} committed records from there on, name that offset"
             )
-        return replace(found, cut=True, kept=_cut(directory.path, position, offset, Storage()))
+        return replace(found, cut=True, kept=_cut(directory.path, position, offset, storage))
     finally:
         directory.close()
 
@@ -90,11 +93,12 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
     void: dict[int, int] = {}
     aborts: list[Abort] = []
     owners: dict[int, tuple[int, int]] = {}
-    for view, rows in LogReader(path).positions(low, damage.position - 1):
-        aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
-        for row in rows[(rows["flags"] & ABORTED) != 0]:
-            void[int(row["position"])] = int(row["offset"])
-            owners[int(row["position"])] = (int(row["producer"]), int(row["epoch"]))
+    with closing(LogReader(path)) as reader:
+        for view, rows in reader.positions(low, damage.position - 1):
+            aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            for row in rows[(rows["flags"] & ABORTED) != 0]:
+                void[int(row["position"])] = int(row["offset"])
+                owners[int(row["position"])] = (int(row["producer"]), int(row["epoch"]))
     for position, offset in sorted(void.items()):
         if not any(one.start <= position < one.end and (one.producer, one.epoch) == owners[position] for one in aborts):
             return position, offset
@@ -102,8 +106,11 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
 
 
 def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
-    """End the log before a position. The mark is lowered first, durably, so that a crash on the way leaves a log that a start can
-    finish cutting.
+    """End the log before a position; returns the folder that keeps what goes.
+
+    Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by the
+    cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good frames
+    between the cut and the damage for a tail, and commit them.
     """
     firsts = positions_named(path, "seg")
     stored = read_scalars(path)
@@ -116,27 +123,46 @@ def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
     frontier = (newest.frontier_position, newest.frontier_offset)
     if frontier[0] >= position:
         frontier = (position - 1, offset)
+    kept = _new_folder(path, storage)
+    _move(path, _behind(path, position, "snap"), kept, storage)
+    _end_segment(segment_path(path, segment), place, kept, storage)
+    # The first segment first: frames that go on from the cut may stand in it, whole. Those behind it go on from nothing then.
+    _move(path, _behind(path, position, "seg"), kept, storage)
+    indexes = _behind(path, position, "idx")
+    if os.path.exists(index_path(path, segment)):
+        indexes.append(index_path(path, segment))
+    _move(path, indexes, kept, storage)
     live = LivePage(path)
     live.retract()
     live.close()
     scalars = ScalarsFile(path, storage, stored)
-    scalars.write(
-        stored.scalars,
-        mark._replace(
+    try:
+        lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
-        ),
-        segment,
-    )
-    scalars.close()
-    kept = _put_aside(path, _behind(path, position, segment), storage)
-    file = segment_path(path, segment)
-    shutil.copyfile(file, os.path.join(kept, os.path.basename(file)))
-    fd = storage.open(file)
-    if place + HEADER_SIZE <= storage.size(fd):
-        storage.write(fd, [TERMINATOR], place)
-    storage.sync(fd)
-    storage.close(fd)
+        )
+        scalars.write(stored.scalars, lowered, segment)
+    finally:
+        scalars.close()
     return kept
+
+
+def _end_segment(file: str, place: int, kept: str, storage: Storage) -> None:
+    """Keep a copy of a segment, durably, and only then end it at `place`, durably too."""
+    copy = os.path.join(kept, os.path.basename(file))
+    shutil.copyfile(file, copy)
+    fd = storage.open(copy)
+    try:
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
+    storage.sync_directory(kept)
+    fd = storage.open(file)
+    try:
+        if place + HEADER_SIZE <= storage.size(fd):
+            storage.write(fd, [TERMINATOR], place)
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
 
 
 def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
@@ -149,18 +175,32 @@ def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
     return Mark(position=position - 1, view=view, chain=found.chain), found.place
 
 
-def _behind(path: str, position: int, cut: int) -> list[str]:
-    """Files that begin at a position or behind it, last first, and the index of the segment that is cut."""
-    named = ((number, kind) for kind in ("seg", "idx", "snap") for number in positions_named(path, kind))
-    files = [os.path.join(path, LOG, f"{number:020d}.{kind}") for number, kind in sorted(named, reverse=True) if number >= position]
-    return files + ([index_path(path, cut)] if cut and os.path.exists(index_path(path, cut)) else [])
+def _behind(path: str, position: int, kind: str) -> list[str]:
+    """Files of a kind that begin at a position or behind it, in order."""
+    return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
 
 
 def _put_aside(path: str, files: list[str], storage: Storage) -> str:
-    kept = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
-    os.makedirs(kept, exist_ok=True)
+    kept = _new_folder(path, storage)
+    _move(path, files, kept, storage)
+    return kept
+
+
+def _new_folder(path: str, storage: Storage) -> str:
+    """A folder for what is taken away; never that of an earlier repair, whose files have the same names."""
+    name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
+    kept, number = name, 1
+    while os.path.exists(kept):
+        number += 1
+        kept = f"{name}-{number}"
+    os.mkdir(kept)
+    storage.sync_directory(path)
+    return kept
+
+
+def _move(path: str, files: list[str], kept: str, storage: Storage) -> None:
+    """Move files into a folder, one durably after the other."""
     for file in files:
         storage.rename(file, os.path.join(kept, os.path.basename(file)))
-    storage.sync_directory(kept)
-    storage.sync_directory(os.path.join(path, LOG))
-    return kept
+        storage.sync_directory(kept)
+        storage.sync_directory(os.path.join(path, LOG))

@@ -2,7 +2,7 @@
 
 One thread calls it (the node's disk thread), but for `frontier` and `beat`, which only touch the live page and may come from
 another. After a failed write or sync it refuses everything (`DiskFailed`): what the page cache then holds is no longer known, and
-the same data is never tried again.
+the same data is never tried again. A lack of room (`DiskFull`) is no such failure: the same call is made again when there is some.
 """
 
 from __future__ import annotations
@@ -279,13 +279,15 @@ class LogWriter:
         self._live.beat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
-        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them.
+        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them. After `DiskFull` the
+        same call is to be made again as it was, before any other run's: what was indexed is passed over.
 
         Raises:
+            DiskFull: there is no room, and the reserve is gone.
             DiskFailed: the index could not be written, or the disk failed before.
         """
         self._check_usable()
-        with self._watching("indexing", must=True):
+        with self._watching("indexing"):
             self._indexer.take(frames, offsets, aborted)
             if frames and not self._directory.identity.log:
                 self._directory.remember_log(self._log)
@@ -339,14 +341,12 @@ class LogWriter:
             raise DiskFailed(self._failed)
 
     @contextmanager
-    def _watching(self, what: str, *, must: bool = False) -> Iterator[None]:
-        """Give errors of the system their meaning; any but a lack of room ends the writer, and that too for what `must` be done."""
+    def _watching(self, what: str) -> Iterator[None]:
+        """Give errors of the system their meaning; any but a lack of room ends the writer."""
         try:
             yield
         except (OSError, DiskFull) as error:
             failure = error if isinstance(error, DiskFull) else _failure(what, self._path, error)
-            if must and isinstance(failure, DiskFull):
-                failure = DiskFailed(str(failure))
             if isinstance(failure, DiskFailed):
                 self._failed = str(failure)
                 self._live.fail()

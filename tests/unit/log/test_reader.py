@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import pickle
@@ -17,7 +18,7 @@ import pytest
 
 from gateway.data.columns import COLUMNS, schema_of
 from gateway.data.frame import Kind
-from gateway.errors import Damaged, OffsetOutOfRange, UsageError
+from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live
 from gateway.log.index import ROW_SIZE, ROWS_AT
 from gateway.log.layout import positions_named
@@ -427,3 +428,36 @@ def test_history_has_what_the_tests_need() -> None:
     kinds = {frame.kind for frame in HISTORY.frames}
     assert kinds == {kind.value for kind in Kind}
     assert isinstance(HISTORY, History)
+
+
+def no_directory(path: Path) -> None:
+    """The system refuses every look at the segments, also when it is asked by root."""
+    other_boot(path)
+    (path / "log").rename(path / "log.away")
+    (path / "log").write_bytes(b"")
+
+
+def test_what_the_system_refuses_is_told_as_the_directorys_and_passes(tmp_path: Path) -> None:
+    history = sample(20)
+    write_log(tmp_path, history)
+    other_boot(tmp_path)
+    reader = LogReader(tmp_path)
+    end = reader.frontier().offset
+    no_directory(tmp_path)
+    for question in (reader.frontier, reader.state, lambda: reader.check_range(0, 1), lambda: LogReader(tmp_path)):
+        with pytest.raises(DirectoryRefused, match=rf"{tmp_path} cannot be read: Not a directory .*; check its owner and mode"):
+            question()
+    (tmp_path / "log").unlink()
+    (tmp_path / "log.away").rename(tmp_path / "log")
+    assert seen(scan(reader, 0, end)) == expected(history)
+
+
+def test_too_many_open_files_are_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "live")
+
+    write_log(tmp_path, sample(5))
+    reader = LogReader(tmp_path)
+    monkeypatch.setattr("gateway.log.reader.open_live", full)
+    with pytest.raises(DirectoryRefused, match=r"Too many open files \(live\); raise the limit of open files"):
+        reader.frontier()

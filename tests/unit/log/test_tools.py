@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from gateway.data.frame import Frame, Kind, crc32c
+from gateway.data.frame import Buffer, Frame, Kind, crc32c
 from gateway.errors import Damaged, DirectoryRefused, UsageError
 from gateway.log.index import ROWS_AT, read_sealed
 from gateway.log.layout import positions_named
@@ -17,6 +18,7 @@ from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.snapshot import read_snapshot
+from gateway.log.storage import Storage
 from gateway.log.tools import digest, inspect, repair, verify
 from tests.unit.log.history import COMPRESSIONS, History, expected, opened, other_boot, sample, seen, write_log
 
@@ -336,3 +338,101 @@ def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
         caught.value
     )
     assert f"tutti log repair {tmp_path}" in str(caught.value)
+
+class Interrupted(Exception):
+    """The repair ended here."""
+
+
+class Interrupting(Storage):
+    """Ends after so many steps that change the disk."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def _step(self) -> None:
+        if not self.left:
+            raise Interrupted
+        self.left -= 1
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        self._step()
+        super().write(fd, parts, at)
+
+    def sync(self, fd: int) -> None:
+        self._step()
+        super().sync(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        self._step()
+        super().rename(old, new)
+
+    def sync_directory(self, path: str) -> None:
+        self._step()
+        super().sync_directory(path)
+
+
+def void_with_a_late_abort(path: Path, *, begins_segment: bool) -> tuple[History, Frame]:
+    """A void batch, good frames, a damaged frame, the void's ABORT, several segments of more; what is damaged is in the void's segment."""
+    history = History()
+    for number in range(100):
+        history.batch("p", "t", [b"good %d" % number * 100])
+        used = 12288 + sum(frame.size for frame in history.frames)
+        if used + (1500 if begins_segment else 8000) > 64 << 10:
+            break
+    void = history.batch("p", "t", [b"void" * 400])
+    history.batch("q", "t", [b"between"])
+    damaged = history.batch("q", "t", [b"damaged"])
+    history.abort(void.position)
+    history.epoch("p")
+    for number in range(40):
+        history.batch("p", "t", [b"after %d" % number * 500])
+    write_log(path, history)
+    firsts = positions_named(str(path), "seg")
+    assert len(firsts) > 3
+    assert (void.position in firsts) is begins_segment
+    file, place = place_of(path, damaged)
+    flip(file, place + 40)
+    return history, void
+
+
+@pytest.mark.parametrize("begins_segment", [False, True])
+@pytest.mark.parametrize("reboot", [False, True])
+def test_an_interrupted_repair_commits_nothing_and_can_be_finished(tmp_path: Path, reboot: bool, begins_segment: bool) -> None:
+    made = tmp_path / "made"
+    history, void = void_with_a_late_abort(made, begins_segment=begins_segment)
+    offset = history.offset_after(void.position - 1)
+    outcomes = []
+    for steps in range(200):
+        path = tmp_path / str(steps)
+        shutil.copytree(made, path)
+        try:
+            repair(path, accept_loss_from=offset, storage=Interrupting(steps))
+            outcomes.append("done")
+        except Interrupted:
+            outcomes.append("interrupted")
+        if reboot:
+            other_boot(path)
+        for again in (False, True):
+            try:
+                _, recovered, close = opened(path)
+            except Damaged:
+                assert (outcomes[-1], again) == ("interrupted", False), steps
+                outcomes[-1] = "halted"
+            else:
+                close()
+                found = recovered.state.position + len(recovered.tail)
+                if found == len(history.frames) and not again:
+                    assert outcomes[-1] == "interrupted", steps
+                    outcomes[-1] = "as before"
+                else:
+                    assert (found, recovered.state.next_offset) == (void.position - 1, offset), steps
+                    break
+            repair(path, accept_loss_from=offset)
+        assert verify(path).damage == []
+        assert list(path.glob("kept-*/*.seg"))
+        shutil.rmtree(path)
+        if outcomes[-1] == "done":
+            break
+    # A few may end when the mark is written already, which then is as good as done.
+    assert set(outcomes[:-3]) == {"as before", "halted"}
+    assert outcomes == sorted(outcomes, key=["as before", "halted", "interrupted", "done"].index)

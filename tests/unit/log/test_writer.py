@@ -91,6 +91,16 @@ def test_more_buffers_than_one_write_takes_are_split(tmp_path: Path) -> None:
     close()
 
 
+@pytest.mark.parametrize("sizes", [[3, 1 << 20, 5], [1 << 20, (1 << 20) + 1, 1], [700_000] * 5, [1] * 3000, [0, 0, 9], []])
+def test_a_large_write_is_split_and_all_of_it_arrives(tmp_path: Path, sizes: list[int]) -> None:
+    storage = Storage()
+    fd = storage.open(str(tmp_path / "file"), create=True)
+    parts = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    storage.write(fd, parts, 7)
+    storage.close(fd)
+    assert (tmp_path / "file").read_bytes() == (bytes(7) + b"".join(parts) if sum(sizes) else b"")
+
+
 def test_a_mark_names_only_what_an_earlier_sync_made_durable(tmp_path: Path) -> None:
     history = sample(8)
     writer, _, close = opened(tmp_path)
