@@ -46,7 +46,7 @@ class Log(Protocol):
         """Make scalars durable."""
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
-        """Index a decided run."""
+        """Index a decided run; after a lack of room the same run comes again."""
 
     def idle(self) -> bool:
         """Do what is to be done while nothing is queued; True to be called again soon."""
@@ -80,6 +80,7 @@ class Disk:
         self._queue: Mailbox[Persist | Deliver | None] = Mailbox()
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
+        self._rows_wait = False  # what was decided found no room in the index
         self._appended = 0  # bytes since the last sync
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
@@ -153,15 +154,32 @@ class Disk:
         return False
 
     def _round(self) -> bool:
-        wrote = self._write()
-        indexed = False
+        waited = self._rows_wait and self._index()
+        wrote = not self._rows_wait and self._write()  # nothing more while rows wait, so that what waits stays bounded
+        return self._index() or wrote or waited
+
+    def _index(self) -> bool:
+        """Index what was decided. A run for which there is no room stays in the queue and is tried again; False if none was indexed."""
+        if self._rows_wait and self._waits_for_room():
+            return False
+        done = 0
         while self._decided:
-            run = self._decided.popleft()
-            self._writer.decided(run.frames, run.offsets, run.aborted)
-            indexed = True
-        if indexed:
+            run = self._decided[0]
+            try:
+                self._writer.decided(run.frames, run.offsets, run.aborted)
+            except DiskFull as error:
+                self._rows_wait = True
+                self._is_full(error)
+                break
+            self._decided.popleft()
+            done += 1
+        else:
+            if self._rows_wait:
+                self._rows_wait = False
+                self._has_room()
+        if done:
             self._indexed()
-        return wrote or indexed
+        return done > 0
 
     def _write(self) -> bool:
         """Make what waits durable, up to one sync's worth, and report it."""
@@ -178,7 +196,7 @@ class Disk:
             size += sum(frame.size for frame in action.frames)
             token = action.token
             done += 1
-        if not done or (self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US):
+        if not done or self._waits_for_room():
             return False
         if scalars is not None:
             self._writer.write_scalars(scalars)
@@ -199,14 +217,24 @@ class Disk:
         try:
             self._writer.append(frames)
         except DiskFull as error:
-            self._full_at = time.monotonic()
-            self.full = str(error)
-            self._tell_space()
+            self._is_full(error)
             return False
+        self._has_room()
+        return True
+
+    def _is_full(self, error: DiskFull) -> None:
+        self._full_at = time.monotonic()
+        self.full = str(error)
+        self._tell_space()
+
+    def _has_room(self) -> None:
         if self.full:
             self.full = ""
             self._tell_space()
-        return True
+
+    def _waits_for_room(self) -> bool:
+        """Whether it is too early to try again what found no room."""
+        return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
     def _sync(self) -> int:
         """Sync; how long it took, us."""

@@ -146,6 +146,7 @@ class Writer:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.full = False
+        self.no_rows = False
         self.broken = ""
         self.room = Space(1 << 40, False, "")
 
@@ -163,6 +164,8 @@ class Writer:
         self.done.append(f"scalars {scalars.promised}")
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
+        if self.no_rows:
+            raise DiskFull("no room for the index")
         self.done.append("decided " + " ".join(str(frame.first_sequence) for frame in frames))
 
     def idle(self) -> bool:

@@ -94,6 +94,25 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.Monke
     assert bench.reports == [SpaceChanged(True, "no room for a segment"), SpaceChanged(False, ""), Persisted(1)]
 
 
+def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.writer.no_rows = True
+    bench.disk.deliver(Deliver((batch_frame(sequence=1),), (0,), frozenset(), 1))
+    bench.disk.deliver(Deliver((batch_frame(sequence=2),), (1,), frozenset(), 2))
+    bench.disk.persist(persist(1, 3))
+    bench.disk.run_once()
+    bench.disk.persist(persist(2, 4))
+    assert bench.disk.run_once() is False
+    assert (bench.disk.failed, bench.disk.depth, bench.notified) == ("", 3, 0)
+    assert bench.reports == [Persisted(1), SpaceChanged(True, "no room for the index")]
+    bench.writer.no_rows = False
+    assert bench.disk.run_once() is True
+    assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1", "decided 2", "append 4", "sync", "persisted 2"]
+    assert bench.reports[2:] == [SpaceChanged(False, ""), Persisted(2)]
+    assert bench.notified == 1
+
+
 def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
     bench = Bench()
