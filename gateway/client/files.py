@@ -15,13 +15,15 @@ import pyarrow as pa
 from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic, check_topics, time_us_of
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
+from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 
 Answer = TypeVar("Answer")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PAUSE_S = 0.005
+_PAUSE_DOWN_S = 0.1  # with its gateway down a directory is read anew at each look, and only a gateway that starts changes it
+_UNREADABLE = (Damaged, DirectoryRefused)
 
 
 class Files:
@@ -34,7 +36,7 @@ class Files:
         paths: a directory, or several.
 
     Raises (all methods):
-        DirectoryRefused: a path is no data directory of a gateway, or they are of different logs.
+        DirectoryRefused: a path is no data directory of a gateway, they are of different logs, or none can be read any more.
         OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
         Damaged: what was asked is damaged in every directory that holds it.
     """
@@ -64,11 +66,11 @@ class Files:
         """
         deadline = time.monotonic() + timeout
         while True:
-            found = self._ask(self._frontier)
+            found, live = self._ask(self._frontier)
             left = deadline - time.monotonic()
             if beyond is None or found.offset > beyond or left <= 0:
                 return found
-            time.sleep(min(_PAUSE_S, left))
+            time.sleep(min(_PAUSE_S if live else _PAUSE_DOWN_S, left))
 
     def plan(
         self,
@@ -158,9 +160,9 @@ class Files:
         # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
         asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
         position = start
-        damaged: dict[str, Damaged] = {}
+        unreadable: dict[str, TuttiError] = {}
         while True:
-            reader, upto = self._holder(position, end, damaged)
+            reader, upto = self._holder(position, end, unreadable)
             try:
                 for batch in scan(reader, position, upto, topics=chosen, columns=asked):
                     position = batch.column("offset")[-1].as_py() + 1 if chosen is not None else position + batch.num_rows
@@ -170,25 +172,25 @@ class Files:
                 position = upto
                 if position >= end:
                     return
-            except Damaged as error:
-                damaged[reader.path] = error
+            except _UNREADABLE as error:
+                unreadable[reader.path] = error
 
-    def _holder(self, position: int, end: int, damaged: dict[str, Damaged]) -> tuple[LogReader, int]:
-        """A directory that holds `position`, furthest first, and how far it goes; not one that is damaged there."""
+    def _holder(self, position: int, end: int, unreadable: dict[str, TuttiError]) -> tuple[LogReader, int]:
+        """A directory that holds `position`, furthest first, and how far it goes; not one that is unreadable there."""
         found: list[tuple[int, LogReader]] = []
         for reader in self._readers:
             try:
                 frontier = reader.frontier().offset
-            except Damaged as error:
-                damaged.setdefault(reader.path, error)
+            except _UNREADABLE as error:
+                unreadable.setdefault(reader.path, error)
                 continue
-            if reader.path not in damaged and (reader.start <= position < frontier or position == end == frontier):
+            if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
             upto, reader = max(found, key=lambda one: one[0])
             return reader, upto
-        if damaged:
-            raise next(iter(damaged.values()))
+        if unreadable:
+            raise next(iter(unreadable.values()))
         # None holds it: the one that is furthest says so, in its words.
         best = max(self._readers, key=lambda reader: reader.frontier().offset)
         best.check_range(position, end)
@@ -218,22 +220,23 @@ class Files:
         self.close()
 
     @staticmethod
-    def _frontier(reader: LogReader) -> Frontier:
+    def _frontier(reader: LogReader) -> tuple[Frontier, bool]:
         found = reader.frontier()
-        return Frontier(reader.log, reader.start, found.offset, found.position, found.time_us, found.tick, "files")
+        told = Frontier(reader.log, reader.start, found.offset, found.position, found.time_us, found.tick, "files")
+        return told, found.live
 
     def _ask(self, question: Callable[[LogReader], Answer]) -> Answer:
-        """Ask the directory that is furthest; where that is damaged, the next one."""
-        failed: Damaged | None = None
+        """Ask the directory that is furthest; where that is damaged or cannot be read, the next one."""
+        failed: TuttiError | None = None
         found: list[tuple[int, int]] = []
         for index, reader in enumerate(self._readers):
             try:
                 found.append((reader.frontier().offset, -index))
-            except Damaged as error:
+            except _UNREADABLE as error:
                 failed = failed or error
         for _, index in sorted(found, reverse=True):
             try:
                 return question(self._readers[-index])
-            except Damaged as error:
+            except _UNREADABLE as error:
                 failed = failed or error
         raise failed or DirectoryRefused(f"no directory could be read: {', '.join(self.paths)}")

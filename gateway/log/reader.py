@@ -129,6 +129,7 @@ class LogReader:
 
         Raises:
             Damaged: the gateway does not run, and what it left behind does not say.
+            DirectoryRefused: the directory cannot be read any more.
         """
         return self._look()[0]
 
@@ -147,9 +148,12 @@ class LogReader:
     def _look(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
-            if live is None or not live.good:
-                live = self._live = open_live(self.path)
-            found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
+            try:
+                if live is None or not live.good:
+                    live = self._live = open_live(self.path)
+                found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
+            except OSError as error:
+                raise DirectoryRefused(f"{self.path} cannot be read: {error.strerror}; check its owner and mode") from error
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found

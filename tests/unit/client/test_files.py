@@ -1,0 +1,50 @@
+"""Proves that reading several directories goes on where one cannot be read, and that waiting for a stopped gateway costs little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.client.files import Files
+from gateway.errors import DirectoryRefused
+from gateway.log.scalars import Stored, read_scalars
+from tests.unit.log.history import History, other_boot, sample, write_log
+
+
+def stopped(path: Path, history: History) -> Path:
+    write_log(path, history)
+    other_boot(path)
+    return path
+
+
+def test_a_directory_that_cannot_be_read_any_more_is_passed_over(tmp_path: Path) -> None:
+    history = sample(20)
+    paths = [stopped(tmp_path / name, history) for name in ("one", "two")]
+    end = len(history.records)
+    with Files(paths) as files:
+        assert files.frontier().offset == end
+        for number, path in enumerate(paths):
+            (path / "log").rename(path / "away")
+            (path / "log").write_bytes(b"")  # no directory: the system refuses to list it, also for root
+            if number == 0:
+                assert files.frontier().offset == end
+                assert sum(batch.num_rows for batch in files.scan(0, end)) == end
+        with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
+            files.frontier()
+        with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
+            next(files.pieces(0, end))
+
+
+def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = sample(5)
+    looks: list[str] = []
+
+    def counted(directory: str) -> Stored | None:
+        looks.append(directory)
+        return read_scalars(directory)
+
+    monkeypatch.setattr("gateway.log.reader.read_scalars", counted)
+    with Files(stopped(tmp_path / "one", history)) as files:
+        assert files.frontier(beyond=len(history.records), timeout=0.55).offset == len(history.records)
+    assert 2 <= len(looks) <= 14  # twice a look: which directory is furthest, and the answer
