@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     directory: Path
     port: int
     limit: int | None = None
-    year_s: float = 75.0
+    year_s: float = 60.0
     kill: bool = True
 
 
