@@ -193,9 +193,11 @@ def test_every_wrong_port_of_a_gateway_names_the_right_one(gateway: GatewayProce
 
 
 def test_kills_are_pauses(tmp_path: Path) -> None:
-    with GatewayProcess(tmp_path) as gateway:
-        reader = Reader(gateway.url, topics=["t"], start=0, follow=True, columns=["offset", "value"])
-        producer = Producer(gateway.url, producer="p")
+    with (
+        GatewayProcess(tmp_path) as gateway,
+        Reader(gateway.url, topics=["t"], start=0, follow=True, columns=["offset", "value"]) as reader,
+        Producer(gateway.url, producer="p") as producer,
+    ):
         stop = threading.Event()
         receipts: list[Receipt] = []
 
@@ -203,8 +205,6 @@ def test_kills_are_pauses(tmp_path: Path) -> None:
             while not stop.wait(0.0005):
                 receipts.append(producer.send("t", b"%d" % len(receipts), progress=b"%d" % len(receipts)))
 
-        thread = threading.Thread(target=send)
-        thread.start()
         read: list[tuple[Any, Any]] = []
 
         def read_until(count: int) -> None:
@@ -213,21 +213,24 @@ def test_kills_are_pauses(tmp_path: Path) -> None:
                 if batch is not None:
                     read.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
 
-        for _ in range(3):
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            for _ in range(3):
+                read_until(len(read) + 100)
+                gateway.kill()
+                gateway.start()
             read_until(len(read) + 100)
-            gateway.kill()
-            gateway.start()
-        read_until(len(read) + 100)
-        stop.set()
-        thread.join()
+        finally:
+            stop.set()
+            thread.join()
         assert producer.flush(30) == 0
         offsets = [receipt.result(0) for receipt in receipts]
         assert producer.resume() == (len(receipts), b"%d" % (len(receipts) - 1))
-        producer.close()
         read_until(len(receipts))
         assert read == [(offset, b"%d" % number) for number, offset in enumerate(offsets)]
         assert reader.position == offsets[-1] + 1
-        reader.close()
+        producer.close()
         gateway.stop()
         with Reader(path=gateway.data, topics=["t"], columns=["offset", "value"]) as r:
             assert [(record.offset, record.value) for record in r.records()] == read

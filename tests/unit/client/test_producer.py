@@ -177,8 +177,11 @@ def test_a_refusal_for_now_is_waited_out(gateway: FakeGateway) -> None:
 
 
 def test_an_abort_is_told_and_life_goes_on(gateway: FakeGateway) -> None:
+    all_sent = threading.Event()
+
     def abort(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and heard.epoch == 1 and heard.first_sequence > 1:
+            all_sent.wait(10)
             gateway.log.lines["p"].closed = True
             return [wire.AbortedAnswer(heard.producer, 1, heard.first_sequence, heard.count, "g2 has no space")]
         return None
@@ -187,6 +190,7 @@ def test_an_abort_is_told_and_life_goes_on(gateway: FakeGateway) -> None:
     with pytest.raises(Aborted, match="g2 has no space"), Producer(gateway.url, producer="p") as p:  # noqa: PT012 - leaving the block is what raises
         assert p.send("t", b"good").result(10) == 0
         receipts = [p.send("t", b"%d" % number) for number in range(3)]
+        all_sent.set()
         until(lambda: p.epoch == 2)
         assert all(receipt.done() for receipt in receipts)
         assert p.send("t", b"next").result(10) == 1
