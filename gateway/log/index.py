@@ -214,7 +214,7 @@ class IndexWriter:
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Have blocks for `more` bytes of rows and the row after them, before anything is written: a lack of room changes nothing."""
+        """Have blocks for `more` bytes of rows and the row after them, before anything is written: a lack changes nothing."""
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
             size = (needed // _GROW + 1) * _GROW

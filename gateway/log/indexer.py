@@ -50,7 +50,7 @@ class Indexer:
                 remove_snapshot(self._directory, position, self._storage)
 
     def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
-        """Index a decided run. What is indexed already is passed over, so that after a lack of room the same call can be made again.
+        """Index a decided run. What is indexed already is passed over, so that after a lack of room the call can be made again.
 
         Raises:
             InvariantViolated: the offsets are not those that the log gives.

@@ -10,7 +10,6 @@ import shutil
 import time
 from bisect import bisect_right
 from contextlib import closing
-from contextlib import closing
 from dataclasses import dataclass, replace
 
 from gateway.core import limits
@@ -51,8 +50,8 @@ class Repair:
 
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
     """Look at the damage of a directory whose gateway does not run, and put indexes and snapshots that say something wrong aside:
-    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start does
-    what it did before or halts over the damage, and the same again finishes it.
+    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start
+    does what it did before or halts over the damage, and the same again finishes it.
 
     Raises:
         DirectoryRefused: the gateway runs, or it is no data directory.
@@ -108,9 +107,9 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
 def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
     """End the log before a position; returns the folder that keeps what goes.
 
-    Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by the
-    cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good frames
-    between the cut and the damage for a tail, and commit them.
+    Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by
+    the cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good
+    frames between the cut and the damage for a tail, and commit them.
     """
     firsts = positions_named(path, "seg")
     stored = read_scalars(path)

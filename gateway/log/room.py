@@ -21,14 +21,18 @@ Result = TypeVar("Result")
 class Room:
     """Looks after free space and the reserve."""
 
-    def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
-        """Look at the file system of `directory`, and set the reserve aside if there is room."""
+    def __init__(self, directory: str, options: LogOptions, storage: Storage, *, given_up: bool = False) -> None:
+        """Look at the file system of `directory`, and set the reserve aside if there is room.
+
+        `given_up`: the run before wrote into the reserve last; unless there is room for another one, what is left of it is still
+        for what must be written.
+        """
         self._directory = directory
         self._options = options
         self._storage = storage
         self._reserve = os.path.join(directory, RESERVE)
         self._low = False
-        self.in_reserve = False  # the reserve was given up: only what must be written is
+        self.in_reserve = given_up  # the reserve was given up: only what must be written is
         self._keep_reserve()
 
     def space(self) -> Space:

@@ -212,8 +212,8 @@ class _Check:
     def _index(self, found: Walk, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
-        # Mapped after the seal was seen: the gateway cuts the file to its rows before it seals it, and what a map has behind the end
-        # of its file cannot be read.
+        # Mapped after the seal was seen: the gateway cuts the file to its rows before it seals it, and what a map has behind the
+        # end of its file cannot be read.
         mapped = map_rows(path) if sealed is not None else None
         if sealed is None or mapped is None:
             self._note(found.first, path, 0, "no good index; reads make it in memory from the segment")

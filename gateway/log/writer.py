@@ -52,7 +52,8 @@ class LogWriter:
         self._mark_sequence = found.mark.sequence
         self._slot_mark: Mark | None = None  # written into the slot, not synced
         self._synced_at = time.monotonic()
-        self._room = Room(self._path, options, storage)
+        sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
+        self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
         self._preparer = Preparer(self._path, options, storage)
         self._segments = [self._reopen(segment) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
@@ -279,8 +280,8 @@ class LogWriter:
         self._live.beat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
-        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them. After `DiskFull` the
-        same call is to be made again as it was, before any other run's: what was indexed is passed over.
+        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them. After `DiskFull`
+        the same call is to be made again as it was, before any other run's: what was indexed is passed over.
 
         Raises:
             DiskFull: there is no room, and the reserve is gone.

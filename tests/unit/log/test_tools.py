@@ -12,7 +12,7 @@ import pytest
 
 from gateway.data.frame import Buffer, Frame, Kind, crc32c
 from gateway.errors import Damaged, DirectoryRefused, UsageError
-from gateway.log.index import ROWS_AT, read_sealed
+from gateway.log.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
 from gateway.log.layout import positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
@@ -97,6 +97,26 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
     damage = verify(tmp_path).damage
     assert damage[0].position == position
     assert what in damage[0].what
+
+
+def test_an_index_that_is_sealed_while_verify_looks_at_it_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = sample(120, size=1500)
+    write_log(tmp_path, history)
+    file = tmp_path / "log" / f"{positions_named(str(tmp_path), 'seg')[1]:020d}.idx"
+    sealed = file.read_bytes()
+    file.write_bytes(bytes(ROWS_AT) + sealed[ROWS_AT:] + bytes(ROW_SIZE))  # as it is before: grown ahead of its rows
+
+    def seal_meanwhile(path: str, first: int) -> Sealed | None:
+        if path == str(file):
+            with file.open("r+b") as index:
+                index.truncate(len(sealed))
+                index.write(sealed[:ROWS_AT])
+        return index_sealed(path, first)
+
+    monkeypatch.setattr("gateway.log.verify.index_sealed", seal_meanwhile)
+    found = verify(tmp_path)
+    assert (found.damage, found.notes) == ([], [])
+    assert file.read_bytes() == sealed
 
 
 def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
@@ -339,6 +359,7 @@ def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
     )
     assert f"tutti log repair {tmp_path}" in str(caught.value)
 
+
 class Interrupted(Exception):
     """The repair ended here."""
 
@@ -372,7 +393,7 @@ class Interrupting(Storage):
 
 
 def void_with_a_late_abort(path: Path, *, begins_segment: bool) -> tuple[History, Frame]:
-    """A void batch, good frames, a damaged frame, the void's ABORT, several segments of more; what is damaged is in the void's segment."""
+    """A void batch, a good frame, a damaged one in the same segment, the ABORT of the void batch, several segments of more."""
     history = History()
     for number in range(100):
         history.batch("p", "t", [b"good %d" % number * 100])

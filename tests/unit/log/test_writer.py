@@ -226,6 +226,13 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     assert writer.space().low
     assert not (tmp_path / "reserve").exists()
     assert history.frames[done].kind == Kind.BATCH
+    close()
+    writer, _, close = opened(tmp_path, options, storage)
+    assert writer.space().low
+    with pytest.raises(DiskFull, match="the reserve is for what must be written"):  # a start makes no room
+        writer.append(history.frames[done : done + 1])
+    reserve = max(positions_named(str(tmp_path), "seg"))
+    assert reserve == done + 1  # no batch went into it
     view = Frame(Kind.VIEW, b"\x91\x91\x01")
     view.stamp(VIEW + (1 << 16), done + 1, history.frames[done - 1].header_crc)
     writer.append([view])
