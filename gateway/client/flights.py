@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.client.forking import after_fork
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 
 _CODES: dict[str, type[TuttiError]] = {
@@ -66,7 +67,7 @@ def _renew_after_fork() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_after_fork)
+after_fork(_renew_after_fork)
 
 
 def translate(error: BaseException) -> TuttiError:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from gateway.client.forking import after_fork
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.frame import Buffer
@@ -57,7 +58,7 @@ def _renew_after_fork() -> None:
     _contexts_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_after_fork)
+after_fork(_renew_after_fork)
 
 
 class Link:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 
+from gateway.client.forking import after_fork
 from gateway.client.pump import Pump
 from gateway.client.session import State
 from gateway.core import limits
@@ -61,4 +62,4 @@ def _after_fork() -> None:
 
 
 atexit.register(end_all)
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -55,7 +56,7 @@ class Producer:
 
     Raises:
         ConfigError: the url is none, or names a port that speaks something else.
-        UsageError: an option or the name is wrong.
+        UsageError: an option or the name is wrong, or this is not Linux.
         Unavailable: no gateway let it in within `connect_timeout`; the message says what was met at each.
         Refused: the gateway does not take this producer.
     """
@@ -76,6 +77,8 @@ class Producer:
     ) -> None:
         """Connect and begin an epoch."""
         self._pump: Pump | None = None
+        if not hasattr(os, "eventfd"):
+            raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
         if credentials is not None:
             raise UsageError("credentials are not built yet: gateways take every client that reaches them")

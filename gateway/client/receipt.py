@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from gateway.client.forking import after_fork
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, UsageError, invariant
 
@@ -246,7 +246,7 @@ def _renew_after_fork() -> None:
     _latches = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_after_fork)
+after_fork(_renew_after_fork)
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from typing import Any
@@ -148,6 +147,8 @@ def _make(path: str, storage: Storage) -> None:
 
 
 def _lock(path: str) -> int:
+    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
+
     lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
