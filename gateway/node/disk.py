@@ -159,7 +159,7 @@ class Disk:
         return self._index() or wrote or waited
 
     def _index(self) -> bool:
-        """Index what was decided. A run for which there is no room stays in the queue and is tried again; False if none was indexed."""
+        """Index what was decided; False if nothing was. A run that finds no room stays in the queue and is tried again."""
         if self._rows_wait and self._waits_for_room():
             return False
         done = 0

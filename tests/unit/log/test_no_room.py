@@ -1,0 +1,133 @@
+"""Proves that a lack of room while indexing passes: the same run is taken again and the log reads as if nothing had been."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.data.frame import Buffer
+from gateway.errors import DiskFull
+from gateway.log.index import ROWS_AT, IndexWriter, no_rows
+from gateway.log.layout import index_path
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.storage import Storage
+from tests.unit.log.history import decide, expected, opened, other_boot, sample, seen
+
+OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=16)
+MIB = 1 << 20
+
+
+class Filling(Storage):
+    """A disk that has room for so many operations, and then for none until somebody frees some."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+
+    def _take(self) -> None:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.room is not None:
+            self.room -= 1
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        self._take()
+        super().write(fd, parts, at)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._take()
+        super().allocate(fd, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self._take()
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize("steps", [3, 4, 5, 7])
+def test_a_run_that_finds_no_room_is_taken_again_wherever_it_stopped(tmp_path: Path, steps: int) -> None:
+    history = sample()
+    storage = Filling()
+    writer, _, close = opened(tmp_path, OPTIONS, storage)
+    for frame in history.frames:
+        writer.append([frame])
+    writer.sync()
+    last = len(history.frames)
+    refused = 0
+    for start, end in ((1, last // 2), (last // 2 + 1, last)):
+        storage.room = 0
+        while refused < 1000:
+            try:
+                decide(writer, history, start, end)
+                break
+            except DiskFull as error:
+                assert "no room on the disk" in str(error)  # noqa: PT017 - it is raised again and again
+                refused += 1
+                storage.room = 1 + refused % steps  # a little is freed, and used up at once
+        storage.room = None
+    assert 4 < refused < 1000
+    records = expected(history)
+    _reads_as_written(tmp_path, records)
+    close()
+    _reads_as_written(tmp_path, records)
+    other_boot(tmp_path)
+    _, recovered, close = opened(tmp_path, OPTIONS)
+    assert recovered.state.next_offset == len(records)
+    close()
+    _reads_as_written(tmp_path, records)
+
+
+def test_the_next_segment_may_begin_while_rows_of_the_one_before_wait(tmp_path: Path) -> None:
+    history = sample()
+    storage = Filling()
+    writer, _, close = opened(tmp_path, OPTIONS, storage)
+    writer.append(history.frames[:1])
+    first = 1
+    while len(list((tmp_path / "log").glob("*.seg"))) == 1:
+        first += 1
+        writer.append([history.frames[first - 1]])
+    writer.sync()
+    until = first - 1  # the last position of the first segment
+    storage.room = 0
+    with pytest.raises(DiskFull):
+        decide(writer, history, 1, until)
+    storage.room = None
+    writer.append(history.frames[first:])  # begins further segments
+    writer.sync()
+    decide(writer, history, 1, until)
+    decide(writer, history, first, len(history.frames))
+    _reads_as_written(tmp_path, expected(history))
+    close()
+
+
+def test_the_blocks_of_rows_are_there_before_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    path = index_path(str(tmp_path), 1)
+    storage = Filling()
+    storage.room = 0
+    index = IndexWriter(path, 1, no_rows(), storage)  # takes no room
+    row = bytes(range(96))
+    with pytest.raises(OSError, match="No space left"):
+        index.append(row, 0, 1, 7)
+    assert (index.count, os.stat(path).st_size) == (0, 0)
+    storage.room = None
+    index.append(row, 0, 1, 7)
+    assert os.stat(path).st_blocks * 512 >= MIB
+    storage.room = 1000
+    for number in range(2, 1000):
+        index.append(row, number, number + 1, 7)
+    assert storage.room == 2  # one write each, and no more blocks
+    index.close()
+    assert Path(path).read_bytes()[ROWS_AT : ROWS_AT + 999 * 96] == row * 999
+
+
+def _reads_as_written(path: Path, records: list[dict[str, object]]) -> None:
+    reader = LogReader(path)
+    try:
+        assert seen(scan(reader, 0, len(records))) == records
+    finally:
+        reader.close()
