@@ -11,11 +11,11 @@ SCRIPT = """
 import mmap, os, select, sys
 import msgspec, numpy, pyarrow.flight, subprocess, zmq  # as they are there
 sys.modules["fcntl"] = sys.modules["resource"] = None
-sys.platform = "elsewhere"
 for name in ("eventfd", "eventfd_read", "eventfd_write", "EFD_NONBLOCK", "EFD_CLOEXEC", "register_at_fork", "posix_fallocate"):
     delattr(os, name)
 del select.poll, mmap.MADV_DONTNEED
 import tutti
+sys.platform = "elsewhere"
 try:
     tutti.Producer("tutti://127.0.0.1:1", connect_timeout=0.1)
 except tutti.UsageError as error:
