@@ -148,12 +148,9 @@ class LogReader:
     def _look(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
-            try:
-                if live is None or not live.good:
-                    live = self._live = open_live(self.path)
-                found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
-            except OSError as error:
-                raise DirectoryRefused(f"{self.path} cannot be read: {error.strerror}; check its owner and mode") from error
+            if live is None or not live.good:
+                live = self._live = open_live(self.path)
+            found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found

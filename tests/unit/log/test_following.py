@@ -1,0 +1,135 @@
+"""Readers in other processes and threads, while a gateway writes, after it was killed, and under another boot."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.log import live
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from tests.unit.log.history import decide, opened, sample
+
+FOLLOW = """
+import sys, json
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+reader = LogReader(sys.argv[1])
+at, end = 0, int(sys.argv[2])
+values = []
+while at < end:
+    frontier = reader.wait(at, 20)
+    assert frontier.offset > at, "nothing came"
+    for batch in scan(reader, at, frontier.offset, columns=["offset", "value"]):
+        assert batch.column(0)[0].as_py() == at
+        at += batch.num_rows
+        values += [len(value) for value in batch.column(1).to_pylist()]
+print(json.dumps(values))
+"""
+
+
+def test_another_process_follows_a_log_that_is_being_written(tmp_path: Path) -> None:
+    history = sample(150, size=1500)
+    writer, _, close = opened(tmp_path)
+    code = [sys.executable, "-c", FOLLOW, str(tmp_path), str(len(history.records))]
+    with subprocess.Popen(code, stdout=subprocess.PIPE, text=True) as follower:
+        for start in range(0, len(history.frames), 3):
+            some = history.frames[start : start + 3]
+            writer.append(some)
+            writer.sync()
+            decide(writer, history, start + 1, start + len(some))
+        out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    values = [record.value for record in history.records]
+    assert out.strip() == str([len(value) for value in values if value is not None])
+    close()
+
+
+WRITE_AND_DIE = """
+import os, signal, sys
+from tests.unit.log.history import *
+history = sample(30)
+writer, _, close = opened(sys.argv[1])
+writer.append(history.frames)
+writer.sync()
+decide(writer, history, 1, len(history.frames))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_a_kill_the_frontier_stays_where_it_was_shown(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(tmp_path)], check=False, cwd=Path.cwd())
+    assert done.returncode == -signal.SIGKILL
+    history = sample(30)
+    reader = LogReader(tmp_path)
+    frontier = reader.frontier()
+    assert (frontier.offset, frontier.live) == (len(history.records), False)
+    writer, recovered, close = opened(tmp_path)
+    assert recovered.state.position == len(history.frames)  # the page cache knows more than the watermark
+    again = reader.frontier()
+    assert (again.offset, again.live) == (len(history.records), True)
+    history.view(2)
+    writer.append(history.frames[-1:])
+    writer.sync()
+    decide(writer, history, len(history.frames), len(history.frames))
+    assert reader.frontier().position == len(history.frames)
+    close()
+
+
+def test_the_live_page_of_another_boot_or_of_a_copy_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = sample(30)
+    decided = 20
+    writer, _, close = opened(tmp_path / "one")
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, decided)
+    while writer.idle():
+        continue
+    writer.frontier(len(history.frames), len(history.records))
+    reader = LogReader(tmp_path / "one")
+    assert reader.frontier().offset == len(history.records)
+    subprocess.run(["cp", "-r", str(tmp_path / "one"), str(tmp_path / "two")], check=True)
+    assert LogReader(tmp_path / "two").frontier().offset == history.offset_after(decided)
+    monkeypatch.setattr(live, "boot_id", lambda: bytes(16))
+    assert LogReader(tmp_path / "one").frontier().offset == history.offset_after(decided)
+    assert reader.frontier().offset == len(history.records)  # but one reader's frontier never moves back
+    close()
+
+
+def test_many_threads_read_while_one_writes(tmp_path: Path) -> None:
+    history = sample(150, size=1500)
+    writer, _, close = opened(tmp_path)
+    reader = LogReader(tmp_path)
+    wrong: list[object] = []
+    values = [record.value for record in history.records]
+
+    def follow() -> None:
+        at = 0
+        while at < len(values):
+            frontier = reader.wait(at, 20)
+            for batch in scan(reader, at, frontier.offset, columns=["value"]):
+                if batch.column(0).to_pylist() != values[at : at + batch.num_rows]:
+                    wrong.append(at)
+                at += batch.num_rows
+            if frontier.offset <= at < len(values) and frontier.offset < at:
+                wrong.append(("short", at))
+            reader.state()
+
+    threads = [threading.Thread(target=follow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, len(history.frames), 5):
+        some = history.frames[start : start + 5]
+        writer.append(some)
+        writer.sync()
+        decide(writer, history, start + 1, start + len(some))
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+    close()
