@@ -148,7 +148,7 @@ STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where tha
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, kept to tell how long records have been waiting
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
-SPARK_SMALL_RECORDS = 50_000  # a range up to this is one partition: planning it would cost more than it gains
+SPARK_SMALL_RECORDS = 16  # a range up to this is one partition, whatever it weighs, and saves the round trip of a plan
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
@@ -179,3 +179,4 @@ invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a clie
 invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
 invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
 invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")
+invariant(SPARK_SMALL_RECORDS * RECORD_BYTES_MAX <= SPLIT_BYTES, "a range that is not planned is no more than one part of a plan")
