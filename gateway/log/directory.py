@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from gateway.errors import DirectoryRefused
+from gateway.errors import Damaged, DirectoryRefused
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from gateway.log.storage import Storage, read_file
 
@@ -21,15 +21,16 @@ class Identity(msgspec.Struct, frozen=True):
     format: int
     gateway: str
     group: str
-    incarnation: str
-    log: str = ""
+    incarnation: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    log: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
 
 
 def read_identity(path: str) -> Identity | None:
     """The identity of a directory, None if it has none.
 
     Raises:
-        DirectoryRefused: it cannot be read, has a form that is not known, or a newer format.
+        DirectoryRefused: it cannot be read, or has a newer format.
+        Damaged: it is no identity.
     """
     file = os.path.join(path, IDENTITY)
     try:
@@ -46,8 +47,8 @@ def read_identity(path: str) -> Identity | None:
                 "use the release that wrote it, or a new directory"
             )
         return msgspec.json.decode(data, type=Identity)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise DirectoryRefused(f"{file} is not an identity of a gateway ({error}): restore it, or use a new directory") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{file} is not an identity of a gateway ({error}): restore it, or use a new directory") from error
 
 
 class Directory:
@@ -100,6 +101,7 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
     Raises:
         DirectoryRefused: it is locked, belongs to another gateway or group, has another format, holds something else, or cannot be
             read or written.
+        Damaged: its identity is damaged.
     """
     storage = storage or Storage()
     path = os.path.abspath(path)
@@ -127,6 +129,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
 
     Raises:
         DirectoryRefused: as `open_directory`, and if it is no data directory.
+        Damaged: its identity is damaged.
     """
     storage = storage or Storage()
     path = os.path.abspath(path)

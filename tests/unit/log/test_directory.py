@@ -53,20 +53,53 @@ def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, ga
         open_directory(str(tmp_path), gateway=gateway, group=group)
 
 
+def test_an_identity_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_bytes(b'{"format": 2, "gateway": 7}')
+    with pytest.raises(DirectoryRefused, match="has format 2 and this release knows format 1"):
+        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+    with pytest.raises(DirectoryRefused, match="has format 2 and this release knows format 1"):
+        LogReader(tmp_path)
+
+
+WHOLE = b'{"format": 1, "gateway": "g1", "group": "test", "incarnation": "%s", "log": "%s"}' % (b"0a" * 16, b"0b" * 16)
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b'{"format": 2, "gateway": 7}', "has format 2 and this release knows format 1"),
-        (b"not json", "is not an identity of a gateway"),
-        (b'{"format": 1}', "is not an identity of a gateway"),
+        b"",
+        b"not json",
+        b'{"format": 1}',
+        b"[" * 100_000,
+        WHOLE.replace(b'"g1"', b'"g\xf1"'),  # no UTF-8
+        WHOLE.replace(b'"gateway"', b'"g\xe1teway"'),
+        WHOLE.replace(b"0a0a", b"0a0q", 1),
+        WHOLE.replace(b"0b0b", b"0b", 1),
     ],
 )
-def test_an_identity_that_is_not_known_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_identity_that_is_none_is_damage(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "identity.json").write_bytes(content)
-    with pytest.raises(DirectoryRefused, match=message):
-        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(DirectoryRefused, match=message):
-        LogReader(tmp_path)
+    for opens in (lambda: open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP), lambda: LogReader(tmp_path)):
+        with pytest.raises(Damaged, match=r"identity\.json is not an identity of a gateway") as caught:
+            opens()
+        assert caught.value.exit_code == 4  # which tells who starts gateways that another start does not help
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_in_the_identity_never_passes_for_a_defect(tmp_path: Path, bit: int) -> None:
+    open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()
+    whole = (tmp_path / "identity.json").read_bytes()
+    refused = 0
+    for at in range(len(whole)):
+        (tmp_path / "identity.json").write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            opened_again = open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+        except (Damaged, DirectoryRefused):
+            refused += 1
+        else:
+            assert (len(opened_again.incarnation), opened_again.log) == (16, b"")
+            opened_again.close()
+    assert refused > len(whole) // 3
 
 
 def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
