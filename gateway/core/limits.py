@@ -108,6 +108,7 @@ POLL_US_MAX = 500_000  # no thread of the node sleeps longer
 NODE_MEMORY_BYTES_MAX = 1024 * MIB  # resident; above it every client connection is closed and what they queued is dropped
 TRIM_IDLE_US = 5_000_000  # after so long without a message memory is given back
 STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to stop
+DISK_STOP_US_MAX = 10_000_000  # for a thread that uses the disk to end; a disk that hangs is left behind
 LINGER_MS_MAX = 1_000  # for the last answers to leave
 OPEN_FILES = 65_536  # asked of the system, as far as it allows
 SWITCH_INTERVAL_US = 100  # Python's own is 5 ms, longer than ten commits

@@ -26,6 +26,7 @@ from gateway.errors import DiskFull, TuttiError
 from gateway.log.options import Space
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import DiskMeters
+from gateway.node.threads import ended
 
 US = 1_000_000
 NS_PER_US = 1000
@@ -83,6 +84,7 @@ class Disk:
         self._rows_wait = False  # what was decided found no room in the index
         self._appended = 0  # bytes since the last sync
         self._stopping = False
+        self._last: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._space_looked_at = 0.0
         self.space = Space(0, False, "")
@@ -111,15 +113,34 @@ class Disk:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Finish what is queued, then end the thread. Waits for it, but not for a disk that is full or failed."""
+    def stop(self, last: Callable[[], None] | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Finish what is queued, then end the thread. Waits for it, but not for a disk that is full or failed, and not for ever.
+
+        Args:
+            last: done at the end, in the thread: closes the log.
+            hurried: asked now and then whether the waiting is to be cut short.
+
+        Returns whether the thread ended; if not, the disk hangs in it, and it is left.
+        """
+        self._last = last or _nothing
         self._queue.put(None)
-        self._thread.join()
+        if not ended(self._thread, hurried):
+            self._log.error("the disk hangs: the gateway ends without it, as by a crash; nothing that was acknowledged is lost")
+            return False
         self._queue.close()
+        return True
 
     # In the disk thread
 
     def _run(self) -> None:
+        self._work()
+        self._guarded(self._close)
+
+    def _close(self) -> bool:
+        self._last()
+        return False
+
+    def _work(self) -> None:
         while True:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
@@ -127,7 +148,7 @@ class Disk:
             if busy and self._waiting:
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
-            soon = busy or self.full or self._idle()
+            soon = busy or self.full or (not self.failed and self._guarded(self._writer.idle))
             self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
 
     def run_once(self) -> bool:
@@ -143,9 +164,12 @@ class Disk:
             self._waiting.clear()
             self._decided.clear()
             return False
+        return self._guarded(self._round)
+
+    def _guarded(self, act: Callable[[], bool]) -> bool:
+        """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
         try:
-            self._look_at_space()
-            return self._round()
+            return act()
         except (TuttiError, OSError) as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave the gateway voting for nothing
@@ -154,6 +178,7 @@ class Disk:
         return False
 
     def _round(self) -> bool:
+        self._look_at_space()
         waited = self._rows_wait and self._index()
         wrote = not self._rows_wait and self._write()  # nothing more while rows wait, so that what waits stays bounded
         return self._index() or wrote or waited
@@ -213,7 +238,9 @@ class Disk:
         return True
 
     def _append(self, frames: list[Frame]) -> bool:
-        """Write; False when there was no room, in which case nothing was written and the same is tried again later."""
+        """Write; False when there was no room for all of it, in which case the same is tried again later: the log passes over
+        what it has of it already.
+        """
         try:
             self._writer.append(frames)
         except DiskFull as error:
@@ -249,15 +276,6 @@ class Disk:
         meters.syncs += 1
         meters.bytes += size
 
-    def _idle(self) -> bool:
-        if self.failed:
-            return False
-        try:
-            return self._writer.idle()
-        except (TuttiError, OSError) as error:
-            self._fail(str(error))
-            return False
-
     def _look_at_space(self) -> None:
         now = time.monotonic()
         if now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
@@ -285,3 +303,7 @@ class Disk:
             "writing failed; this gateway takes no more records until it is started again, and goes on serving reads", reason=reason
         )
         self._report(WriteFailed(reason))
+
+
+def _nothing() -> None:
+    """Nothing is left to do."""

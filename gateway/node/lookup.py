@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
 from gateway.node.mailbox import Mailbox
+from gateway.node.threads import ended
 
 _BATCH = 1024
 
@@ -70,10 +71,11 @@ class Lookups:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Answer what is queued and end the thread."""
+    def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Answer what is queued and end the thread; one that a hanging disk holds is left, at once when `hurried`."""
         self._queue.put(None)
-        self._thread.join()
+        if not ended(self._thread, hurried):
+            return
         self._queue.close()
         if self._index is not None:
             self._index.close()

@@ -43,8 +43,8 @@ def run(config: Config) -> int:
 
         gateway = Gateway(config, reads, notifier, opened)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
-        with gateway.signals():
-            return gateway.work()
+        gateway.heed_signals()
+        return gateway.work()
 
 
 def _reads_command(config: Config, notify_fd: int) -> list[str]:

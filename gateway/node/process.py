@@ -8,9 +8,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from gateway.config import Config
 from gateway.core import limits
@@ -50,27 +51,32 @@ class Gateway:
             opened: closes what was opened, last first.
         """
         memory.tune()
+        self._handlers: dict[int, Any] = {}
+        opened.callback(self._let_signals_be)  # last of all: a further signal must not kill what is being closed
         self._config = config
         self._log = log = logs.set_up(config.name)
         self._inbox: Mailbox[Happening] = Mailbox()
         self._terms = 0
+        self._disk_hangs = False
         self._stop_by = float("inf")
         self._told_ready = False
         self._reads = reads
         name, group = config.name, config.group
-        self._directory = opened.enter_context(contextlib.closing(open_directory(config.data, gateway=name, group=group.name)))
+        self._directory = open_directory(config.data, gateway=name, group=group.name)
+        opened.callback(self._close_directory)
         self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
         writer, self._recovered = LogWriter.open(self._directory, _log_options(config))
-        opened.callback(writer.close)
+        writing = opened.enter_context(contextlib.ExitStack())
+        writing.callback(writer.close)
         reads.attach(log, self._inbox.wake)
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
         self._driver = self._make_driver(writer)
         self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log)
         self._disk.start()
-        opened.callback(self._disk.stop)
+        opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lookups.start()
-        opened.callback(self._lookups.stop)
+        opened.callback(self._lookups.stop, self._hurried)
 
     def _make_driver(self, writer: LogWriter) -> Driver:
         config = self._config
@@ -140,23 +146,29 @@ class Gateway:
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
         return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once."""
+    def _hurried(self) -> bool:
+        return self._terms > 1
+
+    def _stop_disk(self, close_log: Callable[[], None]) -> None:
+        self._disk_hangs = not self._disk.stop(close_log, self._hurried)
+
+    def _close_directory(self) -> None:
+        if not self._disk_hangs:  # a thread that may still write keeps the lock for as long as the process lasts
+            self._directory.close()
+
+    def heed_signals(self) -> None:
+        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once. They are heeded until everything is closed."""
 
         def told(_number: int, _frame: FrameType | None) -> None:
             self._terms += 1
             self._inbox.wake()
 
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _let_signals_be(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
 
 def _stack_config(config: Config) -> StackConfig:

@@ -2,6 +2,7 @@
 report only after the sync; a full disk is waited for, a failed one ends writing for good.
 """
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -146,6 +147,48 @@ def test_a_defect_in_the_thread_is_a_failure_too() -> None:
     bench.disk.run_once()
     assert isinstance(bench.reports[0], WriteFailed)
     assert "ZeroDivisionError" in bench.reports[0].reason
+
+
+def test_a_defect_while_idle_is_a_failure_too() -> None:
+    bench = Bench()
+    bench.writer.idle = lambda: bool(1 / 0)  # type: ignore[method-assign]  # the point is that it raises what nobody foresaw
+    bench.disk.start()
+    wait_for(lambda: bool(bench.reports))
+    assert isinstance(bench.reports[0], WriteFailed)
+    assert "ZeroDivisionError" in bench.disk.failed
+    assert bench.disk.stop()
+
+
+def test_the_log_is_closed_by_the_thread_that_uses_it() -> None:
+    bench = Bench()
+    closed: list[str] = []
+    bench.disk.start()
+    bench.disk.persist(persist(1, 1))
+    assert bench.disk.stop(lambda: closed.append(threading.current_thread().name))
+    assert closed == ["disk"]
+    assert bench.reports[-1] == Persisted(1)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_a_disk_that_hangs_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch, hurried: bool) -> None:
+    monkeypatch.setattr(limits, "DISK_STOP_US_MAX", 60_000_000 if hurried else 1000)
+    monkeypatch.setattr(limits, "POLL_US_MAX", 1000)
+    bench = Bench()
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def sync() -> None:
+        hangs.set()
+        goes_on.wait(30)
+
+    bench.writer.sync = sync  # type: ignore[method-assign]  # a sync that does not return
+    bench.disk.start()
+    bench.disk.persist(persist(1, 1))
+    assert hangs.wait(10)
+    closed: list[int] = []
+    assert bench.disk.stop(lambda: closed.append(1), lambda: hurried) is False
+    assert closed == []  # nobody else touches the log that the thread is in
+    goes_on.set()
+    wait_for(lambda: closed == [1])
 
 
 def test_more_than_one_syncs_worth_is_done_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
