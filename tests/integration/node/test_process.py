@@ -6,13 +6,18 @@ import http.client
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from gateway.client.control import Control
+from gateway.core import limits
+from gateway.data.wire import PROTOCOL, Hello, OpenTopic, encode_control
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 
@@ -108,6 +113,57 @@ def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
     os.kill(gateway.pid, signal.SIGTERM)
     os.kill(gateway.pid, signal.SIGINT)
     assert gateway.wait_end() == 0
+
+
+HANGING = """
+import os, sys, time
+from gateway.config import load_config
+from gateway.log.storage import Storage
+from gateway.node.main import run
+
+sync = Storage.sync
+
+def hanging(self, fd):
+    if os.path.exists(sys.argv[2]):
+        open(sys.argv[3], "w").close()
+        time.sleep(600)
+    sync(self, fd)
+
+Storage.sync = hanging
+sys.exit(run(load_config(sys.argv[1])))
+"""
+
+
+def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothing(tmp_path: Path) -> None:
+    gateway = GatewayProcess(tmp_path)
+    hang, hanging = tmp_path / "hang", tmp_path / "hanging"
+    with gateway.log.open("ab") as log:
+        gateway.process = subprocess.Popen(
+            [sys.executable, "-c", HANGING, str(gateway.config), str(hang), str(hanging)], stdout=subprocess.PIPE, stderr=log
+        )
+    context = zmq.Context()
+    try:
+        gateway.wait_ready()
+        hang.touch()
+        with context.socket(zmq.DEALER) as client:
+            client.set(zmq.LINGER, 0)
+            client.connect(f"tcp://127.0.0.1:{gateway.port}")
+            client.send(encode_control(Hello(PROTOCOL, "test", bytes(16))))
+            client.send(encode_control(OpenTopic(1, "t")))
+            wait_for(hanging.exists)
+            began = time.monotonic()
+            os.kill(gateway.pid, signal.SIGTERM)
+            wait_for(lambda: "stopping: taking nothing new" in gateway.log_tail())
+            os.kill(gateway.pid, signal.SIGTERM)
+            wait_for(lambda: "asked twice" in gateway.log_tail())
+            os.kill(gateway.pid, signal.SIGTERM)
+            assert gateway.wait_end() == 0
+        assert time.monotonic() - began < (limits.DISK_STOP_US_MAX + limits.STOP_US_MAX) / 2e6
+        assert "the disk hangs: the gateway ends without it" in gateway.log_tail()
+    finally:
+        context.term()
+        if gateway.process.poll() is None:
+            gateway.kill()
 
 
 @pytest.mark.parametrize(("distance", "whose"), [(0, "clients"), (2, "reads"), (3, "admin")])
