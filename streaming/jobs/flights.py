@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LATE_MINUTES = 15
+_BROKEN = "_broken"
 _YEAR_MS = 365 * 86_400_000
 _WEATHER = "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, wind_dir DOUBLE, "
 _WEATHER += "wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP"
@@ -152,15 +153,20 @@ def digest(lines: Iterable[bytes]) -> str:
 def departures(records: DataFrame) -> DataFrame:
     """Records (offset, value) of the topic as departures with their event time; the closing record is in, its airport is null.
 
-    A value that is no departure stops the job with an error that names it: none is left out in silence.
+    A value that is no departure stops the job with an error that names it and its offset: none is left out in silence.
     """
     from pyspark.sql import functions as f
 
-    schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
-    parsed = f.from_json(f.col("value").cast("string"), schema, {"mode": "FAILFAST"})
+    schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items()) + f", {_BROKEN} STRING"
+    text = f.col("value").cast("string")
+    parsed = f.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN})
+    broken = f.col(f"departure.{_BROKEN}")
     time = f.col("departure.time_hour") + f.make_dt_interval(mins=f.col("departure.minute"))
-    timeless = f.raise_error(f.concat(f.lit("no time_hour or no minute in the record at offset "), f.col("offset").cast("string")))
-    return records.select("offset", parsed.alias("departure")).select("departure.*", f.coalesce(time, timeless).alias("event_time"))
+    refusal = f.raise_error(f.concat(f.lit("the record at offset "), f.col("offset"), f.lit(" is no departure: "), f.col("text")))
+    return records.select("offset", text.alias("text"), parsed.alias("departure")).select(
+        *[f.col(f"departure.{name}") for name in FIELDS],
+        f.when(broken.isNull() & time.isNotNull(), time).otherwise(refusal).alias("event_time"),
+    )
 
 
 def weather(spark: SparkSession, path: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed: killed_query.py URL TOPIC CHECKPOINT OUT."""
+"""A query in a process of its own, to be killed: killed_query.py URL TOPIC START CHECKPOINT OUT."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming.launch import LOCAL_SETTINGS
 
 
-def start(spark: SparkSession, url: str, topic: str, checkpoint: str, out: str, *, available_now: bool = False) -> StreamingQuery:
+def start(
+    spark: SparkSession, url: str, topic: str, first: str, checkpoint: str, out: str, *, available_now: bool = False
+) -> StreamingQuery:
     """Records into Parquet; what a batch that was cut short left behind is not listed in the sink's own log, so it is not read."""
     records: DataFrame = (
         spark.readStream.format("tutti")
         .option("gateways", url)
         .option("topics", topic)
-        .option("startingOffset", "earliest")
+        .option("startingOffset", first)
         .option("columns", "offset,value")
-        .option("maxRecordsPerTrigger", 200)
+        .option("maxRecordsPerTrigger", 1000)
         .load()
     )
     writer = records.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)

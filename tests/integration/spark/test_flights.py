@@ -18,6 +18,7 @@ from tutti import Producer
 
 pytestmark = pytest.mark.spark
 HOURS = 30
+WEATHER = "origin STRING, time_hour TIMESTAMP, rain BOOLEAN, murky BOOLEAN"
 AIRPORTS = ("EWR", "JFK", "LGA")
 
 
@@ -89,7 +90,7 @@ def test_live_in_several_runs_equals_the_replay(spark: SparkSession, own_gateway
         trigger=None,
         available_now=True,
         until_closed=False,
-        max_records=40,
+        max_records=100,
     )
     middle = len(batches) // 2
     send(own_gateway.url, batches[:middle])
@@ -137,8 +138,19 @@ def check_figures(rows: Path, sent: list[dict[str, object]]) -> None:
         assert row["weather_known"] in (0, len(mine))
 
 
-@pytest.mark.parametrize("value", [b"no json", b'{"time_hour":"2013-01-01T05:00:00Z","minute":0,"dep_delay":1.5}', b'{"minute":1}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"no json",
+        b"[]",
+        b"null",
+        b'{"minute":1}',
+        b'{"time_hour":"2013-01-01T05:00:00Z","minute":0,"dep_delay":1.5}',
+        b'{"time_hour":"2013-01-01T05:00:00Z","minute":0,"day":"first"}',
+    ],
+)
 def test_what_is_no_departure_stops_the_job(spark: SparkSession, value: bytes) -> None:
     records = spark.createDataFrame([(5, bytearray(value))], "offset long, value binary")
-    with pytest.raises(PySparkException):
-        flights.departures(records).collect()
+    with pytest.raises(PySparkException) as error:
+        flights.statistics(flights.departures(records), spark.createDataFrame([], WEATHER)).collect()
+    assert f"the record at offset 5 is no departure: {value.decode()}" in str(error.value)

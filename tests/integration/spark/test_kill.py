@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from streaming.launch import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import killed_query
-from tests.integration.spark.rows import WAIT_S, numbered
+from tests.integration.spark.rows import WAIT_S, numbered, send
 from tutti import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -49,8 +49,9 @@ def wait(happened: Callable[[], bool], process: subprocess.Popen[bytes], log: Pa
 
 def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     checkpoint, out, log = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "log"
-    arguments = (gateway.url, "killed", str(checkpoint), str(out))
-    sent: list[bytes] = []
+    sent = numbered("k", 1)
+    first = send(gateway.url, "killed", sent)[0]
+    arguments = (gateway.url, "killed", str(first), str(checkpoint), str(out))
     stop = threading.Event()
 
     def feed() -> None:
@@ -60,7 +61,7 @@ def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess
                 for value in more:
                     producer.send("killed", value)
                 sent.extend(more)
-                stop.wait(0.05)
+                stop.wait(0.2)
 
     feeder = threading.Thread(target=feed)
     feeder.start()
