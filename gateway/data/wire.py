@@ -27,7 +27,7 @@ PROTOCOL = 1
 CONTROL, SUBMIT, RECEIPTS = b"C", b"S", b"R"
 INLINE, PARTS = 0, 1
 INLINE_BYTES_MAX = 8192  # larger bodies travel as parts of their own, uncopied
-OFFSET_UNKNOWN = -1  # committed, behind the start of the log
+OFFSET_UNKNOWN = -1  # committed, and before the start of the log, or not behind each other
 
 _SUBMIT = struct.Struct("<cBHI")
 _RECEIPTS = struct.Struct("<c3xI")

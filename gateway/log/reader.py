@@ -282,8 +282,10 @@ class LogReader:
                 return
             yield item
 
-    def find(self, producer: int, first_sequence: int) -> int | None:
-        """Offset of the committed record of a producer (number) with this sequence; None if the log does not hold it."""
+    def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
+        """Offset of the committed record of a producer (number) with this sequence, with the `count` records from it on behind each
+        other; None if the log does not hold them, or other records stand between them.
+        """
         with self._lock:
             _, upto = self._look()
             for at in reversed(range(len(self._catalog.firsts))):
@@ -293,7 +295,10 @@ class LogReader:
                     if index >= 0:  # sequences only grow, so an older segment has none that fits better
                         row = mine[index]
                         ahead = first_sequence - int(row["first_sequence"])
-                        return int(row["offset"]) + ahead if ahead < int(row["count"]) else None
+                        offset, left = int(row["offset"]) + ahead, int(row["count"]) - ahead
+                        if left <= 0 or (left < count and self.find(producer, first_sequence + count - 1) != offset + count - 1):
+                            return None
+                        return offset
         return None
 
     def offset_for_time(self, time_us: int) -> int:

@@ -23,8 +23,8 @@ _BATCH = 1024
 class Index(Protocol):
     """What is needed of `gateway.log.reader.LogReader`."""
 
-    def find(self, producer: int, first_sequence: int) -> int | None:
-        """Offset of a committed batch; None if the log no longer holds it."""
+    def find(self, producer: int, first_sequence: int, count: int) -> int | None:
+        """Offset of committed records; None if the log no longer holds them, or does not hold them behind each other."""
 
     def close(self) -> None:
         """Let files go."""
@@ -103,7 +103,8 @@ class Lookups:
         try:
             if self._index is None:
                 self._index = self._open_index()
-            found = [self._index.find(one.producer, one.first_sequence) for one in duplicates]
+            # A duplicate may be cut otherwise than its first copy was; then its records need not stand behind each other.
+            found = [self._index.find(one.producer, one.first_sequence, one.count) for one in duplicates]
         except Exception as error:  # noqa: BLE001 - whatever the index met, who waits gets an answer
             # That they committed is certain; where is what the index could not tell.
             kind = type(error).__name__

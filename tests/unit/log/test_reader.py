@@ -127,6 +127,17 @@ def test_a_producers_sequence_is_found(reader: LogReader) -> None:
     assert reader.find(99, 1) is None
 
 
+def test_records_are_found_as_a_range_only_where_they_are_one(tmp_path: Path) -> None:
+    history = History()
+    for producer in ("a", "a", "b", "a"):
+        history.batch(producer, "t", [b"1", b"2"])
+    write_log(tmp_path, history)
+    reader = LogReader(tmp_path)
+    asked = [(1, 2), (1, 4), (2, 2), (3, 2), (5, 2), (4, 2), (1, 5), (1, 6), (5, 3), (6, 1)]
+    assert [reader.find(1, *one) for one in asked] == [0, 0, 1, 2, 6, None, None, None, None, 7]
+    reader.close()
+
+
 def test_times_and_ticks_are_found(reader: LogReader) -> None:
     records = expected(HISTORY)
     for offset in (0, 1, 100, len(records) - 1):

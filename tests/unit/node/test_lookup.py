@@ -11,14 +11,14 @@ from tests.unit.node.fakes import LOG
 
 
 class Index:
-    def __init__(self, found: dict[tuple[int, int], int], error: Exception | None = None) -> None:
+    def __init__(self, found: dict[tuple[int, int, int], int], error: Exception | None = None) -> None:
         self._found, self._error = found, error
         self.closed = False
 
-    def find(self, producer: int, first_sequence: int) -> int | None:
+    def find(self, producer: int, first_sequence: int, count: int) -> int | None:
         if self._error is not None:
             raise self._error
-        return self._found.get((producer, first_sequence))
+        return self._found.get((producer, first_sequence, count))
 
     def close(self) -> None:
         self.closed = True
@@ -41,7 +41,7 @@ def answered(index: Index, *asked: tuple[int, list[Duplicate]]) -> list[Located]
 
 
 def test_offsets_are_found_and_a_trimmed_one_is_unknown() -> None:
-    index = Index({(1, 5): 70, (2, 1): 3})
+    index = Index({(1, 5, 2): 70, (2, 1, 1): 3})
     reports = answered(index, (9, [Duplicate(1, 4, 5, 2), Duplicate(1, 4, 1, 4)]), (8, [Duplicate(2, 1, 1, 1)]))
     assert reports == [
         Located(9, (Committed(1, 4, 5, 2, 70), Committed(1, 4, 1, 4, OFFSET_UNKNOWN))),
