@@ -235,10 +235,11 @@ class Delivery(Session):
         self.feed.set_opened(self.window.committed)
 
     def fenced(self, epoch: int) -> None:
-        """Another instance of this producer began that epoch: this one is over."""
+        """That epoch has begun elsewhere, or its floor was raised: this instance is over."""
         text = (
-            f"producer {self.identity.name!r} was fenced: another instance began epoch {epoch}, so epoch {self.epoch} is over. "
-            "Whether records in flight committed is not known here; the new instance's resume() tells"
+            f"producer {self.identity.name!r} was fenced: another instance began epoch {epoch}, or an operator fenced or forgot it, "
+            f"so epoch {self.epoch} is over. Whether records in flight committed is not known here: resume() of the instance that "
+            "runs now tells, or of a new one when none does; of a forgotten producer only the log tells"
         )
         self.end(Fenced(text))
 

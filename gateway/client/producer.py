@@ -145,7 +145,7 @@ class Producer:
         Raises:
             UsageError: an argument is wrong, or the producer is closed.
             BufferFull: the buffer is full and `on_full` is "raise".
-            Fenced: another instance of the producer took over.
+            Fenced: another instance of the producer took over, or an operator fenced or forgot it.
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
         # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
@@ -263,7 +263,7 @@ class Producer:
 
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
-            Fenced: another instance of the producer took over.
+            Fenced: another instance of the producer took over, or an operator fenced or forgot it.
         """
         _seconds("timeout", timeout)
         delivery = self._delivery
