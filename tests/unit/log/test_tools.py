@@ -1,10 +1,8 @@
-"""Verify finds what is wrong and only that, the digest depends on the records alone, and repair cuts only when told to."""
+"""Verify finds what is wrong and only that, and repair cuts only when told to."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,13 +12,12 @@ from gateway.data.frame import Buffer, Frame, Kind, crc32c
 from gateway.errors import Damaged, DirectoryRefused, UsageError
 from gateway.log.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
 from gateway.log.layout import positions_named
-from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.snapshot import read_snapshot
 from gateway.log.storage import Storage
-from gateway.log.tools import digest, inspect, repair, verify
-from tests.unit.log.history import COMPRESSIONS, History, expected, opened, other_boot, sample, seen, write_log
+from gateway.log.tools import inspect, repair, verify
+from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 
 
 def place_of(path: Path, frame: Frame) -> tuple[Path, int]:
@@ -147,85 +144,6 @@ def test_inspect_lists_every_frame_with_its_fate(tmp_path: Path) -> None:
     assert [info.position for info in inspect(tmp_path, decided, decided + 2)] == [decided, decided + 1, decided + 2]
     ticks = [info for info in found if info.kind == "TICK"]
     assert ticks[0].detail == f'{{"number":1,"time_us":{history.ticks[0][1]}}}'
-
-
-def batched(sizes: list[int], compression: int) -> History:
-    """The same 9,000 records, cut into batches in another way."""
-    history = History()
-    history.topic("a")
-    history.topic("b")
-    history.epoch("p")
-    at = number = 0
-    while at < 9000:
-        # The topic changes at fixed records, so that it is a record's own and not its batch's.
-        border = (at // 1500 + 1) * 1500
-        until = min(at + sizes[number % len(sizes)], 9000, border)
-        records = range(at, until)
-        history.batch(
-            "p",
-            "ab"[at // 1500 % 2],
-            [None if i % 13 == 0 else b"value %d" % i for i in records],
-            keys=[None if i % 3 else b"key %d" % i for i in records],
-            headers=[[("n", b"%d" % i), ("m", None)] if i % 5 == 0 else [] if i % 5 == 1 else None for i in records],
-            compression=COMPRESSIONS[compression],
-        )
-        at, number = until, number + 1
-    return history
-
-
-def canonical(history: History, start: int, end: int) -> str:
-    """The digest as its description says, record by record."""
-    found = hashlib.sha256(b"tutti-digest-1\n")
-    records = list(enumerate(history.records))[start:end]
-
-    def texts(values: list[bytes | None]) -> bytes:
-        lengths = [-1 if value is None else len(value) for value in values]
-        return struct.pack(f"<{len(lengths)}i", *lengths) + b"".join(value for value in values if value is not None)
-
-    for chunk in range(start // 4096, (end - 1) // 4096 + 1):
-        some = [record for offset, record in records if offset // 4096 == chunk]
-        first = max(chunk * 4096, start)
-        found.update(struct.pack("<QI", first, len(some)))
-        found.update(texts([record.topic.encode() for record in some]))
-        found.update(texts([record.key for record in some]))
-        found.update(texts([record.value for record in some]))
-        found.update(struct.pack(f"<{len(some)}q", *(record.timestamp for record in some)))
-        counts = [-1 if record.headers is None else len(record.headers) for record in some]
-        found.update(struct.pack(f"<{len(some)}i", *counts))
-        pairs = [pair for record in some for pair in record.headers or []]
-        found.update(texts([name.encode() for name, _ in pairs]))
-        found.update(texts([value for _, value in pairs]))
-    return found.hexdigest()
-
-
-def test_the_digest_is_a_function_of_the_records_alone(tmp_path: Path) -> None:
-    found = set()
-    for number, (sizes, compression) in enumerate([([1500], 0), ([7, 130, 1], 1), ([4096], 2), ([999, 2], 0)]):
-        history = batched(sizes, compression)
-        path = tmp_path / str(number)
-        write_log(path, history, LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0))
-        found.add(tuple(digest(path, *bounds).sha256 for bounds in [(None, None), (0, 4096), (17, 8191), (4096, 4097)]))
-    assert found == {tuple(canonical(history, *bounds) for bounds in [(0, 9000), (0, 4096), (17, 8191), (4096, 4097)])}
-    assert len(set(*found)) == 4
-
-
-@pytest.mark.parametrize("change", ["value", "topic", "key", "header", "time"])
-def test_the_digest_shows_every_change(tmp_path: Path, change: str) -> None:
-    found = []
-    for number in (0, 1):
-        history = History()
-        one = bool(number)
-        history.clock += 5 if change == "time" and one else 0
-        history.batch(
-            "p",
-            "other" if change == "topic" and one else "topic",
-            [b"", b"bc"] if not (change == "value" and one) else [b"b", b"c"],
-            keys=[None, b""] if not (change == "key" and one) else [b"", None],
-            headers=[[("a", b"")], None] if not (change == "header" and one) else [[("a", None)], None],
-        )
-        write_log(tmp_path / str(number), history)
-        found.append(digest(tmp_path / str(number)).sha256)
-    assert found[0] != found[1]
 
 
 def damage_a_body(path: Path, history: History) -> tuple[int, int]:
