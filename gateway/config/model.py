@@ -96,7 +96,11 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topics: Annotated[int, Meta(ge=1, le=1_000_000, description="topics")] = limits.TOPICS_MAX
     undecided_bytes: Annotated[
         int,
-        Meta(ge=limits.WINDOW_BYTES, le=2**34, description="taken in and not yet decided; above it clients wait, bytes"),
+        Meta(
+            ge=limits.WINDOW_BYTES,
+            le=limits.UNDECIDED_BYTES_MOST,
+            description="taken in and not yet decided; above it clients wait, bytes",
+        ),
     ] = limits.UNDECIDED_BYTES_MAX
 
 

@@ -22,6 +22,7 @@ MESSAGE_BYTES_MAX = 16 * MIB
 SESSIONS_MAX = 4096
 WINDOW_BYTES = 4 * MIB  # in flight per connection
 UNDECIDED_BYTES_MAX = 64 * MIB  # ordered or forwarded and not decided: above it the client port is not drained
+UNDECIDED_BYTES_MOST = 512 * MIB  # that a configuration may ask for
 UNDECIDED_FRAMES_MAX = 65_536
 REQUESTS_A_SESSION_MAX = 1024
 RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
@@ -156,6 +157,9 @@ invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least tw
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
 invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
 invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
+invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say")
+invariant(2 * UNDECIDED_BYTES_MOST <= NODE_MEMORY_BYTES_MAX, "what is undecided alone never makes a gateway close its connections")
+invariant(SILENCE_US_MAX < SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one")
 invariant(FRAMES_A_MESSAGE_MAX <= UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames")
 invariant(
     DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX, "what one drain submits too many waits, and is not refused"

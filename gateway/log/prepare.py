@@ -6,6 +6,7 @@ step on the disk. Nothing depends on it: without a prepared segment the writer a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -33,7 +34,6 @@ class Preparer:
         self._needed = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.failure = ""  # why the last attempt ended, for the status
 
     def start(self) -> None:
         """Begin to prepare whenever the log is idle."""
@@ -72,7 +72,6 @@ class Preparer:
         """
         options, storage = self._options, self._storage
         if storage.free_bytes(self._directory) < options.disk_low_bytes + 2 * options.segment_bytes:
-            self.failure = "too little free space to prepare segments ahead"
             return False
         number = time.time_ns()
         path = os.path.join(self._directory, LOG, f"{PREPARED}{number:020d}")
@@ -95,7 +94,6 @@ class Preparer:
                 storage.remove(path + ".tmp")
         storage.rename(path + ".tmp", path + ".seg")
         storage.sync_directory(os.path.dirname(path))
-        self.failure = ""
         return True
 
     def _wait_idle(self) -> bool:
@@ -114,10 +112,7 @@ class Preparer:
             self._needed.clear()
             if self._stop.is_set():
                 return
-            try:
+            with contextlib.suppress(OSError):  # not fatal: the writer meets the disk itself, and decides what an error means
                 while len(prepared_paths(self._directory)) < self._options.prepared_segments:
                     if not self.prepare_one(patient=True):
                         break
-            except OSError as error:
-                # Not fatal: the writer meets the disk itself, and decides what an error means.
-                self.failure = f"preparing a segment failed: {error.strerror}"

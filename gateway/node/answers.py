@@ -84,7 +84,7 @@ class Answers:
             if isinstance(message, RefusedAnswer):
                 self._meters.refused[message.code] += 1
             elif isinstance(message, REQUEST_ANSWERS):
-                session.requests = max(0, session.requests - 1)
+                session.requests.discard(message.request)
             packed.append(encode_control(message))
         if receipts:
             packed.append(encode_receipts(receipts))

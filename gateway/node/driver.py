@@ -34,7 +34,7 @@ from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
 from gateway.node.ingest import Gate
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
-from gateway.node.port import Message
+from gateway.node.port import PARTS_MAX, Message
 from gateway.node.sessions import Session, Sessions
 
 CLIENT_NAME_CHARACTERS_MAX = 100
@@ -202,7 +202,7 @@ class Driver:
                 elif kind in (SUBMIT, CONTROL) and session is None:
                     self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
                 else:
-                    raise FormatError(f"a message of {message.size} bytes in {len(parts)} parts is none of this protocol")
+                    raise FormatError(_not_taken(message))
             except FormatError as error:
                 self.meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
@@ -233,9 +233,9 @@ class Driver:
             self._close(session)
             return
         self.meters.requests += 1
-        session.requests += 1
-        number = session.number
-        if session.requests > limits.REQUESTS_A_SESSION_MAX:
+        number, waiting = session.number, session.requests
+        waiting.add(asked.request)  # one that is asked again while it waits gets one answer, and has one place
+        if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
             reason = (
                 f"{limits.REQUESTS_A_SESSION_MAX} requests of this client wait for their answers, which is the limit; wait for some"
             )
@@ -377,3 +377,12 @@ class Driver:
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
+
+
+def _not_taken(message: Message) -> str:
+    if not message.parts:
+        return (
+            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to {limits.MESSAGE_BYTES_MAX} "
+            f"bytes in up to {PARTS_MAX} parts; send fewer frames at once"
+        )
+    return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"

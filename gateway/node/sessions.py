@@ -7,21 +7,21 @@ silence; either way it then has to say Hello again, which costs it nothing but t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.core import limits
 
 
 @dataclass(slots=True)
 class Session:
-    """One client. `requests` counts what it asked and was not yet answered; `heard_us` is when it last said something (mono)."""
+    """One client. `requests` numbers what it asked and was not yet answered; `heard_us` is when it last said something (mono)."""
 
     number: int
     routing: bytes
     token: bytes
     client: str
     heard_us: int
-    requests: int = 0
+    requests: set[int] = field(default_factory=set)
 
 
 class Sessions:
@@ -77,7 +77,7 @@ class Sessions:
         return session, gone
 
     def idle(self, since_us: int) -> list[Session]:
-        """Clients that said nothing since then and wait for nothing."""
+        """Clients that said nothing since then. One that waits for an answer asks for it again and again, and so is heard."""
         return [session for session in self._by_number.values() if session.heard_us < since_us]
 
     def remove(self, session: Session) -> None:

@@ -115,8 +115,8 @@ class Requests:
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may have moved to another
-        gateway and commit there what this one would take back.
+        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may have moved to
+        another gateway and commit there what this one would take back.
         """
         for key, waiting in list(self._waiting.items()):
             self._keep(key, [one for one in waiting if one.session != session or not isinstance(one.ask, AskOffsets)])

@@ -73,6 +73,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "f.toml: log.disk_low_bytes is 268435456, less than undecided_bytes and the reserve need together (516777216)",
             "make it at least 516777216",
         ),
+        ("[limits]\nundecided_bytes = 1000000000\n", "f.toml:5: limits.undecided_bytes is 1000000000", "from 4194304 to 536870912"),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],

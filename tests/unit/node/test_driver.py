@@ -295,6 +295,31 @@ def test_requests_are_bounded_for_each_client_and_freed_by_answers() -> None:
     assert len(bench.say(control(A, OpenTopic(most, "t")))) == 1
 
 
+def test_a_request_that_is_asked_again_has_one_place_and_one_answer_frees_it() -> None:
+    bench = Bench()
+    bench.hello()
+    for _ in range(3):
+        bench.say(*(control(A, SaveOffset(number, "reader", 0)) for number in range(limits.REQUESTS_A_SESSION_MAX)))
+    assert bench.clients.told(A) == []
+    bench.answers = {Persisted: [Reply(1, tuple(Done(number) for number in range(limits.REQUESTS_A_SESSION_MAX)))]}
+    bench.happen(Persisted(1))
+    bench.clients.told(A)
+    bench.answers = {}
+    bench.say(*(control(A, SaveOffset(number, "reader", 0)) for number in range(limits.REQUESTS_A_SESSION_MAX)))
+    assert bench.clients.told(A) == []
+
+
+def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.say(Message(A, [], limits.MESSAGE_BYTES_MAX + 1))
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    assert denied.code == "malformed"
+    assert f"{limits.MESSAGE_BYTES_MAX + 1} bytes" in denied.reason
+    assert f"takes up to {limits.MESSAGE_BYTES_MAX} bytes in up to {1 + limits.FRAMES_A_MESSAGE_MAX} parts" in denied.reason
+
+
 @pytest.mark.parametrize(
     "asked",
     [
