@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 10_000_000
-BATCH_ROWS = 65_536
 COLUMNS = "offset,value"
 
 

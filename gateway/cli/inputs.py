@@ -16,7 +16,6 @@ import orjson
 from gateway.core.limits import RECORD_BYTES_MAX
 from gateway.errors import FormatError, TooLarge, UsageError
 
-FORMATS = ("lines", "json", "csv")
 #: A live pipe is read as it comes, a file in pieces of this size: near the best batch (256 KiB).
 BLOCK_BYTES = 256 * 1024
 

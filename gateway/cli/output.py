@@ -14,7 +14,6 @@ import orjson
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
-_MANY = 10_000
 
 
 def on_terminal() -> bool:
@@ -48,11 +47,6 @@ def bytes_text(count: int) -> str:
             break
         amount /= _UNIT
     return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def count_text(count: float) -> str:
-    """A number as people read it: 12,345."""
-    return f"{count:,.0f}" if abs(count) >= _MANY or float(count).is_integer() else f"{count:,.1f}"
 
 
 def cell_text(value: object) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from gateway.client.reads import Reads
 from gateway.client.talk import Talk
 from gateway.data import wire
 from gateway.data.names import check_name, check_producer
@@ -20,22 +19,6 @@ class Control(Talk):
         """The gateway's status, as `tutti status --json` shows it."""
         told: dict[str, Any] = orjson.loads(self.ask(wire.StatusAnswer, wire.Status).json)
         return told
-
-    def topics(self) -> list[dict[str, Any]]:
-        """Topics: name, records, bytes, first_offset, last_offset, first_time, last_time (us)."""
-        with Reads([self.address]) as reads:
-            return [
-                {
-                    "name": topic.name,
-                    "records": topic.records,
-                    "bytes": topic.bytes,
-                    "first_offset": topic.first_offset,
-                    "last_offset": topic.last_offset,
-                    "first_time": topic.first_time_us,
-                    "last_time": topic.last_time_us,
-                }
-                for topic in reads.topics()
-            ]
 
     def producers(self) -> list[dict[str, Any]]:
         """The received-table: name, number, epoch, sequence, progress (or progress_base64), closed, last_seen (us)."""

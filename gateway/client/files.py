@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError
@@ -105,13 +105,6 @@ class Files:
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
             for one in self._ask(LogReader.state).topics.values()
-        ]
-
-    def producers(self) -> list[Producer]:
-        """All producers."""
-        return [
-            Producer(one.name, one.epoch, one.sequence, one.progress, one.closed, one.last_seen)
-            for one in self._ask(LogReader.state).producers.values()
         ]
 
     def readers(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from pyarrow import flight
 
 from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
 from gateway.client.route import Route
-from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
 from gateway.client.talk import Talk
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
@@ -98,11 +97,6 @@ class Reads:
             if beyond is None or found.offset > beyond or time.monotonic() >= deadline:
                 return found
 
-    @property
-    def seen(self) -> int:
-        """The highest frontier that was shown."""
-        return self._seen
-
     def plan(
         self,
         start: int,
@@ -132,13 +126,6 @@ class Reads:
     def topics(self) -> list[Topic]:
         """All topics."""
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
-
-    def producers(self) -> list[Producer]:
-        """All producers."""
-        lines = self._act("producers", {})
-        return [
-            Producer(*({**line, "progress": base64.b64decode(line["progress"])}[f] for f in Producer._fields)) for line in lines
-        ]
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""

@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
 Place = int | str | datetime
 
-__all__ = ["Frontier", "Piece", "Place", "Producer", "Range", "Source", "Tick", "Topic", "check_topics", "place_of", "time_us_of"]
+__all__ = ["Frontier", "Piece", "Place", "Range", "Source", "Tick", "Topic", "check_topics", "place_of", "time_us_of"]
 
 
 class Frontier(NamedTuple):
@@ -58,17 +58,6 @@ class Topic(NamedTuple):
     last_offset: int
     first_time_us: int
     last_time_us: int
-
-
-class Producer(NamedTuple):
-    """A producer: epoch, last committed sequence, progress, whether an abort closed the epoch, time (us) of its last sign."""
-
-    name: str
-    epoch: int
-    sequence: int
-    progress: bytes
-    closed: bool
-    last_seen_us: int
 
 
 class Piece(NamedTuple):
@@ -126,9 +115,6 @@ class Source(Protocol):
 
     def topics(self) -> list[Topic]:
         """All topics."""
-
-    def producers(self) -> list[Producer]:
-        """All producers."""
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""

@@ -28,7 +28,6 @@ from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
 #: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
 SKEW_MINUTES = 360
-YEAR_MINUTES = 526_000
 #: Parts of the year after which the gateway and the query are killed.
 KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
 READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 180.0, 300.0, 300.0, 60.0

@@ -161,7 +161,6 @@ def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
         served, read = reads.frontier(), files.frontier()
         assert (served.log, served.start, served.offset) == (read.log, read.start, read.offset)
         assert reads.topics() == files.topics()
-        assert reads.producers() == files.producers()
         assert reads.readers() == files.readers()
         assert reads.ticks(0) == files.ticks(0)
         assert reads.plan(0, served.offset, split_bytes=10_000) == files.plan(0, served.offset, split_bytes=10_000)

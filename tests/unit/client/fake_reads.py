@@ -94,9 +94,6 @@ class FakeReads(flight.FlightServerBase):
         names = ("name", "records", "bytes", "first_offset", "last_offset", "first_time_us", "last_time_us")
         return [dict(zip(names, ("t", 1, 2, 3, 4, 5, 6), strict=True))]
 
-    def producers(self, asked: dict[str, Any]) -> object:
-        return [{"name": "p", "epoch": 1, "sequence": 2, "progress": "eA==", "closed": False, "last_seen_us": 3}]
-
     def readers(self, asked: dict[str, Any]) -> object:
         return self.saved
 

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.client.reader import Reader, Record
 from gateway.client.reads import Reads, schema_of
-from gateway.client.source import Frontier, Producer, Range, Tick, Topic
+from gateway.client.source import Frontier, Range, Tick, Topic
 from gateway.data.columns import COLUMNS
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tests.unit.client.fake import LOG_UUID
@@ -196,7 +196,6 @@ def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> N
             reads.frontier()
         behind.add(10)
         assert reads.frontier().offset == 20
-        assert reads.seen == 20
         assert {asked["seen"] for what, asked in behind.reads.asked if what == "frontier"} == {20}
 
 
@@ -284,7 +283,6 @@ def test_questions(gateway: ReadableGateway) -> None:
         assert reads.offset_for_time(datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)) == 7
         assert reads.ticks(0) == [Tick(1, 5, 0), Tick(2, 6, 3)]
         assert reads.topics() == [Topic("t", 1, 2, 3, 4, 5, 6)]
-        assert reads.producers() == [Producer("p", 1, 2, b"x", False, 3)]
         assert reads.readers() == {}
         threading.Timer(0.1, gateway.add, (1,)).start()
         assert reads.frontier(beyond=20, timeout=10).offset == 21

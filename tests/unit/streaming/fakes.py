@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from gateway.client.source import Frontier, Piece, Producer, Range, Tick, Topic
+from gateway.client.source import Frontier, Piece, Range, Tick, Topic
 
 
 class FakeLog:
@@ -63,9 +63,6 @@ class FakeLog:
 
     def topics(self) -> list[Topic]:
         return [Topic(name, 1, 1, 0, 0, 0, 0) for name in self.names]
-
-    def producers(self) -> list[Producer]:
-        return []
 
     def readers(self) -> dict[str, int]:
         return {}
