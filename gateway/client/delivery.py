@@ -237,8 +237,8 @@ class Delivery(Session):
     def fenced(self, epoch: int) -> None:
         """That epoch has begun elsewhere, or its floor was raised: this instance is over."""
         text = (
-            f"producer {self.identity.name!r} was fenced: another instance began epoch {epoch}, or an operator fenced or forgot it, "
-            f"so epoch {self.epoch} is over. Whether records in flight committed is not known here: resume() of the instance that "
+            f"producer {self.identity.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced or forgot it: "
+            f"epoch {self.epoch} is over. Whether records in flight committed is not known here: resume() of the instance that "
             "runs now tells, or of a new one when none does; of a forgotten producer only the log tells"
         )
         self.end(Fenced(text))
