@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -54,14 +55,18 @@ def digest(
         DirectoryRefused, OffsetOutOfRange, UsageError: there is no such range.
         Damaged: a frame in it is.
     """
-    reader = LogReader(path)
-    low = reader.start if start is None else start
-    high = reader.frontier().offset if end is None else end
-    reader.check_range(low, high)
+    with closing(LogReader(path)) as reader:
+        low = reader.start if start is None else start
+        high = reader.frontier().offset if end is None else end
+        reader.check_range(low, high)
+        return Digest(reader.log, low, high, _digest(scan(reader, low, high, columns=_COLUMNS), low, high, progress))
+
+
+def _digest(found: Iterable[pa.RecordBatch], low: int, high: int, progress: Callable[[int, int], None] | None) -> str:
     hasher = hashlib.sha256(b"tutti-digest-1\n")
     waiting: list[pa.RecordBatch] = []
     count, at = 0, low
-    for batch in scan(reader, low, high, columns=_COLUMNS):
+    for batch in found:
         while batch.num_rows:
             take = min(CHUNK - (at + count) % CHUNK, batch.num_rows)
             waiting.append(batch.slice(0, take))
@@ -74,8 +79,7 @@ def digest(
                     progress(at - low, high - low)
     if waiting:
         _chunk(hasher.update, at, waiting)
-    reader.close()
-    return Digest(reader.log, low, high, hasher.hexdigest())
+    return hasher.hexdigest()
 
 
 def _chunk(update: Callable[[Any], None], offset: int, batches: list[pa.RecordBatch]) -> None:

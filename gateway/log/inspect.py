@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import msgspec
@@ -85,19 +86,18 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
         DirectoryRefused: it is no data directory.
         Damaged: a decided frame is damaged, after everything before it was given.
     """
-    reader = LogReader(path)
-    last = _EVER if end is None else end
-    frontier = reader.frontier().position
-    for view, rows in reader.positions(max(start, 1), min(last, frontier)):
-        for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
-            frame = decode_frame(view.segment.view, place)
-            yield _told(frame, offset, "aborted" if flags & ABORTED else "decided", view.path, place)
-    if last > frontier:
-        for found in _pending(reader, frontier, last):
-            for index, place in enumerate(found.places):
-                if found.first + index >= start:
-                    yield _told(found.frame(found.first + index), -1, "pending", found.segment.path, place)
-    reader.close()
+    with closing(LogReader(path)) as reader:
+        last = _EVER if end is None else end
+        frontier = reader.frontier().position
+        for view, rows in reader.positions(max(start, 1), min(last, frontier)):
+            for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
+                frame = decode_frame(view.segment.view, place)
+                yield _told(frame, offset, "aborted" if flags & ABORTED else "decided", view.path, place)
+        if last > frontier:
+            for found in _pending(reader, frontier, last):
+                for index, place in enumerate(found.places):
+                    if found.first + index >= start:
+                        yield _told(found.frame(found.first + index), -1, "pending", found.segment.path, place)
 
 
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,16 +82,15 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         Damaged: neither slot of its scalars is good.
         FormatError: the log holds frames of a newer release.
     """
-    reader = LogReader(path)
-    frontier = reader.frontier()
-    stored = read_scalars(reader.path)
-    firsts = positions_named(reader.path, "seg")
-    durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
-    if stored is not None:
-        durable = max(durable, stored.mark.position)
-    newest = stored.segment if stored is not None else 0
-    report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
-    reader.close()
+    with closing(LogReader(path)) as reader:
+        frontier = reader.frontier()
+        stored = read_scalars(reader.path)
+        firsts = positions_named(reader.path, "seg")
+        durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
+        if stored is not None:
+            durable = max(durable, stored.mark.position)
+        newest = stored.segment if stored is not None else 0
+        report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.snapshot import read_snapshot
 from gateway.log.storage import Storage
-from gateway.log.tools import inspect, repair, verify
+from gateway.log.tools import digest, inspect, repair, verify
 from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 
 
@@ -125,6 +126,33 @@ def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
     found = verify(tmp_path)
     assert found.damage == []
     assert [note.what for note in found.notes] == ["a torn end: written and never synced; the next start cuts it"]
+
+
+@pytest.mark.parametrize("tool", [verify, digest, lambda path: list(inspect(path)), repair])
+def test_a_tool_lets_its_files_go_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Callable[[Path], object]
+) -> None:
+    history = sample(40)
+    write_log(tmp_path, history)
+    frame = batches_of(history)[20]
+    file, place = place_of(tmp_path, frame)
+    flip(file, place + frame.size - 30)
+    left: list[LogReader] = []
+    made, close = LogReader.__init__, LogReader.close
+
+    def noted(self: LogReader, path: Path) -> None:
+        made(self, path)
+        left.append(self)
+
+    def gone(self: LogReader) -> None:
+        left.remove(self)
+        close(self)
+
+    monkeypatch.setattr(LogReader, "__init__", noted)
+    monkeypatch.setattr(LogReader, "close", gone)
+    with contextlib.suppress(Damaged):
+        tool(tmp_path)
+    assert left == []
 
 
 def test_inspect_lists_every_frame_with_its_fate(tmp_path: Path) -> None:
