@@ -145,6 +145,14 @@ class LiveView:
         return self.good and bool(pid) and process_started(pid) == self.words[STARTED]
 
 
+def inode_of(directory: str) -> int:
+    """The inode of the live page that a directory has now, 0 if it has none."""
+    try:
+        return os.stat(os.path.join(directory, LIVE)).st_ino
+    except FileNotFoundError:
+        return 0
+
+
 def open_live(directory: str) -> LiveView | None:
     """The live page of a directory, None if there is none."""
     try:

@@ -36,6 +36,7 @@ from gateway.log.splits import Range, cut
 
 _POLL_S = 0.002
 _POLL_S_MAX = 0.01
+_SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
@@ -80,7 +81,7 @@ class LogReader:
     """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked.
 
     Raises (all methods):
-        DirectoryRefused: the system does not let it be read (any more).
+        DirectoryRefused: the system does not let it be read (any more), or another directory stands in its place.
     """
 
     start = 0  # the first offset that the log holds: nothing is trimmed yet
@@ -101,10 +102,12 @@ class LogReader:
             self._catalog = Catalog(self.path)
         self._names = Names(self._catalog)
         self._live: LiveView | None = None
+        self._same_at = time.monotonic() + _SAME_S
         self._segment = 0
         self._seen = Frontier(0, 0, 0, 0, False)
         self._state = LogState()
         self._log = identity.log
+        self._incarnation = identity.incarnation
 
     @property
     def log(self) -> str:
@@ -148,13 +151,29 @@ class LogReader:
     def _look(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
-            if live is None or not live.good:
+            if live is None or not live.good or time.monotonic() >= self._same_at:
+                self._check_same(live)
                 live = self._live = open_live(self.path)
             found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
             return found, Upto(found.position, indexed)
+
+    def _check_same(self, live: LiveView | None) -> None:
+        """Refuse what took the place of the directory that was opened: else its mapped page would stand still for ever."""
+        self._same_at = time.monotonic() + _SAME_S
+        if live is not None and live.inode == page.inode_of(self.path):
+            return
+        identity = read_identity(self.path)
+        if identity is None:
+            raise DirectoryRefused(f"{self.path} is no data directory any more: it was removed; open the one that has the log")
+        if identity.incarnation != self._incarnation or (self._log and identity.log and identity.log != self._log):
+            log, held = identity.log or "none yet", self._log or "none yet"
+            raise DirectoryRefused(
+                f"{self.path} was replaced by another data directory: it holds log {log} and held log {held}; open it anew, "
+                "and begin where that log begins"
+            )
 
     def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
         # Each word is read before those that the gateway stores before it: what is seen of one has what belongs to it in the next.

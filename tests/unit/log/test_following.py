@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.client.files import Files
+from gateway.errors import DirectoryRefused
 from gateway.log import live
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
-from tests.unit.log.history import decide, opened, sample
+from tests.unit.log.history import History, decide, opened, other_boot, sample, write_log
 
 FOLLOW = """
 import sys, json
@@ -133,3 +137,59 @@ def test_many_threads_read_while_one_writes(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
     close()
+
+
+def _replace(path: Path, batches: int) -> None:
+    """Another log in the place of the one that is there, as after a wipe and a new start of the gateway."""
+    shutil.rmtree(path)
+    write_log(path, sample(batches))
+
+
+@pytest.mark.parametrize("was_live", [True, False])
+@pytest.mark.parametrize("batches", [5, 60])
+def test_a_follower_is_told_that_its_directory_was_replaced(tmp_path: Path, was_live: bool, batches: int) -> None:
+    path = tmp_path / "data"
+    history = sample(30)
+    write_log(path, history)
+    if not was_live:
+        other_boot(path)
+    reader, files = LogReader(path), Files(path)
+    end = len(history.records)
+    assert (reader.frontier().offset, files.frontier().offset) == (end, end)
+    _replace(path, batches)
+    with pytest.raises(DirectoryRefused, match=r"was replaced by another data directory: it holds log 0001.* open it anew"):
+        reader.wait(end, 20)
+    with pytest.raises(DirectoryRefused, match="was replaced by another data directory"):
+        files.frontier(end, 20)
+    reader.close()
+    files.close()
+    anew = LogReader(path)
+    assert anew.frontier().offset == len(sample(batches).records)
+    anew.close()
+
+
+def test_a_follower_is_told_that_its_directory_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    write_log(path, sample(5))
+    reader = LogReader(path)
+    end = reader.frontier().offset
+    shutil.rmtree(path)
+    with pytest.raises(DirectoryRefused, match="is no data directory any more: it was removed"):
+        reader.wait(end, 20)
+    reader.close()
+
+
+def test_a_follower_goes_on_where_the_same_directory_was_put_back(tmp_path: Path) -> None:
+    path, aside = tmp_path / "data", tmp_path / "aside"
+    history = History()
+    history.batch("p", "t", [b"1"])
+    write_log(path, history)
+    reader = LogReader(path)
+    assert reader.frontier().offset == 1
+    shutil.copytree(path, aside)
+    shutil.rmtree(path)
+    os.rename(aside, path)
+    history.batch("p", "t", [b"2"])
+    write_log(path, history)  # the gateway started again on the copy, and wrote
+    assert reader.wait(1, 20).offset == 2
+    reader.close()
