@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from pyarrow import flight
 
+from gateway.core import limits
 from gateway.errors import (
     Behind,
     Damaged,
@@ -28,7 +29,6 @@ from gateway.errors import (
 )
 
 LOG = logging.getLogger("tutti.reads")
-MESSAGE_BYTES_MAX = 1000
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -79,7 +79,7 @@ def flight_error(error: BaseException) -> flight.FlightError:
         LOG.error("a call failed", exc_info=error)
     if code == "damaged" or (code == "internal" and isinstance(error, TuttiError)):
         LOG.error("a read failed", extra={"fields": {"code": code, "error": message, **fields}})
-    message = message.encode()[:MESSAGE_BYTES_MAX].decode(errors="ignore")
+    message = message.encode()[: limits.ERROR_TEXT_BYTES_MAX].decode(errors="ignore")
     info = msgspec.json.encode({"code": code, "message": message, **fields})
     made = _ERRORS.get(code, flight.FlightServerError)(message)
     made.extra_info = info

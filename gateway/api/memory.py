@@ -11,15 +11,16 @@ import ctypes
 
 import pyarrow as pa
 
+from gateway.core import limits
+
 _M_ARENA_MAX = -8
-ARENAS_MAX = 2
 _STATUS = "/proc/self/status"
 
 
 def tune() -> bool:
     """Bound the allocator's arenas; call before other threads start. False where the C library has no mallopt."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return bool(mallopt and mallopt(_M_ARENA_MAX, ARENAS_MAX))
+    return bool(mallopt and mallopt(_M_ARENA_MAX, limits.MALLOC_ARENAS_MAX))
 
 
 def trim() -> None:

@@ -14,9 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 
+from gateway.core import limits
+
 US = 1_000_000
 STATES = ("primary", "minority", "joining", "halted")
-SERIES_MAX = 1000  # of one metric that has a series for each topic or reader
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 Status = Mapping[str, Any]
@@ -169,7 +170,7 @@ def labelled(
 ) -> Metric:
     """A metric with a series for each of `values`."""
     made = family(name, text, labels=(label,))
-    for key in sorted(values or {})[:SERIES_MAX]:
+    for key in sorted(values or {})[: limits.METRIC_SERIES_MAX]:
         made.add_metric([key], (values or {})[key])
     return made
 

@@ -19,17 +19,13 @@ import orjson
 import pyarrow as pa
 
 from gateway.cli.inputs import Chunk, InputHash
+from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, TuttiError
 
 if TYPE_CHECKING:
     from gateway.client.receipt import Receipt
 
-#: Batches that may wait for their receipts; each holds a block of the input, so that this bounds memory too.
-BATCHES_HELD_MAX = 64
-BATCH_RECORDS_MAX = 16_384
-BATCH_BYTES = 256 * 1024
-ABORTS_MAX = 10  # in a row, without a record committed between them
 RECEIPT_WAIT_S = 130.0
 _PROGRAM = "tutti produce"
 
@@ -172,8 +168,8 @@ class Sending:
     def _records_of_a_batch(self, values: list[bytes]) -> int:
         """How many of them make the next batch: for its bytes, and for a steady pace."""
         sizes = list(accumulate(map(len, values)))
-        piece = max(1, bisect_right(sizes, BATCH_BYTES))
-        return min(piece, BATCH_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
+        piece = max(1, bisect_right(sizes, limits.BATCH_BYTES))
+        return min(piece, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
 
     def _pace(self) -> None:
         """Wait until the rate allows more than was sent; the first records go at once."""
@@ -187,7 +183,7 @@ class Sending:
         keys = part.keys if part.keys is not None else [None] * len(part.values)
         batch = pa.record_batch([pa.array(keys, pa.binary()), pa.array(part.values, pa.binary())], names=["key", "value"])
         progress = orjson.dumps({"program": _PROGRAM, "count": self._hash.count, "sha256": self._hash.hexdigest()})
-        while len(self._held) >= BATCHES_HELD_MAX:
+        while len(self._held) >= limits.PRODUCE_BATCHES_MAX:
             self._take_receipt()
         self._held.append(_Held(self._hash.count, batch, progress))
         self._sent += batch.num_rows
@@ -205,7 +201,7 @@ class Sending:
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
         except Aborted:
-            if self._aborts >= ABORTS_MAX:
+            if self._aborts >= limits.PRODUCE_ABORTS_MAX:
                 raise
             self._send_again()
             return
@@ -225,7 +221,7 @@ class Sending:
                     if held.last > sequence:
                         self._transmit(held)
             except Aborted:
-                if self._aborts >= ABORTS_MAX:
+                if self._aborts >= limits.PRODUCE_ABORTS_MAX:
                     raise
             else:
                 return

@@ -15,7 +15,6 @@ from gateway.core import limits
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
-_BYTES_MAX = 512
 
 
 class Sight(NamedTuple):
@@ -31,10 +30,10 @@ def peek(address: Address) -> Sight:
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
             try:
-                first = link.recv(_BYTES_MAX)
+                first = link.recv(limits.PEEK_BYTES_MAX)
             except TimeoutError:
                 link.sendall(_REQUEST)
-                first = link.recv(_BYTES_MAX)
+                first = link.recv(limits.PEEK_BYTES_MAX)
     except TimeoutError:
         return Sight(f"nothing was said within {timeout:g} s")
     except socket.gaierror as error:

@@ -22,7 +22,6 @@ from gateway.errors import ConfigError, FormatError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
-_ANSWERS_A_TURN_MAX = 1024
 _GOODBYE_S = 0.2
 
 
@@ -175,7 +174,7 @@ class Pump:
 
     def _read(self, link: Link, now: float) -> None:
         try:
-            for _ in range(_ANSWERS_A_TURN_MAX):
+            for _ in range(limits.ANSWERS_A_TURN_MAX):
                 data = link.receive()
                 if data is None:
                     return

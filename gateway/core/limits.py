@@ -80,6 +80,8 @@ FOLLOW_GAP_US = 2_000  # and not more often than this: what commits meanwhile go
 WATCH_POLL_US = 500_000  # the frontier is looked at this often though nobody told that it moved; so are callers that went away
 STATUS_FRESH_US = 250_000  # an answer of the gateway serves this long
 STATUS_WAIT_US_MAX = 1_000_000
+ERROR_TEXT_BYTES_MAX = 1000  # of an error's sentence as it is sent
+METRIC_SERIES_MAX = 1000  # of one metric that has a series for each topic or reader
 HTTP_CONNECTIONS_MAX = 128
 HTTP_HEADER_BYTES_MAX = 16 * KIB
 HTTP_REQUEST_US_MAX = 10_000_000  # from the connection, or the end of an answer, to the end of the next answer
@@ -134,6 +136,8 @@ ANSWER_BYTES_MAX = 16 * MIB  # one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # for a producer, a reader or a tool to reach any gateway
 ADDRESS_TIMEOUT_US = 2_000_000  # for one address, in its turn
 PEEK_TIMEOUT_US = 500_000  # to see what else speaks on a port
+PEEK_BYTES_MAX = 512  # of what it says
+ANSWERS_A_TURN_MAX = 1024  # that a producer takes in before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from send() to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
 SILENCE_US_MIN = 1_000_000  # a client whose frames go unanswered for so long asks with Hello; doubled up to the next
@@ -145,6 +149,11 @@ FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end o
 EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
 READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
 STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where that one ended
+
+# Commands
+PRODUCE_BATCHES_MAX = 64  # that wait for their receipts; each holds a block of the input, so that this bounds memory too
+PRODUCE_RECORDS_MAX = 16_384  # of one batch
+PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.api.faults import MESSAGE_BYTES_MAX, Fault, flight_error, told
+from gateway.api.faults import Fault, flight_error, told
+from gateway.core import limits
 from gateway.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
 
 
@@ -78,5 +79,5 @@ def test_what_a_client_sees_over_the_wire() -> None:
         with pytest.raises(flight.FlightServerError) as beyond:
             list(client.do_action(flight.Action("beyond_frontier", b"")))
     assert info(busy.value)["code"] == "busy"
-    assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * (MESSAGE_BYTES_MAX // 2), "frontier": 7}
+    assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * (limits.ERROR_TEXT_BYTES_MAX // 2), "frontier": 7}
     assert "Traceback" not in str(busy.value) + str(beyond.value)

@@ -7,7 +7,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.api.metrics import COUNTERS, GAUGES, HISTOGRAMS, SERIES_MAX, exposition
+from gateway.api.metrics import COUNTERS, GAUGES, HISTOGRAMS, exposition
+from gateway.core import limits
 
 READS: dict[str, Any] = {
     "calls": {"stream": 2, "follow": 1, "action": 0},
@@ -91,8 +92,8 @@ def test_what_a_status_does_not_hold_is_left_out() -> None:
 
 
 def test_topics_and_readers_are_bounded() -> None:
-    found = scrape(STATUS, topics={f"t{number}": number for number in range(SERIES_MAX + 5)}, lags={"spark": 12})
-    assert sum(name == "tutti_topic_records_total" for name, _ in found) == SERIES_MAX
+    found = scrape(STATUS, topics={f"t{number}": number for number in range(limits.METRIC_SERIES_MAX + 5)}, lags={"spark": 12})
+    assert sum(name == "tutti_topic_records_total" for name, _ in found) == limits.METRIC_SERIES_MAX
     assert found["tutti_reader_lag_records", (("reader", "spark"),)] == 12
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli import sending
 from gateway.cli.inputs import Chunk
 from gateway.cli.sending import InputChanged, Report, Sending
+from gateway.core import limits
 from gateway.errors import Aborted, Unknown
 
 
@@ -188,14 +188,14 @@ def test_batches_are_bounded_by_bytes_and_by_count(house: House, monkeypatch: py
         return commit(producer, topic, batch, progress)
 
     monkeypatch.setattr(FakeProducer, "send_batch", measured)
-    monkeypatch.setattr(sending, "BATCH_BYTES", 10)
-    monkeypatch.setattr(sending, "BATCH_RECORDS_MAX", 4)
+    monkeypatch.setattr(limits, "BATCH_BYTES", 10)
+    monkeypatch.setattr(limits, "PRODUCE_RECORDS_MAX", 4)
     house.run([b"12345", b"12345", b"1", b"x" * 50, b"", b"", b"", b"", b"1"], step=9)
     assert sizes == [2, 1, 1, 4, 1]
 
 
 def test_no_more_batches_are_held_than_allowed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BATCHES_HELD_MAX", 2)
+    monkeypatch.setattr(limits, "PRODUCE_BATCHES_MAX", 2)
     with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
         for value in letters(10):
             run.send(Chunk([value], None))
