@@ -153,11 +153,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return parse_address(self.advertise or self.listen)
 
     @property
-    def group_address(self) -> Address:
-        """Where it listens for other gateways."""
-        return self._beside(self.ports.group, 1)
-
-    @property
     def reads_address(self) -> Address:
         """Where it listens for readers (Arrow Flight)."""
         return self._beside(self.ports.reads, 2)

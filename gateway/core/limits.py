@@ -14,8 +14,8 @@ MIB = 1024 * KIB
 BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
 RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
-PROGRESS_BYTES_MAX = 256
 FRAMES_A_MESSAGE_MAX = 1024
+EPOCH_MAX = 2**32 - 1  # what a frame's field holds
 MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
@@ -59,6 +59,10 @@ PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
 DISK_LOW_BYTES = 256 * MIB  # below it new messages are refused
 FRAME_BYTES_MAX = BODY_BYTES_MAX + KIB
+SNAPSHOT_FRAMES = 32_768  # decided frames after which a further snapshot is written: bounds the time that a start takes
+SEGMENTS_MAPPED_MAX = 16  # by one reader; one that is needed again is mapped again
+NAMES_KEPT_MAX = 200_000  # of topics and producers, by one reader; beyond that they are learned anew
+FINDINGS_MAX = 1000  # of one verify, of each kind
 
 # Reads
 STREAMS_MAX = 64
@@ -99,6 +103,8 @@ QUICK_RECORDS_MAX = 64  # batches of more records always go through Arrow's vali
 QUICK_BODY_BYTES_MAX = 64 * KIB
 QUICK_METADATA_BYTES_MAX = 2 * KIB
 QUICK_LAYOUTS_MAX = 64  # remembered of them
+MAILBOX_ITEMS_A_TURN_MAX = 4096  # that a thread of the node takes from its mailbox before it works on them
+LOOKUP_ITEMS_A_TURN_MAX = 1024
 SYNC_BYTES_MAX = 16 * MIB  # written before one sync
 LOOKUPS_MAX = 4096  # duplicates whose offsets are being looked up; above it the client port is not drained
 PRODUCERS_AN_ANSWER_MAX = 10_000

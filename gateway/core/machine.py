@@ -26,10 +26,6 @@ class Machine(Generic[State, Input]):
         self._table = table
         self.state = start
 
-    def takes(self, input_: Input) -> bool:
-        """Whether the table has a transition for the input here."""
-        return (self.state, input_) in self._table
-
     def on(self, input_: Input) -> State:
         """Move and return the new state.
 

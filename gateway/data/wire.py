@@ -218,7 +218,6 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Bye
-BatchAnswer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer
 RequestAnswer = EpochOpened | EpochFenced | TopicOpened | Done | Denied
 Answer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer | RequestAnswer
 FromGateway = (

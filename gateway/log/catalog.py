@@ -24,7 +24,6 @@ from gateway.log.snapshot import newest_snapshot, rows_before
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
 
-VIEWS_MAX = 16  # segments kept mapped; one that is needed again is mapped again
 _CHUNK = 65_536  # rows looked at together
 
 
@@ -164,7 +163,7 @@ class Catalog:
         view = self._views.get(first)
         if view is None:
             view = self._views[first] = View(self.directory, first)
-            if len(self._views) > VIEWS_MAX:
+            if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view

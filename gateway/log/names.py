@@ -10,6 +10,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from gateway.core import limits
 from gateway.data.bodies import EpochBody, RosterBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
@@ -18,7 +19,6 @@ from gateway.log.catalog import Catalog, Upto
 from gateway.log.index import Rows
 from gateway.log.snapshot import newest_snapshot, read_snapshot
 
-NAMES_MAX = 200_000  # kept; beyond that they are learned anew
 _WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
 _KINDS = np.array(list(_WHAT), dtype=np.uint8)
 
@@ -60,7 +60,7 @@ class Names:
 
     def _learn(self, upto: Upto) -> None:
         """Take in what was registered since the last look; at the first, since the newest snapshot."""
-        if len(self._known) > NAMES_MAX:
+        if len(self._known) > limits.NAMES_KEPT_MAX:
             self._known.clear()
             self._learned = 0
         if not self._learned:

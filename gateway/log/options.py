@@ -29,7 +29,7 @@ class LogOptions:
     reserved_bytes: int = limits.RESERVED_BYTES
     disk_low_bytes: int = limits.DISK_LOW_BYTES
     vote_mark: VoteMark = "timely"
-    snapshot_frames: int = 32_768
+    snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 
 class Space(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.data.frame import HEADER_SIZE, Kind, padded, payload_crc
 from gateway.data.schema import BATCH_SCHEMA
@@ -22,8 +23,6 @@ from gateway.log.catalog import View
 from gateway.log.index import Rows
 from gateway.log.reader import LogReader
 
-ROWS_MAX = 65_536
-BYTES_MAX = 4 << 20
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
@@ -37,8 +36,8 @@ def scan(
     *,
     topics: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
-    rows_max: int = ROWS_MAX,
-    bytes_max: int = BYTES_MAX,
+    rows_max: int = limits.READ_BATCH_ROWS_MAX,
+    bytes_max: int = limits.READ_BATCH_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Committed records of [start, end) in offset order.
 

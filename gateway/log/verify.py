@@ -21,7 +21,6 @@ from gateway.log.scalars import read_scalars
 from gateway.log.snapshot import read_snapshot
 from gateway.log.walk import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
 
-FINDINGS_MAX = 1000
 _LET_GO_BYTES = 4 << 20
 
 
@@ -232,11 +231,11 @@ class _Check:
             self._note(report.end + 1, path, place, "a torn end: written and never synced; the next start cuts it")
 
     def _damage(self, position: int, file: str, byte: int, what: str, *, derived: bool = False) -> None:
-        if len(self._report.damage) < FINDINGS_MAX:
+        if len(self._report.damage) < limits.FINDINGS_MAX:
             self._report.damage.append(Finding(position, self._offset(position), file, byte, what, derived))
 
     def _note(self, position: int, file: str, byte: int, what: str) -> None:
-        if len(self._report.notes) < FINDINGS_MAX:
+        if len(self._report.notes) < limits.FINDINGS_MAX:
             self._report.notes.append(Finding(position, self._offset(position), file, byte, what))
 
     def _offset(self, position: int) -> int:

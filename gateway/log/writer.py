@@ -317,11 +317,6 @@ class LogWriter:
         """How much room there is, and whether new messages are to be refused for the lack of it."""
         return self._room.space()
 
-    @property
-    def prepared(self) -> int:
-        """How many prepared segments are ready."""
-        return len(prepared_paths(self._path))
-
     def close(self) -> None:
         """Bring the mark up to date and let everything go; the log is not synced (what was to be durable is)."""
         self._preparer.close()

@@ -31,7 +31,6 @@ from gateway.node.threads import ended
 US = 1_000_000
 NS_PER_US = 1000
 US_PER_MS = 1000
-_ITEMS_MAX = 4096
 
 
 class Log(Protocol):
@@ -153,7 +152,7 @@ class Disk:
 
     def run_once(self) -> bool:
         """Do one round of what is queued; False when there was nothing to do."""
-        for item in self._queue.take(_ITEMS_MAX):
+        for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
             if item is None:
                 self._stopping = True
             elif isinstance(item, Persist):

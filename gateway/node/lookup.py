@@ -17,8 +17,6 @@ from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
 from gateway.node.mailbox import Mailbox
 from gateway.node.threads import ended
 
-_BATCH = 1024
-
 
 class Index(Protocol):
     """What is needed of `gateway.log.reader.LogReader`."""
@@ -83,7 +81,7 @@ class Lookups:
     def _run(self) -> None:
         while True:
             self._queue.wait(limits.POLL_US_MAX // 1000)
-            for item in self._queue.take(_BATCH):
+            for item in self._queue.take(limits.LOOKUP_ITEMS_A_TURN_MAX):
                 if item is None:
                     return
                 session, duplicates = item

@@ -17,7 +17,6 @@ from gateway.node.port import ClientPort, Message
 US = 1_000_000
 US_PER_MS = 1000
 NS_PER_US = 1000
-_HAPPENINGS_MAX = 4096
 _HOUSEKEEPING_S = 1.0
 
 
@@ -54,7 +53,7 @@ class Loop:
         driver, port, inbox = self._driver, self._port, self._inbox
         readable = True
         while not done():
-            happenings = inbox.take(_HAPPENINGS_MAX)
+            happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
             if happenings:
                 driver.turn((), happenings)  # what the disk finished leaves before anything new is looked at
             messages: list[Message] = []

@@ -44,12 +44,3 @@ def trim() -> bool:
 def resident_bytes() -> int:
     """Resident memory of this process, bytes (cheap: one small read)."""
     return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
-
-
-def pss_bytes(pid: int) -> int:
-    """Proportional set size of a process, bytes; 0 when it is gone. Costs about a millisecond."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

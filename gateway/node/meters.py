@@ -52,16 +52,6 @@ class Histogram:
         """How many values were counted."""
         return sum(self.counts)
 
-    def quantile(self, share: float) -> int:
-        """Upper bound of the bucket in which the `share` (0..1) of the values ends; 0 when nothing was counted."""
-        wanted = share * self.count
-        reached = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            reached += count
-            if count and reached >= wanted:
-                return bound
-        return self.bounds[-1] if self.count else 0
-
     def to_dict(self) -> dict[str, object]:
         """As `{"bounds": [...], "counts": [...], "sum": n}`; one count more than bounds."""
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}

@@ -28,7 +28,7 @@ from gateway.data.wire import (
 from gateway.errors import UsageError
 
 INSTANCE_BYTES = 16
-EPOCH_MAX = 2**32 - 2
+EPOCH_MAX = limits.EPOCH_MAX - 1  # by a client: a fence still finds one above it
 OFFSET_MAX = 2**63 - 1
 
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers
@@ -108,8 +108,8 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             _check_range("offset", offset, 0, OFFSET_MAX)
             return OffsetsAsked(session, request, check_name("reader", reader), offset)
         case Forget(request, names):
-            if not 1 <= len(names) <= limits.PRODUCERS_MAX:
-                raise UsageError(f"{len(names)} producers cannot be forgotten at once: name 1 to {limits.PRODUCERS_MAX}")
+            if not 1 <= len(names) <= limits.FORGET_PRODUCERS_MAX:
+                raise UsageError(f"{len(names)} producers cannot be forgotten at once: name 1 to {limits.FORGET_PRODUCERS_MAX}")
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
             epoch = books.epoch_of(check_producer(name))

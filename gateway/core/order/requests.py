@@ -16,8 +16,6 @@ from gateway.data.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
 
-EPOCH_MAX = 2**32 - 1
-
 
 class Request:
     """One request: what is asked of the coordinator, and who waits for the answer."""
@@ -47,8 +45,8 @@ class Requests:
 
     def epoch(self, session: int, number: int, name: str, instance: bytes, epoch: int) -> None:
         """Begin an epoch."""
-        if not 0 < epoch <= EPOCH_MAX:
-            self.deny(session, number, "malformed", f"epoch {epoch} is not between 1 and {EPOCH_MAX}", retry=False)
+        if not 0 < epoch <= limits.EPOCH_MAX:
+            self.deny(session, number, "malformed", f"epoch {epoch} is not between 1 and {limits.EPOCH_MAX}", retry=False)
             return
         ask = AskEpoch(name, instance, epoch)
         answer = self._epoch_answer(number, ask)

@@ -25,7 +25,7 @@ def test_three_lines_are_enough_and_the_rest_has_defaults() -> None:
     config, mistakes = parse_config(GOOD)
     assert not mistakes
     assert config is not None
-    assert (config.client_address, config.group_address) == (Address("127.0.0.1", 7400), Address("127.0.0.1", 7401))
+    assert config.client_address == Address("127.0.0.1", 7400)
     assert (config.reads_address.port, config.admin_address.port) == (7402, 7403)
     assert config.advertised_address == config.client_address
     assert config.timers.heartbeat_ms == PRESETS["lan"]["heartbeat_ms"]

@@ -31,6 +31,7 @@ from gateway.data.wire import (
     EpochOpened,
     Expected,
     Fence,
+    Forget,
     Hello,
     OpenProducer,
     OpenTopic,
@@ -329,6 +330,7 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
         OpenProducer(3, "p", b"i" * 16, 0),
         SaveOffset(3, "reader", -1),
         SaveOffset(3, "two words", 1),
+        Forget(3, ("p",) * (limits.FORGET_PRODUCERS_MAX + 1)),
     ],
 )
 def test_wrong_requests_are_denied_by_name(asked: object) -> None:

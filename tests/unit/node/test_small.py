@@ -1,7 +1,6 @@
 """Proves the small parts: a wall clock that only goes forward, histograms that count, memory that is measured."""
 
 import mmap
-import os
 import time
 
 import pytest
@@ -26,10 +25,6 @@ def test_a_histogram_counts_into_the_first_bucket_that_holds_the_value() -> None
         histogram.add(value, times)
     assert histogram.to_dict() == {"bounds": [10, 20], "counts": [3, 2, 3], "sum": 1 + 20 + 11 + 20 + 63}
     assert histogram.count == 8
-    assert histogram.quantile(0.3) == 10
-    assert histogram.quantile(0.5) == 20
-    assert histogram.quantile(1.0) == 20
-    assert Histogram((10,)).quantile(0.5) == 0
 
 
 def test_meters_name_what_they_count() -> None:
@@ -49,5 +44,3 @@ def test_memory_is_measured_and_given_back() -> None:
     assert during - before > 24 << 20
     assert memory.resident_bytes() < during - (24 << 20)
     assert memory.trim() in (True, False)
-    assert memory.pss_bytes(os.getpid()) > 1 << 20
-    assert memory.pss_bytes(2**22 + 1) == 0
