@@ -242,8 +242,17 @@ def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
         send(feed)
 
 
-def test_a_waiting_sender_hears_of_the_stop() -> None:
+def test_a_waiting_sender_hears_of_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "POLL_US_MAX", 60_000_000)  # looking again cannot be what lets it hear
     feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
+    waits = threading.Event()
+    wait = feed.roomy.wait
+
+    def told_wait(timeout: float | None = None) -> bool:
+        waits.set()
+        return wait(timeout)
+
+    monkeypatch.setattr(feed.roomy, "wait", told_wait)
     send(feed, b"x" * 100_000)
     caught: list[BaseException] = []
 
@@ -255,7 +264,7 @@ def test_a_waiting_sender_hears_of_the_stop() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.02)
+    assert waits.wait(5)  # it holds the lock from here until it waits, and `seize` takes it
     feed.seize(Aborted("stop"))
     thread.join(5)
     assert [type(error) for error in caught] == [Aborted]
