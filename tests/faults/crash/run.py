@@ -123,6 +123,17 @@ class Producers:
         self._end(name, kill=True)
         self.processes[name] = self._start(name)
 
+    def wait_for_commits(self) -> None:
+        """Wait until each one that still runs was told of a further commit, so that what follows the last kill is checked too."""
+        deadline = time.monotonic() + WORKER_WAIT_S
+        for name, process in self.processes.items():
+            path = self.witness_path(name)
+            size = path.stat().st_size if path.exists() else 0
+            while process.poll() is None and time.monotonic() < deadline:  # who waits in vain is found by `finish`
+                if path.exists() and b"\nc " in path.read_bytes()[max(size - 1, 0) :]:
+                    break
+                time.sleep(0.02)
+
     def finish(self) -> list[str]:
         """Have all of them wait for their answers and end; what went wrong."""
         for process in self.processes.values():
@@ -180,7 +191,7 @@ def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Cal
                 gateway.start(wait=False)
             gateway.wait_ready()
             log(f"kill {report.kills} of {kills}")
-        time.sleep(0.5)
+        workers.wait_for_commits()
         report.findings += workers.finish()
         live = _read_live(gateway.url)
         follower.close()

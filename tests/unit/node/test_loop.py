@@ -128,8 +128,9 @@ def test_memory_is_given_back_once_when_it_is_quiet(
 def test_a_closed_intake_does_not_spin_and_opens_again(bench: Bench, client: zmq.Socket[bytes]) -> None:
     assert hello(client)
     bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
+    turns = bench.turns
     bench.inbox.wake()
-    time.sleep(0.1)
+    wait_for(lambda: bench.turns > turns)  # that turn, and each after it, finds the intake closed
     client.send(encode_control(Hello(PROTOCOL, "test", token())))
     before = bench.turns
     assert not client.poll(700)
