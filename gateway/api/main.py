@@ -24,6 +24,7 @@ from gateway.api.ranges import Ranges
 from gateway.api.server import ReadsServer
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
+from gateway.children import end_with_parent
 from gateway.core import limits
 from gateway.errors import ConfigError, TuttiError, Unavailable
 from gateway.log.reader import LogReader
@@ -42,6 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
     parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
     parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
+    parser.add_argument("--parent", type=int, help="process id of the gateway, with which this one ends")
     parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
     return parser.parse_args(arguments)
 
@@ -158,6 +160,8 @@ def _ask_to_stop() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; the exit code is that of the error that ended it, 0 when it was told to end."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.parent is not None:
+        end_with_parent(options.parent, signal.SIGKILL)  # the pipe tells only who can listen, and the ports are wanted at once
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread starts: they inherit it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()

@@ -18,7 +18,7 @@ from types import FrameType
 
 import orjson
 
-from gateway.cli.children import end_with_parent
+from gateway.children import ending_with_this
 from gateway.cli.output import note, print_json
 from gateway.errors import Unavailable
 
@@ -99,7 +99,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=its_output,
             start_new_session=True,
-            preexec_fn=end_with_parent(),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=ending_with_this(),  # noqa: PLW1509 - this process has one thread
         )
         os.close(its_output)
         self.pid = self._process.pid

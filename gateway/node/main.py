@@ -58,6 +58,7 @@ def _reads_command(config: Config, notify_fd: int) -> list[str]:
         *("--client", f"tutti://{config.client_address}"),
         *("--advertise", str(Address(config.advertised_address.host, config.reads_address.port))),
         *("--notify-fd", str(notify_fd)),
+        *("--parent", str(os.getpid())),
     ]
 
 

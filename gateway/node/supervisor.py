@@ -1,7 +1,8 @@
 """Keeps the reads process alive: starts it, starts it again with a growing wait when it dies, and takes it down with the gateway.
 
-The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone, and the
-child ends too. So no reads process outlives its gateway, whatever ended that.
+The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone. It also
+asks the kernel to kill it with the thread that started it, which is this one and lives as long as the gateway does: a child that is
+stopped or stuck sees no pipe, and would keep its ports from the gateway's next run. So no reads process outlives its gateway.
 """
 
 from __future__ import annotations

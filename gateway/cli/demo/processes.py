@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gateway.cli.children import end_with_parent
+from gateway.children import ending_with_this
 from gateway.errors import TuttiError
 
 _TAIL_LINES = 3
@@ -41,7 +41,7 @@ class Running:
                 stderr=errors,
                 env=dict(environment) if environment is not None else None,
                 start_new_session=True,
-                preexec_fn=end_with_parent(),  # noqa: PLW1509 - the demo starts processes from its one thread only
+                preexec_fn=ending_with_this(),  # noqa: PLW1509 - the demo starts processes from its one thread only
             )
         self.pid = self._process.pid
 

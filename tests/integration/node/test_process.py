@@ -77,16 +77,37 @@ def test_sigterm_finishes_what_is_under_way(gateway: GatewayProcess) -> None:
     assert offsets == list(range(20_000))
 
 
+def healthy(gateway: GatewayProcess) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port + 3, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
 def reads_process(gateway: GatewayProcess) -> int:
     with Control(gateway.url) as control:
         return int(control.status()["reads_process"]["pid"])
 
 
-def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayProcess) -> None:
+@pytest.mark.parametrize("started_again", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayProcess, stopped: bool, started_again: bool) -> None:
+    if started_again:
+        before = reads_process(gateway)
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: reads_process(gateway) not in (0, before))
     pid = reads_process(gateway)
     assert alive(pid)
+    if stopped:
+        wait_for(lambda: healthy(gateway))
+        os.kill(pid, signal.SIGSTOP)
     gateway.kill()
     wait_for(lambda: not alive(pid))
+    gateway.start()  # its ports are free
 
 
 def test_a_dead_reads_process_is_started_again_and_commits_go_on(gateway: GatewayProcess) -> None:
@@ -95,18 +116,7 @@ def test_a_dead_reads_process_is_started_again_and_commits_go_on(gateway: Gatewa
     with Producer(gateway.url) as producer:
         assert producer.send("t", b"x").result(10) == 0
     wait_for(lambda: reads_process(gateway) not in (0, pid))
-
-    def healthy() -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", gateway.port + 3, timeout=2)
-        try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
-
-    wait_for(healthy)
+    wait_for(lambda: healthy(gateway))
 
 
 def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
