@@ -55,7 +55,7 @@ class Feed:
         """Begin empty; `clock` gives the time of deadlines, seconds."""
         self.options = options
         self._clock = clock
-        self.wake: Callable[[], None] = _nobody  # makes the I/O thread look
+        self.wake: Callable[[], None] = nobody  # makes the I/O thread look
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.roomy = threading.Condition(self.lock)
@@ -404,5 +404,5 @@ class Feed:
         self.stopped, self.ended, self.opened = error, True, None
 
 
-def _nobody() -> None:
-    """In place of the I/O thread, before there is one."""
+def nobody() -> None:
+    """In place of the I/O thread, before there is one and after it has ended."""

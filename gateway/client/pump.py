@@ -10,6 +10,7 @@ import time
 import weakref
 
 from gateway.client.delivery import Delivery
+from gateway.client.feed import nobody
 from gateway.client.link import Link, News
 from gateway.client.peek import peek
 from gateway.client.receipt import bringer
@@ -72,6 +73,7 @@ class Pump:
         """In a forked child: there is no thread here; tell whoever asks."""
         self._asleep = False
         self.delivery.feed.orphan(self.delivery.window, self.pid)
+        self.delivery.feed.wake = nobody
 
     def report(self, seconds: float) -> str:
         """What was met at each address, for an error."""
@@ -95,6 +97,7 @@ class Pump:
                 self._link.close(_GOODBYE_S)
             self._asleep = False
             self._stopping = True
+            self.delivery.feed.wake = nobody  # no circle is left: the descriptor goes with the last who holds the producer
 
     def _over(self) -> bool:
         delivery = self.delivery
