@@ -82,7 +82,10 @@ class Requests:
             self.deny(session, number, "offset", reason, retry=False)
             return
         ask = AskOffsets(reader, offset)
-        for earlier in self._waiting.get(_key(ask), ()):
+        waiting = self._waiting.get(_key(ask), ())
+        if any((earlier.session, earlier.number) == (session, number) for earlier in waiting):
+            return  # asked again while it is under way; what overtook it since is not to be taken back
+        for earlier in waiting:
             earlier.ask = ask
         self._ask(session, number, ask)
 

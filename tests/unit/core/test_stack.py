@@ -29,7 +29,7 @@ from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, TickBody, ViewBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
-from gateway.data.wire import Answer, Committed, Denied, RefusedAnswer
+from gateway.data.wire import Answer, Committed, Denied, Done, RefusedAnswer
 from gateway.errors import InvariantViolated
 from tests.transcripts.group import ENTROPY, Group, Member, incarnation, voters
 
@@ -208,6 +208,20 @@ def test_readers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     group.settle()
     assert [(one.request, one.code) for one in answers(member, Denied) if isinstance(one, Denied)] == [(2, "limit")]
     assert member.stack.decided.readers == {"a": 0}
+
+
+def test_an_offset_commit_that_is_asked_again_takes_nothing_back() -> None:
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 2)))
+    group.settle()
+    assert member.stack.decided.next_offset >= 2
+    for request, offset in ((10, 1), (11, 2), (10, 1)):
+        group.step(member, OffsetsAsked(1, request, "reader", offset))
+    group.advance(limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US)  # nothing is decided meanwhile: the coordinator is asked again
+    group.settle()
+    assert member.stack.decided.readers == {"reader": 2}
+    done = [one.request for one in answers(member, Done) if isinstance(one, Done)]
+    assert done == [10, 11]
 
 
 def test_too_many_or_no_names_are_not_forgotten() -> None:
