@@ -117,6 +117,7 @@ class FrontierWatch(Generic[Frontier]):
         poll = select.poll()
         poll.register(self._poke_fd, select.POLLIN)
         notify_fd = self._notify_fd
+        trouble = ""
         while not self.stopping:
             waiting = self._waiting > 0
             if notify_fd is not None:
@@ -132,8 +133,11 @@ class FrontierWatch(Generic[Frontier]):
             if waiting:
                 try:
                     self.now()
+                    trouble = ""
                 except Exception as error:  # noqa: BLE001 - who waits meets it too; without this thread nobody sees the gateway go
-                    LOG.error("the frontier cannot be read", extra={"fields": {"error": repr(error)}})
+                    if repr(error) != trouble:  # once, and not with each message that commits
+                        trouble = repr(error)
+                        LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
 
     def _drain(self, fd: int) -> bool:
         """Empty the pipe; False when it has ended."""

@@ -157,6 +157,29 @@ def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(lo
     assert log.gone.wait(10)
 
 
+def test_trouble_is_logged_once_and_not_at_each_move(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [OSError(24, "Too many open files")] * 5 + [Damaged("the mark is damaged")] * 3
+    left = iter([*failures, *failures[-1:] * 100])
+    looked = threading.Semaphore(0)
+
+    def now() -> Mark:
+        if threading.current_thread().name == "frontier-watch":
+            looked.release()
+            raise next(left)
+        return Mark(0)  # who waits meets no trouble here, and stays
+
+    monkeypatch.setattr(log.watch, "now", now)
+    thread, _ = log.waiter(0, 60_000_000)
+    for _ in failures:
+        log.move(0)
+        assert looked.acquire(timeout=10)
+    log.watch.stop()
+    thread.join(10)
+    assert [record.message for record in caplog.records] == ["the frontier cannot be read"] * 2
+
+
 def test_without_a_pipe_the_poll_is_left() -> None:
     place = [0]
     watch = FrontierWatch(lambda: Mark(place[0]), None, lambda: None)
