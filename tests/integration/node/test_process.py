@@ -17,7 +17,7 @@ import zmq
 
 from gateway.client.control import Control
 from gateway.core import limits
-from gateway.data.wire import PROTOCOL, Hello, OpenTopic, encode_control
+from gateway.data.wire import PROTOCOL, Hello, OpenTopic, Status, encode_control
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 
@@ -126,7 +126,7 @@ def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
 
 
 HANGING = """
-import os, sys, time
+import os, sys, threading, time
 from gateway.config import load_config
 from gateway.log.storage import Storage
 from gateway.node.main import run
@@ -134,7 +134,7 @@ from gateway.node.main import run
 sync = Storage.sync
 
 def hanging(self, fd):
-    if os.path.exists(sys.argv[2]):
+    if threading.current_thread().name == "disk" and os.path.exists(sys.argv[2]):
         open(sys.argv[3], "w").close()
         time.sleep(600)
     sync(self, fd)
@@ -160,6 +160,8 @@ def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothi
             client.connect(f"tcp://127.0.0.1:{gateway.port}")
             client.send(encode_control(Hello(PROTOCOL, "test", bytes(16))))
             client.send(encode_control(OpenTopic(1, "t")))
+            client.send(encode_control(Status(2)))
+            wait_for(lambda: bool(client.poll(0)) and b"StatusAnswer" in client.recv())  # the topic was asked for: it is under way
             wait_for(hanging.exists)
             began = time.monotonic()
             os.kill(gateway.pid, signal.SIGTERM)
