@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.config import Address, Config
 from gateway.core import limits
-from gateway.node.ports import check_free
+from gateway.node.ports import wait_free
 from gateway.node.supervisor import Notifier, Supervisor
 
 US = 1_000_000
@@ -30,8 +30,7 @@ def run(config: Config) -> int:
         TuttiError: it cannot start (a port in use, a directory refused, damage found); `exit_code` says of which kind.
     """
     _raise_file_limit()
-    for whose, address in (("clients", config.client_address), ("reads", config.reads_address), ("admin", config.admin_address)):
-        check_free(whose, address)
+    wait_free({"clients": config.client_address, "reads": config.reads_address, "admin": config.admin_address})
     with contextlib.ExitStack() as opened:
         notifier = opened.enter_context(contextlib.closing(Notifier()))
         ports = [config.reads_address, config.admin_address]

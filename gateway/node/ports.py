@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
+from collections.abc import Mapping
 
 from gateway.config import Address
+from gateway.core import limits
 from gateway.errors import TuttiError
+
+US = 1_000_000
 
 
 class PortInUse(TuttiError):
@@ -18,13 +23,32 @@ def in_use_text(host: str, port: int, whose: str) -> str:
     return f"port {port} on {host} ({whose}) is in use: stop what listens there, or give the gateway another port"
 
 
-def check_free(whose: str, address: Address) -> None:
+def wait_free(wanted: Mapping[str, Address]) -> None:
     """Find out that a port is taken before the process that needs it does.
+
+    What a gateway that was killed a moment ago held, its reads process included, is given back by the kernel within moments; so a
+    taken port is looked at again for a while before it is an error.
+
+    Args:
+        wanted: what each address is for, and the address.
 
     Raises:
         PortInUse: it is.
         TuttiError: it cannot be opened for another reason.
     """
+    deadline = time.monotonic() + limits.PORT_WAIT_US / US
+    for whose, address in wanted.items():
+        while True:
+            try:
+                _check_free(whose, address)
+                break
+            except PortInUse:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(limits.PORT_LOOK_US / US)
+
+
+def _check_free(whose: str, address: Address) -> None:
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,0 +1,30 @@
+"""A port that is given back a moment later is waited for; one that stays taken is named, with whose it is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from gateway.config import Address
+from gateway.core import limits
+from gateway.node.ports import PortInUse, wait_free
+
+
+def test_a_port_that_a_dying_process_gives_back_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        giver = threading.Timer(0.2, holder.close)
+        giver.start()
+        wait_free({"reads": Address("127.0.0.1", port)})
+        giver.join()
+        assert holder.fileno() == -1
+
+
+def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PORT_WAIT_US", 50_000)
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop what listens there"):
+            wait_free({"admin": Address("127.0.0.1", port)})
