@@ -13,12 +13,13 @@ from gateway.data.frame import Frame, Kind, check_payload
 from gateway.data.schema import validate_body
 from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError
-from gateway.log.index import index_sealed, map_rows
+from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
 from gateway.log.marks import newest_mark
 from gateway.log.reader import Frontier, LogReader
 from gateway.log.scalars import read_scalars
 from gateway.log.snapshot import read_snapshot
+from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
 
 _LET_GO_BYTES = 4 << 20
@@ -170,12 +171,16 @@ class _Check:
                     self._progress(report.bytes + place, self._total)
         report.frames += len(found.places)
         report.bytes += found.segment.size
-        if self._state is not None and whole and found.position - 1 <= self._report.frontier.position:
-            try:
-                rows = found.rows(headers, aborts, offset, tick)
-            except FormatError:
-                return  # a TICK's body is damaged, and that was told
+        if self._state is None:
+            return
+        try:
+            rows = found.rows(headers, aborts, offset, tick)
+        except FormatError:
+            return  # a TICK's body is damaged, and that was told
+        if whole and found.position - 1 <= report.frontier.position:
             self._index(found, rows.tobytes())
+        else:
+            self._growing_index(found, rows[: max(0, report.frontier.position - found.first + 1)].tobytes())
 
     def _frame(self, frame: Frame, segment: SegmentMap, place: int) -> None:
         try:
@@ -218,6 +223,19 @@ class _Check:
             self._note(found.first, path, 0, "no good index; reads make it in memory from the segment")
         elif mapped[1][: sealed.rows].tobytes() != rows:
             self._damage(found.first, path, 0, "the index says something else than the segment", derived=True)
+
+    def _growing_index(self, found: Walk, rows: bytes) -> None:
+        """The index of a segment that may still grow: rows may be missing, and those that are there must be right."""
+        path = index_path(self._path, found.first)
+        if not os.path.exists(path) or index_sealed(path, found.first) is not None:
+            return
+        stored = read_file(path, ROWS_AT + len(rows))[ROWS_AT:]
+        for at in range(0, len(stored) - ROW_SIZE + 1, ROW_SIZE):
+            row = stored[at : at + ROW_SIZE]
+            if row != rows[at : at + ROW_SIZE] and any(row):
+                position = found.first + at // ROW_SIZE
+                self._note(position, path, ROWS_AT + at, "the index row is not as it was written; reads make it from the segment")
+                return
 
     def _end(self, found: Walk | None) -> None:
         report = self._report

@@ -117,6 +117,17 @@ def test_an_index_that_is_sealed_while_verify_looks_at_it_is_no_damage(tmp_path:
     assert file.read_bytes() == sealed
 
 
+def test_a_wrong_row_that_no_seal_covers_is_a_note_that_names_it(tmp_path: Path) -> None:
+    history = sample(30, size=400)
+    write_log(tmp_path, history)
+    index = max((tmp_path / "log").glob("*.idx"))
+    first = int(index.stem)
+    flip(index, ROWS_AT + 3 * ROW_SIZE + 16)
+    found = verify(tmp_path)
+    assert found.damage == []
+    assert [(note.position, note.file, note.byte) for note in found.notes] == [(first + 3, str(index), ROWS_AT + 3 * ROW_SIZE)]
+
+
 def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
     history = sample(20)
     write_log(tmp_path, history)
