@@ -22,10 +22,14 @@ from gateway.errors import TuttiError, UsageError
 
 #: What Spark's Python has to have, to read from Tutti.
 MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
-#: Settings for Spark on one machine. A Unix socket between Spark and its Python workers saves what a task waits for on loopback TCP
-#: (40 ms, as Nagle's algorithm meets delayed acknowledgements), and copies faster.
+#: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
+    # Over loopback TCP each task waits 40 ms, as Nagle's algorithm meets delayed acknowledgements; a Unix socket also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
+    # The default starts a process to look at links: 40 ms of each micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.driver.host": "127.0.0.1",  # a host name that does not resolve, or to a network that is down, does not matter
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
