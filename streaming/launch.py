@@ -24,9 +24,9 @@ from gateway.errors import TuttiError, UsageError
 MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
-    # Over loopback TCP each task waits 40 ms, as Nagle's algorithm meets delayed acknowledgements; a Unix socket also copies faster.
+    # Over loopback TCP each task waits 40 ms, as Nagle's algorithm meets delayed acknowledgements; this also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default starts a process to look at links: 40 ms of each micro-batch.
+    # The default manager takes 40 ms longer for each micro-batch, on a local disk.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
