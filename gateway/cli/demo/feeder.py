@@ -21,7 +21,8 @@ from gateway.cli.demo.board import FINISHED, Board
 from gateway.cli.demo.departures import AIRPORTS
 from gateway.errors import TuttiError
 
-SLOT_S = 0.05
+#: Airports advance by at most the skew in a slot and a round of commits, so this bounds how fast the year can pass.
+SLOT_S = 0.02
 _BEGIN_WAIT_S = 0.01
 
 
