@@ -34,6 +34,7 @@ if [ ! -e "$venv" ]; then
     "$python" -m venv "$venv"
 fi
 
+printf 'setup: filling %s from requirements.lock; the first time that is half a gigabyte and takes a minute or more\n' "$venv" >&2
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 # No build isolation: the locked setuptools builds what comes as source, nothing else is fetched. Not compressed,
 # because the wheel of pyspark is unpacked a moment later.
