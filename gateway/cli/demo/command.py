@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -46,9 +47,16 @@ def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> i
         note(f"{time.monotonic() - begun_s:6.1f} s  {text}")
 
     _look_around(directory, port)
-    from gateway.cli.demo.run import PICTURE, REPORT, Demo, Plan, prepare_directory, sweep
+    from gateway.cli.demo.run import prepare_directory
 
-    prepare_directory(directory)
+    with prepare_directory(directory):
+        return _run(directory, port, keep, as_json, say)
+
+
+def _run(directory: Path, port: int, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:
+    """Run it in the prepared directory and report; the exit code."""
+    from gateway.cli.demo.run import PICTURE, REPORT, Demo, Plan, sweep
+
     try:
         outcome = Demo(Plan(directory, port), say).run()
     except BaseException:

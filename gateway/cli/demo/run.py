@@ -6,12 +6,14 @@ the year at a pace. What is checked at the end is read from the log files and th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ from gateway.cli.demo.checks import Check, Speed, check_log, check_records, chec
 from gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from gateway.cli.demo.picture import Kill, write_picture
 from gateway.cli.demo.processes import Failed, Household, Running, wait_until
-from gateway.errors import UsageError
+from gateway.errors import Unavailable, UsageError
 from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
 #: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
@@ -77,17 +79,32 @@ class Outcome(NamedTuple):
         }
 
 
-def prepare_directory(directory: Path) -> None:
-    """Make the directory, emptied of a former demo.
+@contextmanager
+def prepare_directory(directory: Path) -> Iterator[None]:
+    """Make the directory, emptied of a former demo, and keep other demos out of it until the block ends.
 
     Raises:
         UsageError: it holds something that no demo made.
+        Unavailable: another demo runs in it.
     """
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
         raise UsageError(f"{directory} is not empty and no demo's: name another directory with --data")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / _MARKER).touch()
-    sweep(directory, keep=(_MARKER,))
+    # The lock is on the open file, which no child inherits (O_CLOEXEC is Python's default): it goes with this process, however that
+    # ends. The marker itself is never deleted, so all demos lock the same file.
+    marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(marker, 32).decode("ascii", "replace").strip() or "unknown"
+            raise Unavailable(f"another demo (process {holder}) runs in {directory}; wait for it, or name another --data") from None
+        os.ftruncate(marker, 0)
+        os.pwrite(marker, f"{os.getpid()}\n".encode(), 0)
+        sweep(directory, keep=(_MARKER,))
+        yield
+    finally:
+        os.close(marker)
 
 
 def sweep(directory: Path, keep: Sequence[str]) -> None:

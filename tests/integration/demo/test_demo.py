@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -30,8 +31,8 @@ DEPARTURES = 4000
 def test_a_part_of_the_year_with_both_kills_holds_every_promise(tmp_path: Path) -> None:
     said: list[str] = []
     directory = tmp_path / "demo"
-    prepare_directory(directory)
-    outcome = Demo(Plan(directory, free_base(), limit=DEPARTURES, year_s=6.0), said.append).run()
+    with prepare_directory(directory):
+        outcome = Demo(Plan(directory, free_base(), limit=DEPARTURES, year_s=6.0), said.append).run()
     assert [check for check in outcome.checks if not check.held] == []
     assert len(outcome.checks) == 5
     assert [kill.what for kill in outcome.kills] == ["the gateway", "the query"]
@@ -112,6 +113,41 @@ def test_a_directory_that_is_no_demos_is_left_alone(demo: Callable[..., Result],
     assert (done.code, done.out) == (2, "")
     assert "is not empty and no demo's: name another directory with --data" in done.err
     assert mine.read_text() == "mine"
+
+
+_HOLDER = """\
+import subprocess, sys, time
+from pathlib import Path
+from gateway.cli.demo.run import prepare_directory
+with prepare_directory(Path(sys.argv[1])):
+    child = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_demo_leaves_the_directory_of_a_running_one_alone(
+    demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its lock ends with the first one, killed or not, also while a child of that one still runs."""
+    directory = tmp_path / "demo"
+    monkeypatch.setattr(Demo, "run", lambda _: outcome(True))
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(directory)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            (directory / "logs").mkdir()
+            done = demo()
+            said = f"error: another demo (process {holder.pid}) runs in {directory}; wait for it, or name another --data\n"
+            assert done == Result(3, "", said)
+            assert (directory / "logs").is_dir()
+            holder.kill()
+            holder.wait()
+            os.kill(child, 0)
+            assert demo().code == 0
+        finally:
+            os.kill(child, signal.SIGKILL)
+            holder.kill()
 
 
 def outcome(held: bool) -> Outcome:
