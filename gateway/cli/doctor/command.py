@@ -10,7 +10,7 @@ import click
 from gateway.cli.doctor import java, machine
 from gateway.cli.doctor.machine import Finding
 from gateway.cli.options import json_option
-from gateway.cli.output import on_terminal, print_json
+from gateway.cli.output import note, on_terminal, print_json
 
 
 @click.command()
@@ -50,10 +50,17 @@ def _look(spark: bool, port: int, data: Path) -> Iterator[Finding]:
         sparks.pyspark,
         sparks.python_of_workers,
     ]
+    findings = []
     for look in looks:
-        yield look()
+        findings.append(look())
+        yield findings[-1]
     if spark:
-        yield sparks.trial()
+        needed = {sparks.pyspark, java.java}
+        lacking = [finding.subject for look, finding in zip(looks, findings, strict=True) if look in needed and not finding.good]
+        if lacking:  # it would fail for the same reason, and one mistake counts once
+            note(f"a trial of Spark is left out: it needs {' and '.join(lacking)}")
+        else:
+            yield sparks.trial()
 
 
 def _print(finding: Finding) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 import orjson
@@ -79,11 +82,11 @@ def trial() -> Finding:
     subject = "a trial of Spark"
     try:
         environment = os.environ | spark_environment()
-        run = subprocess.run(
-            [sys.executable, "-c", _TRIAL], env=environment, capture_output=True, text=True, timeout=_TRIAL_WAIT_S, check=False
-        )
-    except (UsageError, subprocess.TimeoutExpired) as error:
+        run = _run_trial(environment)
+    except UsageError as error:
         return Finding(subject, False, str(error), "mend what is wrong above first")
+    except subprocess.TimeoutExpired:
+        return Finding(subject, False, f"did not end within {_TRIAL_WAIT_S:.0f} s", "mend what is wrong above first")
     lines = [line for line in run.stdout.splitlines() if line.startswith("TRIAL ")]
     if not lines:
         words = [line for line in run.stderr.strip().splitlines() if line.strip()]
@@ -98,6 +101,26 @@ def trial() -> Finding:
     if "gateways" not in told["source"]:
         return Finding(subject, False, f"{text}, and the format tutti is not found: {told['source'][:200]}", _INSTALL)
     return Finding(subject, True, f"{text} and find the format tutti")
+
+
+def _run_trial(environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run it, and leave nothing of it behind: pyspark's JVM ignores Ctrl-C, and outlives a Python that is killed alone."""
+    command = [sys.executable, "-c", _TRIAL]
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=_TRIAL_WAIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _version_of(python: str) -> str:

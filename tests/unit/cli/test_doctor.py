@@ -7,10 +7,12 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +167,73 @@ def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch
     assert (found.good, found.found) == (False, "ended with 1: no such luck")
 
 
+#: Stands for pyspark, and its child for the JVM: it ignores Ctrl-C.
+_HANGS = """\
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(100)"])
+open(os.environ["TRIAL_PID"], "w").write(f"{child.pid}\\n")
+time.sleep(100)
+"""
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, within 10 seconds; one that nobody has waited for yet has."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def a_pid(file: Path) -> int:
+    """The process that a trial has written down, within 20 seconds."""
+    deadline_s = time.monotonic() + 20
+    while not (file.exists() and file.read_text().endswith("\n")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
+    monkeypatch.setattr(spark, "_TRIAL", _HANGS)
+    monkeypatch.setattr(spark, "_TRIAL_WAIT_S", 3.0)
+    found = spark.trial()
+    assert (found.good, found.found) == (False, "did not end within 3 s")
+    assert gone(a_pid(tmp_path / "pid"))
+
+
+def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
+    code = f"from gateway.cli.doctor import spark; spark._TRIAL = {_HANGS!r}; spark.trial()"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as doctor:
+        try:
+            child = a_pid(tmp_path / "pid")
+            doctor.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in doctor.communicate(timeout=20)[1]
+        finally:
+            doctor.kill()
+    assert gone(child)
+
+
+def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One mistake counts once."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(spark, "trial", lambda: pytest.fail("it was tried"))
+    assert main(["doctor", "--spark", "--data", str(tmp_path), "--json"]) == 1
+    said = capsys.readouterr()
+    wrong = [finding["subject"] for finding in json.loads(said.out)["findings"] if not finding["good"]]
+    assert "java" in wrong
+    assert "a trial of Spark" not in wrong
+    assert said.err == "a trial of Spark is left out: it needs java\n"
+
+
 @pytest.mark.parametrize(
     ("told", "good"),
     [
@@ -175,7 +244,7 @@ def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch
 )
 def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, told: dict[str, object], good: bool) -> None:
     said = subprocess.CompletedProcess([], 0, f"noise\nTRIAL {json.dumps(told)}\n", "")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+    monkeypatch.setattr(spark, "_run_trial", lambda _: said)
     assert spark.trial().good == good
 
 
