@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -37,17 +38,30 @@ def produce(
     differs from what was committed under the same name is refused.
     """
     from gateway.cli.inputs import read_records
-    from gateway.cli.sending import Sending
+    from gateway.cli.sending import Report, Sending
+    from gateway.data.names import check_name
 
+    check_name("topic", topic)
     with ExitStack() as stack:
         path = None if file == "-" else Path(file)
         stream = sys.stdin.buffer if path is None else stack.enter_context(path.open("rb"))
         chunks = read_records(stream, form, key)
-        sending = stack.enter_context(Sending(url, topic, name, settings=f"{topic} {form} {key}", rate=rate))
-        meter = stack.enter_context(progress(topic, None))
-        for chunk in chunks:
-            meter.advance(sending.send(chunk))
-        report = sending.finish()
+        if path is not None and path.is_file():
+            # Input that is refused, or none, makes no producer. A pipe is not waited for: whoever feeds it wants to know at once
+            # that no gateway answers.
+            first = list(islice(chunks, 1))
+            chunks = chain(first, chunks)
+            nothing = not first and name is None
+        else:
+            nothing = False
+        if nothing:
+            report = Report(topic, name, 0, 0, None, None, 0.0)
+        else:
+            sending = stack.enter_context(Sending(url, topic, name, settings=f"{topic} {form} {key}", rate=rate))
+            meter = stack.enter_context(progress(topic, None))
+            for chunk in chunks:
+                meter.advance(sending.send(chunk))
+            report = sending.finish()
     if as_json:
         print_json(report.fields())
     elif report.records:

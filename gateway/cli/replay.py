@@ -63,6 +63,8 @@ def replay(
         raise UsageError("--url and --path both say where to read: give one of them")
     if out.suffix not in _WRITERS:
         raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
     with _source(url, path) as source:
         from gateway.cli.ranges import resolve
 
