@@ -11,6 +11,7 @@ whoever starts Spark from here passes `spark_environment()`, and
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.errors import TuttiError, UsageError
+from gateway.errors import TuttiError, Unavailable, UsageError
 
 #: What Spark's Python has to have, to read from Tutti.
 MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
@@ -108,6 +109,23 @@ def install() -> Path:
     return file
 
 
+def check_java() -> None:
+    """Java is where Spark's commands look for it: they say of one that is missing only that JAVA_HOME is not set.
+
+    Raises:
+        Unavailable: it is not.
+    """
+    if Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf", "spark-env.sh").exists():
+        return  # which may set JAVA_HOME
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(str(Path(home, "bin", "java")) if home else "java") is None:
+        found = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH, and JAVA_HOME is not set"
+        raise Unavailable(
+            f"Spark needs Java, and {found}: install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless), "
+            "or point JAVA_HOME at one"
+        )
+
+
 def main(arguments: list[str]) -> int:
     """Install the default, or become one of Spark's commands."""
     if arguments == ["--install"]:
@@ -120,6 +138,7 @@ def main(arguments: list[str]) -> int:
         command = spark_home() / "bin" / arguments[0]
         if not command.is_file():
             raise UsageError(f"Spark has no command {arguments[0]!r} in {command.parent}")
+        check_java()
         os.execve(command, [str(command), *arguments[1:]], os.environ | spark_environment())
     except TuttiError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -68,6 +68,26 @@ def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("home", "found"),
+    [(None, "there is no java on PATH, and JAVA_HOME is not set"), ("/nowhere", "JAVA_HOME=/nowhere has no bin/java")],
+)
+def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, found: str) -> None:
+    environment = {"PATH": str(tmp_path)} | ({"JAVA_HOME": home} if home else {})
+    run = subprocess.run(
+        [sys.executable, "-m", "streaming.launch", "spark-submit", "job.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (run.returncode, run.stdout) == (3, "")
+    assert run.stderr.startswith(f"error: Spark needs Java, and {found}: install Java 17")
+    assert "openjdk-17-jre-headless" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"), [([], "spark-submit"), (["--what"], "spark-submit"), (["nothing"], "no command 'nothing'")]
 )
 def test_the_command_explains_itself(arguments: list[str], words: str) -> None:
