@@ -51,6 +51,16 @@ def read_identity(path: str) -> Identity | None:
         raise Damaged(f"{file} is not an identity of a gateway ({error}): restore it, or use a new directory") from error
 
 
+def no_identity(path: str) -> DirectoryRefused:
+    """The error of a directory that no gateway has used; it names the one within that one has, if there is just one."""
+    try:
+        within = [entry for entry in sorted(os.listdir(path)) if os.path.isfile(os.path.join(path, entry, IDENTITY))]
+    except OSError:
+        within = []  # it is missing or cannot be read
+    hint = f"; did you mean {os.path.join(path, within[0])}?" if len(within) == 1 else ""
+    return DirectoryRefused(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
+
+
 class Directory:
     """An open and locked data directory. The lock goes with the process, whatever way that ends."""
 
@@ -135,7 +145,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
     path = os.path.abspath(path)
     identity = read_identity(path)
     if identity is None:
-        raise DirectoryRefused(f"{path} is not the data directory of a gateway: it has no {IDENTITY}")
+        raise no_identity(path)
     return open_directory(path, gateway=identity.gateway, group=identity.group, create=False, storage=storage)
 
 

@@ -24,9 +24,9 @@ from gateway.data.state import LogState
 from gateway.errors import DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
 from gateway.log.catalog import Catalog, Upto, View, sealed_header
-from gateway.log.directory import read_identity
+from gateway.log.directory import no_identity, read_identity
 from gateway.log.index import ABORTED, Rows
-from gateway.log.layout import IDENTITY, read_header
+from gateway.log.layout import read_header
 from gateway.log.live import LiveView, open_live
 from gateway.log.marks import newest_mark
 from gateway.log.names import Names
@@ -95,7 +95,7 @@ class LogReader:
         self.path = os.path.abspath(path)
         identity = read_identity(self.path)
         if identity is None:
-            raise DirectoryRefused(f"{self.path} is not the data directory of a gateway: it has no {IDENTITY}")
+            raise no_identity(self.path)
         self.name = identity.gateway
         self._lock = _Lock(self.path)
         with self._lock:

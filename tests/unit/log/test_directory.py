@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Damaged, DirectoryRefused, FormatError
-from gateway.log.directory import open_directory
+from gateway.log.directory import lock_directory, open_directory
 from gateway.log.reader import LogReader
 from gateway.log.scalars import encode_slot, read_scalars
 from tests.unit.log.history import GATEWAY, GROUP, History, opened, write_log
@@ -109,6 +109,19 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
     with pytest.raises(DirectoryRefused, match=r"has no identity\.json"):
         LogReader(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["LOCK", "thesis.tex"]
+
+
+def test_a_directory_above_that_of_one_gateway_is_refused_with_a_hint(tmp_path: Path) -> None:
+    """`tutti dev --data DIR` keeps gateway g1 in DIR/g1."""
+    open_directory(str(tmp_path / "g1"), gateway=GATEWAY, group=GROUP).close()
+    (tmp_path / "other").mkdir()
+    for opener in (LogReader, lock_directory):
+        with pytest.raises(DirectoryRefused, match=rf"has no identity\.json; did you mean {tmp_path / 'g1'}\?$"):
+            opener(tmp_path)
+    open_directory(str(tmp_path / "g2"), gateway=GATEWAY, group=GROUP).close()
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(DirectoryRefused, match=r"has no identity\.json$"):
+            LogReader(path)
 
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
