@@ -88,10 +88,22 @@ class ReadOptions:
         return self.gateways if self.gateways is not None else ", ".join(self.paths)
 
 
+class _Given(dict[str, str]):
+    """The values of the options given, by our names."""
+
+    def __init__(self) -> None:
+        """Empty yet."""
+        self.spelled: dict[str, str] = {}
+
+    def name(self, option: str) -> str:
+        """The name that the user gave it by: ours or Kafka's."""
+        return self.spelled.get(option, option)
+
+
 def wrong(option: str, value: object, why: str = "") -> UsageError:
-    """The error of a value that an option does not take."""
+    """The error of a value that an option, ours or by Kafka's name, does not take."""
     reason = f" ({why})" if why else ""
-    return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[option]}")
+    return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[ALIASES.get(option, option)]}")
 
 
 def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
@@ -126,10 +138,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     )
 
 
-def _canonical(options: Mapping[str, str]) -> dict[str, str]:
+def _canonical(options: Mapping[str, str]) -> _Given:
     """Our names of all options given, each with its value; `paths` of `load([...])` aside."""
-    given: dict[str, str] = {}
-    spelled: dict[str, str] = {}
+    given = _Given()
     for key, value in options.items():
         if key.lower() == "paths":
             continue
@@ -140,9 +151,9 @@ def _canonical(options: Mapping[str, str]) -> dict[str, str]:
         if ours in _NOT_BUILT:
             raise UsageError(f"option {name!r} ({value!r}) is not built yet; maxRecordsPerTrigger limits a trigger's records")
         if ours in given:
-            raise UsageError(f"options {spelled[ours]!r} and {name!r} say the same thing: give one of them")
+            raise UsageError(f"options {given.name(ours)!r} and {name!r} say the same thing: give one of them")
         given[ours] = value
-        spelled[ours] = name
+        given.spelled[ours] = name
     return given
 
 
@@ -158,18 +169,18 @@ def _unknown(key: str, value: str) -> UsageError:
     return UsageError(f"option {key!r} ({value!r}) is not taken: {hint} Options are {', '.join(TAKES)}")
 
 
-def _refuse(given: Mapping[str, str], why: Mapping[str, str]) -> None:
+def _refuse(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
-            raise UsageError(f"option {option!r} ({given[option]!r}) does not fit here: {reason}")
+            raise UsageError(f"option {given.name(option)!r} ({given[option]!r}) does not fit here: {reason}")
 
 
-def _get(given: Mapping[str, str], option: str, parser: Callable[[str, str], T]) -> T | None:
+def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | None:
     text = given.get(option)
-    return None if text is None else parser(option, text)
+    return None if text is None else parser(given.name(option), text)
 
 
-def _origin(given: Mapping[str, str], options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
     """The gateways' address, or the directories made absolute here, where the caller's working directory still counts."""
     many = next((value for key, value in options.items() if key.lower() == "paths"), None)
     if "gateways" in given:
@@ -198,7 +209,7 @@ def _local(name: str) -> str:
     return name
 
 
-def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, str | None]:
+def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
     topics = _get(given, "topics", _names)
     if topics is not None:
         from gateway.client.reads import check_name
@@ -207,15 +218,16 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, str | Non
             for name in topics:
                 check_name("topic", name)
         except UsageError as error:
-            raise wrong("topics", given["topics"], str(error)) from error
+            raise wrong(given.name("topics"), given["topics"], str(error)) from error
     pattern = given.get("topicsPattern")
     if topics is not None and pattern is not None:
-        raise UsageError(f"options 'topics' ({given['topics']!r}) and 'topicsPattern' ({pattern!r}) exclude each other")
+        names = [given.name(option) for option in ("topics", "topicsPattern")]
+        raise UsageError(f"options {names[0]!r} ({given['topics']!r}) and {names[1]!r} ({pattern!r}) exclude each other")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise wrong("topicsPattern", pattern, str(error)) from error
+            raise wrong(given.name("topicsPattern"), pattern, str(error)) from error
     return topics, pattern
 
 
@@ -230,13 +242,14 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _place(given: Mapping[str, str], which: Literal["starting", "ending"], default: Place) -> Place:
+def _place(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
     by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
     if by_offset in given and by_time in given:
-        raise UsageError(f"options {by_offset!r} ({given[by_offset]!r}) and {by_time!r} ({given[by_time]!r}) exclude each other")
+        offset = given.name(by_offset)
+        raise UsageError(f"options {offset!r} ({given[by_offset]!r}) and {by_time!r} ({given[by_time]!r}) exclude each other")
     if by_time in given:
         return _time(by_time, given[by_time])
-    return _offset(by_offset, given[by_offset]) if by_offset in given else default
+    return _offset(given.name(by_offset), given[by_offset]) if by_offset in given else default
 
 
 def _offset(option: str, text: str) -> Place:
