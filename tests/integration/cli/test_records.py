@@ -194,7 +194,7 @@ def test_a_replay_holds_the_same_records_whether_the_gateway_is_asked_or_its_fil
     ("options", "code", "message"),
     [
         (["--out", "x.csv"], 2, "--out x.csv: the name ends in none of .parquet, .jsonl, .arrow"),
-        (["--out", "no/such/dir/x.jsonl"], 1, "no such file or directory"),
+        (["--out", "no/such/dir/x.jsonl"], 2, "there is no directory no/such/dir; make it first"),
         (["--out", "x.jsonl", "--path", "."], 2, "--url and --path both say where to read: give one of them"),
         (["--out", "x.jsonl", "--start", "5", "--end", "3"], 2, "error: "),
         (["--out", "x.jsonl", "--end", "9999999"], 2, "error: "),
