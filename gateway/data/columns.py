@@ -36,18 +36,20 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns asked for, in the order asked for; None means all.
 
     Raises:
-        UsageError: a name is not known, or comes twice.
+        UsageError: one text instead of several names; a name is not known, or comes twice.
     """
     if columns is None:
         return COLUMNS
+    if isinstance(columns, str):
+        raise UsageError(f"columns is a list of names, not a text: use [{columns!r}]")
     chosen = tuple(columns)
     if not chosen:
         raise UsageError(f"no columns were asked for: name some of {', '.join(COLUMNS)}")
     for name in chosen:
         if name not in COLUMNS:
             near = get_close_matches(str(name), COLUMNS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"column {name!r} is not known{hint} Columns are {', '.join(COLUMNS)}")
+            hint = f"; did you mean {near[0]!r}" if near else ""
+            raise UsageError(f"column {name!r} is not known{hint}. Columns are {', '.join(COLUMNS)}")
     if len(set(chosen)) != len(chosen):
         raise UsageError(f"a column is named twice in {', '.join(chosen)}")
     return chosen

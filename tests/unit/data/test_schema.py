@@ -91,9 +91,15 @@ def test_compression_names() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [(["vlaue"], "did you mean 'value'"), ([], "no columns"), (["key", "key"], "twice"), (["x y z"], "not known")],
+    [
+        (["vlaue"], r"did you mean 'value'\. Columns are offset, "),
+        ([], "no columns"),
+        (["key", "key"], "twice"),
+        (["x y z"], r"'x y z' is not known\. Columns are offset, "),
+        ("value", r"not a text: use \['value'\]$"),
+    ],
 )
-def test_wrong_columns_are_named(columns: list[str], message: str) -> None:
+def test_wrong_columns_are_named(columns: list[str] | str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_columns(columns)
 
