@@ -32,7 +32,7 @@ from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, encode_open,
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
-from gateway.errors import BufferFull, TooLarge, TuttiError, UsageError
+from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
 _MOMENT_S = 50e-6
 
@@ -365,8 +365,10 @@ class Feed:
             self.ended = True
 
     def lift_stop(self) -> None:
-        """Let records in again, after `resume()`."""
+        """Let records in again, after `resume()`. It answers the aborts so far: whoever asks where to go on has been shown them."""
         with self.lock:
+            for failure in self.failures:
+                failure.seen = failure.seen or isinstance(failure.error, Aborted)
             if not self.ended:
                 self.stopped = None
 
