@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -76,8 +78,21 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
         return [RecordsPartition(frontier.log, start, end, topics)]
-    ranges = source.plan(start, end, topics, splits=options.partitions_min)
+    splits = options.partitions_min or 1
+    ranges = source.plan(start, end, topics, splits=splits)
+    if options.partitions_min is None:
+        splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
+        if splits > 1:
+            ranges = source.plan(start, end, topics, splits=splits)
     return [RecordsPartition(frontier.log, part.start, part.end, topics) for part in ranges]
+
+
+def splits_of(size: int, processors: int) -> int:
+    """Into how many parts to cut a range of `size` bytes: one for each processor of this machine while that leaves parts worth a
+    task, more where parts would be large. A power of two, as numbers of cores are, so that tasks end together.
+    """
+    wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
+    return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 
 
 def topics_of(source: Source, options: ReadOptions) -> tuple[str, ...] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from streaming.origin import source_of_log
@@ -22,6 +24,13 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     """
     if not isinstance(partition, RecordsPartition):
         return  # Spark's own stand-in where a read has no partition
+    _keep_modules_out_of_the_way()
     source = source_of_log(options, partition.log, partition.end)
     for piece in source.pieces(partition.start, partition.end, partition.topics, options.columns, absent_ok=True):
         yield piece.batch
+
+
+@cache
+def _keep_modules_out_of_the_way() -> None:
+    """Spark's Python daemon collects garbage after each task, for 20 ms over what modules hold for good. Once a process."""
+    gc.freeze()

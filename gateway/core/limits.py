@@ -167,6 +167,8 @@ PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, kept to tell how long records have been waiting
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
+SPARK_SPLIT_BYTES = 256 * MIB  # of a range, about; a task of Spark costs 50 ms of CPU, whatever it reads
+SPARK_SPLIT_BYTES_MIN = 16 * MIB  # a range is cut for each processor as long as parts have this
 SPARK_SMALL_RECORDS = 16  # a range up to this is one partition, whatever it weighs, and saves the round trip of a plan
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
@@ -202,3 +204,4 @@ invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers 
 invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
 invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")
 invariant(SPARK_SMALL_RECORDS * RECORD_BYTES_MAX <= SPLIT_BYTES, "a range that is not planned is no more than one part of a plan")
+invariant(SPARK_SPLIT_BYTES_MIN < SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size")

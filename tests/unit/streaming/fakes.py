@@ -23,7 +23,7 @@ class FakeLog:
         self.failure: Exception | None = None
         self.names: list[str] = []
         self.asked: list[tuple[object, ...]] = []
-        self.parts = 1
+        self.record_bytes = 1
 
     def set(self, offset: int | None = None, failure: Exception | None = None, log: str | None = None) -> None:
         """Move the frontier, or fail from now on."""
@@ -50,8 +50,8 @@ class FakeLog:
         split_bytes: int | None = None,
     ) -> list[Range]:
         self.asked.append(("plan", start, end, topics, splits))
-        size = -(-(end - start) // (splits or self.parts))
-        return [Range(low, min(low + size, end), size, size) for low in range(start, end, size)]
+        size = -(-(end - start) // (splits or 1))
+        return [Range(low, min(low + size, end), size, size * self.record_bytes) for low in range(start, end, size)]
 
     def offset_for_time(self, time: int | datetime) -> int:
         self.asked.append(("offset_for_time", time))

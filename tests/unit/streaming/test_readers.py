@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from gateway.errors import OffsetOutOfRange, UsageError
 from streaming import batch, planning, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions
-from streaming.planning import RecordsPartition, partitions, ticks_between
+from streaming.planning import RecordsPartition, partitions, splits_of, ticks_between
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
@@ -169,12 +170,31 @@ def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
     small = limits.SPARK_SMALL_RECORDS
     assert covered(partitions(log, frontier, 0, small, options)) == [(0, small)]
     assert not [asked for asked in log.asked if asked[0] == "plan"]
-    log.parts = 4
-    assert len(partitions(log, frontier, 0, 100, options)) == 4  # few records, and each may have megabytes
-    assert log.asked[-1] == ("plan", 0, 100, ("a",), None)
+    assert covered(partitions(log, frontier, 0, 100, options)) == [(0, 100)]
+    assert [asked for asked in log.asked if asked[0] == "plan"] == [("plan", 0, 100, ("a",), 1)]
+    log.record_bytes = limits.SPARK_SPLIT_BYTES // 10  # few records, and each may have megabytes
+    assert len(partitions(log, frontier, 0, 100, options)) == splits_of(100 * log.record_bytes, len(os.sched_getaffinity(0))) > 4
     wish = ReadOptions(gateways="tutti://h:1", partitions_min=2)
     assert covered(partitions(log, frontier, 0, 100, wish)) == [(0, 50), (50, 100)]
     assert partitions(log, frontier, 5, 5, wish) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "processors", "splits"),
+    [
+        (0, 2, 1),
+        (31, 2, 1),
+        (32, 2, 2),
+        (200, 2, 2),
+        (1300, 2, 4),
+        (1300, 8, 8),
+        (70, 8, 4),
+        (3000, 2, 16),
+        (10**9, 2, 10_000),
+    ],
+)
+def test_ranges_are_cut_for_processors_and_for_size(size: int, processors: int, splits: int) -> None:
+    assert splits_of(size << 20, processors) == splits
 
 
 def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
