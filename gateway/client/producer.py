@@ -19,6 +19,7 @@ from gateway.client.feed import Feed, FeedOptions
 from gateway.client.process import watch
 from gateway.client.pump import Pump
 from gateway.client.receipt import Header, OnDelivery, Receipt, Resume
+from gateway.client.seconds import check_seconds
 from gateway.client.session import Identity
 from gateway.client.url import parse_url
 from gateway.core import limits
@@ -84,7 +85,7 @@ class Producer:
             raise UsageError("credentials are not built yet: gateways take every client that reaches them")
         name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
         options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
-        _seconds("connect_timeout", connect_timeout)
+        check_seconds("connect_timeout", connect_timeout)
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
         self._feed = Feed(options)
         self._hold, self._slot = self._feed.hold, self._feed.slot
@@ -253,7 +254,7 @@ class Producer:
         Every record gets an outcome by its delivery deadline, so this ends also without a timeout.
         """
         if timeout is not None:
-            _seconds("timeout", timeout)
+            check_seconds("timeout", timeout)
         return self._feed.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
@@ -265,7 +266,7 @@ class Producer:
             Unavailable: no epoch was open within `timeout` seconds.
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
         """
-        _seconds("timeout", timeout)
+        check_seconds("timeout", timeout)
         delivery = self._delivery
         if self._feed.wait_opened(time.monotonic() + timeout) is None:
             trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
@@ -321,8 +322,8 @@ class Producer:
 def _options(
     linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
 ) -> FeedOptions:
-    _seconds("linger", linger)
-    _seconds("delivery_timeout", delivery_timeout)
+    check_seconds("linger", linger)
+    check_seconds("delivery_timeout", delivery_timeout)
     if not limits.KIB <= batch_bytes <= limits.BATCH_BYTES_MAX:
         raise UsageError(f"batch_bytes={batch_bytes} is outside of {limits.KIB} to {limits.BATCH_BYTES_MAX}")
     if buffer_bytes < limits.BUFFER_BYTES_MIN:
@@ -333,8 +334,3 @@ def _options(
         raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
     compression_flags(compression)
     return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
-
-
-def _seconds(what: str, value: object) -> None:
-    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UsageError(f"{what} is a number of seconds, not {value!r}")

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.client.forking import after_fork
+from gateway.client.seconds import check_seconds
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, UsageError, invariant
 
@@ -275,9 +276,12 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             Refused: the gateway does not take it; nothing of it is in the log.
             Unknown: the producer's delivery deadline passed.
             TimeoutError: only this wait ended.
+            UsageError: `timeout` is no number of seconds.
         """
         batch = self.batch
         if not batch.done:
+            if timeout is not None:
+                check_seconds("timeout", timeout)
             batch.wait(timeout)
         if batch.failure is not None:
             batch.failure.throw()

@@ -19,6 +19,7 @@ from gateway.errors import (
     UsageError,
 )
 from tests.unit.client.fake import FakeGateway
+from tests.unit.client.rig import Rig
 
 
 @pytest.fixture
@@ -98,3 +99,13 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
         with pytest.raises(UsageError, match="ordering"):
             p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="unordered")
         assert p.send("t", b"fine").result(10) == 0
+
+
+@pytest.mark.parametrize("timeout", ["a", b"1", float("nan"), -1])
+def test_a_wait_that_is_no_duration_is_told(timeout: Any) -> None:
+    rig = Rig().ready()
+    receipt = rig.send()
+    with pytest.raises(UsageError, match=re.escape(f"timeout is a number of seconds, not {timeout!r}")):
+        receipt.result(timeout)
+    rig.commit(rig.frames()[0], 7)
+    assert receipt.result(0) == 7
