@@ -107,5 +107,6 @@ def test_a_wait_that_is_no_duration_is_told(timeout: Any) -> None:
     receipt = rig.send()
     with pytest.raises(UsageError, match=re.escape(f"timeout is a number of seconds, not {timeout!r}")):
         receipt.result(timeout)
+    rig.topic()
     rig.commit(rig.frames()[0], 7)
     assert receipt.result(0) == 7
