@@ -30,6 +30,7 @@ from gateway.errors import (
     Unavailable,
     Unknown,
     UsageError,
+    WrongDirectory,
 )
 
 __all__ = [
@@ -53,4 +54,5 @@ __all__ = [
     "Unavailable",
     "Unknown",
     "UsageError",
+    "WrongDirectory",
 ]

@@ -36,7 +36,15 @@ class Damaged(FormatError):
 
 
 class DirectoryRefused(TuttiError):
-    """A data directory is locked, belongs to another gateway, group or log, or has an unknown format."""
+    """A data directory cannot be used now: another process holds it, or the system does not let it be read or written."""
+
+
+class WrongDirectory(DirectoryRefused):
+    """A directory is not the one that was meant: another gateway's, group's or log's, of another format, or nobody's. Trying again
+    does not help.
+    """
+
+    exit_code = 2
 
 
 class DiskFull(TuttiError):

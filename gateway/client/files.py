@@ -15,7 +15,7 @@ import pyarrow as pa
 from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError
+from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 
@@ -36,7 +36,8 @@ class Files:
         paths: a directory, or several.
 
     Raises (all methods):
-        DirectoryRefused: a path is no data directory of a gateway, they are of different logs, or none can be read any more.
+        DirectoryRefused: none can be read any more.
+        WrongDirectory: a path is no data directory of a gateway, or they are of different logs.
         OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
         Damaged: what was asked is damaged in every directory that holds it.
     """
@@ -50,7 +51,7 @@ class Files:
         logs = {reader.log: reader.path for reader in self._readers if reader.log}
         if len(logs) > 1:
             told = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
-            raise DirectoryRefused(f"the directories are of different logs: {told}")
+            raise WrongDirectory(f"the directories are of different logs: {told}")
 
     # -- questions
 

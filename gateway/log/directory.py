@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gateway.errors import Damaged, DirectoryRefused
+from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from gateway.log.storage import Storage, read_file
 
@@ -29,7 +29,8 @@ def read_identity(path: str) -> Identity | None:
     """The identity of a directory, None if it has none.
 
     Raises:
-        DirectoryRefused: it cannot be read, or has a newer format.
+        DirectoryRefused: it cannot be read.
+        WrongDirectory: it has another format.
         Damaged: it is no identity.
     """
     file = os.path.join(path, IDENTITY)
@@ -42,7 +43,7 @@ def read_identity(path: str) -> Identity | None:
     try:
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
-            raise DirectoryRefused(
+            raise WrongDirectory(
                 f"data directory {path} has format {version} and this release knows format {FORMAT_VERSION}: "
                 "use the release that wrote it, or a new directory"
             )
@@ -51,14 +52,14 @@ def read_identity(path: str) -> Identity | None:
         raise Damaged(f"{file} is not an identity of a gateway ({error}): restore it, or use a new directory") from error
 
 
-def no_identity(path: str) -> DirectoryRefused:
+def no_identity(path: str) -> WrongDirectory:
     """The error of a directory that no gateway has used; it names the one within that one has, if there is just one."""
     try:
         within = [entry for entry in sorted(os.listdir(path)) if os.path.isfile(os.path.join(path, entry, IDENTITY))]
     except OSError:
         within = []  # it is missing or cannot be read
     hint = f"; did you mean {os.path.join(path, within[0])}?" if len(within) == 1 else ""
-    return DirectoryRefused(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
+    return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 
 class Directory:
@@ -109,9 +110,9 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
     """Lock the data directory of a gateway; a new or empty one becomes its own.
 
     Raises:
-        DirectoryRefused: it is locked, belongs to another gateway or group, has another format, holds something else, or cannot be
-            read or written.
-        Damaged: its identity is damaged.
+        DirectoryRefused: it is locked, or cannot be read or written.
+        WrongDirectory: it belongs to another gateway or group, has another format, or holds something else.
+        Damaged: its identity is damaged, or its log is gone.
     """
     storage = storage or Storage()
     path = os.path.abspath(path)
@@ -138,8 +139,8 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
     """Lock a directory that a gateway has used, whoever it is (for repair).
 
     Raises:
-        DirectoryRefused: as `open_directory`, and if it is no data directory.
-        Damaged: its identity is damaged.
+        WrongDirectory: it is no data directory.
+        DirectoryRefused, Damaged: as `open_directory`.
     """
     storage = storage or Storage()
     path = os.path.abspath(path)
@@ -182,7 +183,7 @@ def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) ->
         others = sorted(set(os.listdir(path)) - _IGNORED)
         if others or not create:
             what = f"holds {others[0]!r}" if others else "is empty"
-            raise DirectoryRefused(
+            raise WrongDirectory(
                 f"{path} is not the data directory of a gateway: it {what} and has no {IDENTITY}; give a new directory"
             )
         found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex)
@@ -191,11 +192,11 @@ def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) ->
         return found
     for what, wanted, has in (("gateway", gateway, found.gateway), ("group", group, found.group)):
         if wanted != has:
-            raise DirectoryRefused(
+            raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
     if not os.path.isdir(os.path.join(path, LOG)):
-        raise DirectoryRefused(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
+        raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
     return found
 
 

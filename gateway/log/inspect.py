@@ -83,7 +83,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
     """The frames at positions `start` to `end` (included; None: the last), decided or pending, as far as they are good.
 
     Raises:
-        DirectoryRefused: it is no data directory.
+        WrongDirectory: it is no data directory.
         Damaged: a decided frame is damaged, after everything before it was given.
     """
     with closing(LogReader(path)) as reader:

@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from gateway.data.frame import Buffer, crc32c
-from gateway.errors import Damaged, FormatError
+from gateway.errors import Damaged, WrongDirectory
 from gateway.log.storage import read_file
 
 FORMAT_VERSION = 1  # of the whole directory; each file that has a form of its own repeats it
@@ -75,7 +75,7 @@ class SegmentHeader(NamedTuple):
 
         Raises:
             Damaged: it fails its CRC.
-            FormatError: it is of a version that this release does not read.
+            WrongDirectory: it is of a version that this release does not read.
         """
         if len(data) < SEGMENT_HEADER_SIZE or bytes(data[:4]) != SEGMENT_MAGIC:
             raise Damaged(f"{path} does not start as a segment of a log does (byte 0)")
@@ -83,7 +83,7 @@ class SegmentHeader(NamedTuple):
         if _CRC.unpack_from(data, _SEGMENT.size)[0] != crc32c(bytes(data[: _SEGMENT.size])):
             raise Damaged(f"the header of segment {path} fails its CRC (byte 0)")
         if version != FORMAT_VERSION:
-            raise FormatError(
+            raise WrongDirectory(
                 f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
             )
         return cls(log, first, chain, size)
@@ -94,7 +94,7 @@ def read_header(directory: str, first: int) -> SegmentHeader:
 
     Raises:
         Damaged: it fails its CRC, or names another position than the file.
-        FormatError: it is of a version that this release does not read.
+        WrongDirectory: it is of a version that this release does not read.
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)

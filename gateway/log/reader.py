@@ -90,7 +90,8 @@ class LogReader:
         """Open a directory, which may still be empty of records.
 
         Raises:
-            DirectoryRefused: it is no data directory, cannot be read, or has a newer format.
+            DirectoryRefused: it cannot be read.
+            WrongDirectory: it is no data directory, or has another format.
         """
         self.path = os.path.abspath(path)
         identity = read_identity(self.path)

@@ -17,7 +17,7 @@ import numpy as np
 from gateway.core.events import Recovered, Scalars
 from gateway.data.frame import HEADER_SIZE, TERMINATOR
 from gateway.data.state import LogState
-from gateway.errors import Damaged, DirectoryRefused, InvariantViolated
+from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.index import Rows, no_rows
 from gateway.log.layout import (
     FRAMES_AT,
@@ -100,8 +100,7 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
 
     Raises:
         Damaged: something durable is damaged or gone; nothing was changed.
-        DirectoryRefused: the segments belong to another log.
-        FormatError: something was written by a newer release.
+        WrongDirectory: the segments belong to another log, or something was written by a newer release.
     """
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
@@ -151,7 +150,7 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
         raise Damaged(f"segment {path} is missing: restore it, {_or_repair(directory)}")
     header = read_header(directory, firsts[-1])
     if log and header.log != log:
-        raise DirectoryRefused(
+        raise WrongDirectory(
             f"data directory {directory} is that of log {log.hex()} and its segments are of log {header.log.hex()}: "
             "put the files of one log together"
         )

@@ -54,7 +54,8 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
     does what it did before or halts over the damage, and the same again finishes it.
 
     Raises:
-        DirectoryRefused: the gateway runs, or it is no data directory.
+        DirectoryRefused: the gateway runs.
+        WrongDirectory: it is no data directory.
         UsageError: the damage begins at another offset, or there is none.
         Damaged: it cannot be told which record is the first to be lost, or what the gateway promised.
     """

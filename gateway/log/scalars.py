@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gateway.core.events import Scalars
 from gateway.data.frame import crc32c
-from gateway.errors import Damaged, FormatError
+from gateway.errors import Damaged, WrongDirectory
 from gateway.log.layout import FORMAT_VERSION, PAGE, SCALARS
 from gateway.log.marks import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
 from gateway.log.storage import Storage, read_file
@@ -45,13 +45,13 @@ def decode_slot(data: bytes, path: str) -> Stored | None:
     """The slot at the start of `data`, None if it is not good.
 
     Raises:
-        FormatError: it is good and of another version.
+        WrongDirectory: it is good and of another version.
     """
     if len(data) < _CRC_AT + _CRC.size or data[:4] != MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         return None
     _, version, sequence, promised, accepted, coordinated, segment = _HEAD.unpack_from(data)
     if version != FORMAT_VERSION:
-        raise FormatError(
+        raise WrongDirectory(
             f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
         )
     mark = read_mark(data[_HEAD.size : _CRC_AT])

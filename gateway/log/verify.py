@@ -78,9 +78,9 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         progress: called now and then with bytes done and bytes in all.
 
     Raises:
-        DirectoryRefused: it is no data directory, or has a newer format.
+        DirectoryRefused: it cannot be read.
+        WrongDirectory: it is no data directory, or holds something of another format.
         Damaged: neither slot of its scalars is good.
-        FormatError: the log holds frames of a newer release.
     """
     with closing(LogReader(path)) as reader:
         frontier = reader.frontier()

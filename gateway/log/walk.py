@@ -34,7 +34,7 @@ from gateway.data.frame import (
     decode_frame,
     padded,
 )
-from gateway.errors import Damaged, FormatError
+from gateway.errors import Damaged, WrongDirectory
 from gateway.log.index import Rows, build_rows
 
 MADV_POPULATE_READ = 22  # Linux 5.14; reads pages in at once, and a bad sector is an error here and not a signal later
@@ -216,7 +216,7 @@ def walk(
         bodies_from: check the bodies of batches from this position on, and of all other kinds; None checks none.
 
     Raises:
-        FormatError: a frame is whole and of a version or kind that this release does not know.
+        WrongDirectory: a frame is whole and of a version or kind that this release does not know.
         Damaged: the device cannot read the bytes.
     """
     found = Walk(segment, position, place, chain)
@@ -243,7 +243,7 @@ def walk(
             found.stop = Stop.CLEAN if head == TERMINATOR else Stop.HEADER
             break
         if version != VERSION or kind not in KINDS:
-            raise FormatError(
+            raise WrongDirectory(
                 f"{segment.path}, byte {place}: position {position} is a frame of version {version} and kind {kind}, which this "
                 "release does not know; use the release that wrote it"
             )

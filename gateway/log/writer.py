@@ -68,8 +68,7 @@ class LogWriter:
 
         Raises:
             Damaged: something durable is damaged or gone.
-            DirectoryRefused: the directory holds segments of another log.
-            FormatError: something was written by a newer release.
+            WrongDirectory: the directory holds segments of another log, or something was written by a newer release.
             DiskFull, DiskFailed: the disk has no room, or failed.
         """
         options, storage = options or LogOptions(), storage or Storage()

@@ -83,13 +83,16 @@ def test_a_directory_of_a_running_gateway_and_of_another(tmp_path: Path) -> None
     with serving(a_config(tmp_path, port)) as (process, _):
         said = refused(a_config(tmp_path, free_base()))
         assert str(process.pid) in said
+        assert said.startswith("1 ")  # another start may find it free
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WAIT_S)
     said = refused(a_config(tmp_path, port, name="lga"))
     assert "jfk" in said
+    assert said.startswith("2 ")
     said = refused(a_config(tmp_path, port, more='[group]\nname = "other"\n'))
     assert "other" in said
     assert "ingest" in said
+    assert said.startswith("2 ")
 
 
 def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import Damaged, DirectoryRefused, FormatError
+from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.directory import lock_directory, open_directory
 from gateway.log.reader import LogReader
 from gateway.log.scalars import encode_slot, read_scalars
@@ -36,8 +36,9 @@ def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> N
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(DirectoryRefused, match=f"in use by process {holder.pid}"):
+        with pytest.raises(DirectoryRefused, match=f"in use by process {holder.pid}") as caught:
             open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+        assert caught.value.exit_code == 1  # another start may find it free
         holder.kill()
         holder.wait()
     open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()  # the lock went with the process
@@ -49,15 +50,16 @@ def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> N
 )
 def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, gateway: str, group: str, message: str) -> None:
     open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()
-    with pytest.raises(DirectoryRefused, match=message):
+    with pytest.raises(WrongDirectory, match=message) as caught:
         open_directory(str(tmp_path), gateway=gateway, group=group)
+    assert caught.value.exit_code == 2  # it would be the same at another start
 
 
 def test_an_identity_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_bytes(b'{"format": 2, "gateway": 7}')
-    with pytest.raises(DirectoryRefused, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(DirectoryRefused, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
         LogReader(tmp_path)
 
 
@@ -104,9 +106,9 @@ def test_a_flipped_bit_in_the_identity_never_passes_for_a_defect(tmp_path: Path,
 
 def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DirectoryRefused, match=r"it holds 'thesis\.tex' and has no identity\.json"):
+    with pytest.raises(WrongDirectory, match=r"it holds 'thesis\.tex' and has no identity\.json"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(DirectoryRefused, match=r"has no identity\.json"):
+    with pytest.raises(WrongDirectory, match=r"has no identity\.json"):
         LogReader(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["LOCK", "thesis.tex"]
 
@@ -116,11 +118,11 @@ def test_a_directory_above_that_of_one_gateway_is_refused_with_a_hint(tmp_path: 
     open_directory(str(tmp_path / "g1"), gateway=GATEWAY, group=GROUP).close()
     (tmp_path / "other").mkdir()
     for opener in (LogReader, lock_directory):
-        with pytest.raises(DirectoryRefused, match=rf"has no identity\.json; did you mean {tmp_path / 'g1'}\?$"):
+        with pytest.raises(WrongDirectory, match=rf"has no identity\.json; did you mean {tmp_path / 'g1'}\?$"):
             opener(tmp_path)
     open_directory(str(tmp_path / "g2"), gateway=GATEWAY, group=GROUP).close()
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(DirectoryRefused, match=r"has no identity\.json$"):
+        with pytest.raises(WrongDirectory, match=r"has no identity\.json$"):
             LogReader(path)
 
 
@@ -137,7 +139,7 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
     identity = json.loads((tmp_path / "identity.json").read_text())
     identity["log"] = "ab" * 16
     (tmp_path / "identity.json").write_text(json.dumps(identity))
-    with pytest.raises(DirectoryRefused, match=r"is that of log abab.* and its segments are of log 00010203"):
+    with pytest.raises(WrongDirectory, match=r"is that of log abab.* and its segments are of log 00010203"):
         opened(tmp_path)
 
 
@@ -152,7 +154,7 @@ def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: P
     with pytest.raises(Damaged, match=r"held log 00010203.*log has no segment of it"):
         opened(tmp_path)
     (tmp_path / "log").rmdir()
-    with pytest.raises(DirectoryRefused, match="has lost its log folder"):
+    with pytest.raises(Damaged, match="has lost its log folder"):
         opened(tmp_path)
 
 
@@ -181,5 +183,5 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
     newer = encode_slot(found._replace(sequence=found.sequence + 1))
     monkeypatch.undo()
     (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))
-    with pytest.raises(FormatError, match="has format 9 and this release reads format 1"):
+    with pytest.raises(WrongDirectory, match="has format 9 and this release reads format 1"):
         opened(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.events import Scalars
 from gateway.data.frame import Buffer, Frame, Kind
-from gateway.errors import DiskFailed, DiskFull, FormatError, InvariantViolated
+from gateway.errors import DiskFailed, DiskFull, InvariantViolated, WrongDirectory
 from gateway.log.layout import positions_named
 from gateway.log.marks import Mark, newest_mark, segment_marks
 from gateway.log.options import LogOptions
@@ -350,7 +350,7 @@ def test_frames_of_a_newer_release_are_not_taken_for_torn(tmp_path: Path) -> Non
     place = 12288 + sum(frame.size for frame in history.frames)
     data[place : place + strange.size] = strange.to_bytes()
     segment.write_bytes(data)
-    with pytest.raises(FormatError, match="version 1 and kind 77, which this release does not know"):
+    with pytest.raises(WrongDirectory, match="version 1 and kind 77, which this release does not know"):
         opened(tmp_path)
     assert segment.read_bytes() == data
 
