@@ -13,11 +13,15 @@ from typing import BinaryIO, NamedTuple
 
 import orjson
 
+from gateway.cli.output import counted
 from gateway.core.limits import RECORD_BYTES_MAX
-from gateway.errors import FormatError, TooLarge, UsageError
+from gateway.errors import FormatError, UsageError
 
 #: A live pipe is read as it comes, a file in pieces of this size: near the best batch (256 KiB).
 BLOCK_BYTES = 256 * 1024
+
+#: One field may fill a record; the module would refuse it at 128 KiB.
+csv.field_size_limit(RECORD_BYTES_MAX)
 
 Key = bytes | None
 
@@ -60,9 +64,9 @@ def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk
     """The records of `stream` in chunks, each as soon as it is there.
 
     Raises:
-        UsageError: a key was named for lines.
-        FormatError: a line is no JSON object, a row has another width than the header; the message names the line.
-        TooLarge: a line is larger than a record may be.
+        UsageError: a key was named for lines, or none of the header's fields is it.
+        FormatError: a record cannot be sent: no JSON, a row of another width than the header, larger than a record may be; the
+            message names the line.
     """
     if form == "lines":
         if key is not None:
@@ -80,12 +84,18 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
         rest = lines.pop()
         if len(rest) > RECORD_BYTES_MAX or (lines and len(max(lines, key=len)) > RECORD_BYTES_MAX):
             number = first + next((at for at, line in enumerate(lines) if len(line) > RECORD_BYTES_MAX), len(lines))
-            raise TooLarge(f"line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): cut it up")
+            raise _too_large(number)
         if lines:
             yield first, lines
             first += len(lines)
     if rest:
         yield first, [rest]
+
+
+def _too_large(number: int) -> FormatError:
+    return FormatError(
+        f"the record at line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): cut it up"
+    )
 
 
 def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
@@ -104,6 +114,8 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                 if not isinstance(value, dict):
                     raise FormatError(f"line {number} of the input is no JSON object, so it has no field {key!r}")
                 keys.append(_key(value.get(key)))
+            if len(line) + len((keys and keys[-1]) or b"") > RECORD_BYTES_MAX:
+                raise _too_large(number)
             values.append(line)
         if values:
             yield Chunk(values, keys if key is not None else None)
@@ -132,9 +144,11 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                     continue
                 if len(row) != len(names):
                     number = first + reader.line_num - 1
-                    raise FormatError(f"line {number} of the input has {len(row)} fields and the header {len(names)}")
+                    raise FormatError(f"line {number} of the input has {counted(len(row), 'field')} and the header {len(names)}")
                 values.append(orjson.dumps(dict(zip(names, row, strict=True))))
-                keys.append(row[at].encode())
+                keys.append(row[at].encode() if key is not None else None)
+                if len(values[-1]) + len(keys[-1] or b"") > RECORD_BYTES_MAX:
+                    raise _too_large(first + reader.line_num - 1)
         except csv.Error as error:
             raise FormatError(f"line {first + reader.line_num - 1} of the input is no CSV ({error})") from error
         if values:
@@ -168,7 +182,7 @@ def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
             held = held[last:]
             first += last
         if sum(map(len, held)) > RECORD_BYTES_MAX:
-            raise TooLarge(f"the row at line {first} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes)")
+            raise _too_large(first)
     if held:
         yield first, _decoded(first, held)
 

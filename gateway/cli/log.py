@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import json_option
-from gateway.cli.output import bytes_text, note, print_json, print_table, progress, time_text
+from gateway.cli.output import bytes_text, counted, note, print_json, print_table, progress, time_text
 from gateway.errors import Damaged
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def verify(directory: str, as_json: bool) -> None:
     if report.damage:
         first = report.damage[0]
         raise Damaged(
-            f"{directory} is damaged in {len(report.damage)} places, first {_place(first)}: a gateway that halts over it names the "
-            f"command to run, tutti log repair {directory}"
+            f"{directory} is damaged in {counted(len(report.damage), 'place')}, first {_place(first)}: a gateway that halts over "
+            f"it names the command to run, tutti log repair {directory}"
         )
 
 
@@ -136,11 +136,19 @@ def _print_repaired(directory: str, report: Repair) -> None:
     if report.offset < 0:
         print("no record is lost: what was wrong is made again from the log")
     elif report.cut:
-        print(f"cut: {report.lost} committed records from offset {report.offset} on are gone; the gateway can be started")
+        print(f"cut: {_lost(report)} {_are(report.lost)} gone; the gateway can be started")
     else:
-        behind = f"{report.frames_behind} frames behind the damage go too"
-        print(f"{report.lost} committed records from offset {report.offset} on cannot be served; {behind}")
+        goes = "goes" if report.frames_behind == 1 else "go"
+        print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} behind the damage {goes} too")
         print(f"restore the file from a copy, or give them up: tutti log repair {directory} --accept-loss-from {report.offset}")
+
+
+def _lost(report: Repair) -> str:
+    return f"{counted(report.lost, 'committed record')} from offset {report.offset} on"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _verified(report: Verified) -> dict[str, object]:
@@ -165,7 +173,8 @@ def _verified(report: Verified) -> dict[str, object]:
 def _print_verified(report: Verified) -> None:
     state = "running" if report.frontier.live else "not running"
     print(f"log {report.log or 'not begun'} of gateway {report.gateway}, which is {state}")
-    print(f"{report.segments} segments, {report.frames} frames, {report.records} committed records, {bytes_text(report.bytes)}")
+    held = counted(report.segments, "segment"), counted(report.frames, "frame"), counted(report.records, "committed record")
+    print(", ".join([*held, bytes_text(report.bytes)]))
     print(f"decided up to position {report.frontier.position}, offset {report.frontier.offset}; written up to {report.end}")
     for finding in report.notes:
         print(f"note: {_place(finding)}: {finding.what}")

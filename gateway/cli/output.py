@@ -49,6 +49,11 @@ def bytes_text(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """So many of something, as people write it: 1 segment, 2,000 segments."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def cell_text(value: object) -> str:
     """A value in a table or a line; nothing is a hyphen."""
     if value is None:

@@ -25,7 +25,7 @@ from gateway.cli.output import note, print_json, progress
 @click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second, at most.")
 @json_option
-@click.argument("file", required=False, default="-")
+@click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def produce(
     url: str, topic: str, name: str | None, form: str, key: str | None, rate: float | None, as_json: bool, file: str
 ) -> None:
@@ -36,6 +36,10 @@ def produce(
 
     With --producer a record's sequence is its number in the input. What is committed already is skipped, and an input that
     differs from what was committed under the same name is refused.
+
+    Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
+    records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the
+    header). 3: no gateway answers.
     """
     from gateway.cli.inputs import read_records
     from gateway.cli.sending import Report, Sending

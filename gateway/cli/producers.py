@@ -10,7 +10,15 @@ import click
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
 from gateway.cli.output import note, print_json, print_table, time_text
 
-_COLUMNS = ("name", "epoch", "sequence", "progress", "closed", "last_seen")
+#: As the table calls them, and as they are called in JSON.
+_COLUMNS = {
+    "name": "name",
+    "epoch": "epoch",
+    "sequence": "sequence",
+    "progress": "progress",
+    "aborted": "closed",
+    "last_seen": "last_seen",
+}
 
 
 @click.group(invoke_without_command=True)
@@ -30,7 +38,16 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_producers(url: str, as_json: bool) -> None:
-    """Producers with epoch, sequence, progress and when they were last seen."""
+    """Producers with epoch, sequence, progress and when they were last seen.
+
+    \b
+    name       a ~ in front: it was given at random, and is forgotten when idle for an hour
+    epoch      one more each time that the producer is started, and after each abort
+    sequence   how many records it has committed, over all epochs
+    progress   what it committed with the last of them: how far its source is read (progress_base64 if it is no text)
+    aborted    yes: an abort ended the epoch, and no other has begun yet (in JSON: closed)
+    last_seen  the log's last tick before it sent last, UTC: it sent then or later; a log without new records has no ticks
+    """
     from gateway.client.control import Control
 
     with Control(url) as control:
@@ -38,7 +55,9 @@ def list_producers(url: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_table(_COLUMNS, [[_cell(producer, name) for name in _COLUMNS] for producer in found], empty="no producers")
+        print_table(
+            list(_COLUMNS), [[_cell(producer, name) for name in _COLUMNS.values()] for producer in found], empty="no producers"
+        )
 
 
 def _cell(producer: Mapping[str, object], name: str) -> object:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import BOUND, Bound, json_option
-from gateway.cli.output import note, print_json, progress
+from gateway.cli.output import counted, note, print_json, progress
 from gateway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def replay(
     if as_json:
         print_json({"file": str(out), "records": records, "start": low, "end": high})
     else:
-        note(f"{records:,} records of [{low}, {high}) written to {out}")
+        note(f"{counted(records, 'record')} of [{low}, {high}) written to {out}")
 
 
 def _source(url: str | None, path: str | None) -> Reads | Files:

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from gateway.cli.inputs import Chunk, InputHash
+from gateway.cli.output import counted
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, TuttiError
@@ -51,11 +52,15 @@ class Report(NamedTuple):
 
     def sentence(self) -> str:
         """For people."""
-        before = f"; {self.skipped:,} were committed before" if self.skipped else ""
+        before = f"; {self.skipped:,} {_were(self.skipped)} committed before" if self.skipped else ""
         if not self.records:
             return f"nothing to send to {self.topic}{before}"
         speed = f" in {self.seconds:.1f} s ({self.records / self.seconds:,.0f} a second)" if self.seconds > 0 else ""
-        return f"{self.records:,} records committed to {self.topic}{speed}{before}"
+        return f"{counted(self.records, 'record')} committed to {self.topic}{speed}{before}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 @dataclass(slots=True)
@@ -126,8 +131,8 @@ class Sending:
         """
         if self._hash.count < self._committed:
             raise InputChanged(
-                f"the input has {self._hash.count} records and {self._committed} were committed by producer {self._name!r} "
-                "before: send the same input again, or choose another --producer"
+                f"the input has {counted(self._hash.count, 'record')} and {self._committed:,} {_were(self._committed)} committed "
+                f"by producer {self._name!r} before: send the same input again, or choose another --producer"
             )
         while self._held:
             self._take_receipt()
@@ -146,8 +151,8 @@ class Sending:
             told = None
         if not isinstance(told, dict) or told.get("program") != _PROGRAM or told.get("count") != sequence:
             raise InputChanged(
-                f"producer {self._name!r} has sent {sequence} records by other means than `tutti produce`: choose another "
-                "--producer"
+                f"producer {self._name!r} has sent {counted(sequence, 'record')} by other means than `tutti produce`: choose "
+                "another --producer"
             )
         return sequence, str(told.get("sha256"))
 
@@ -160,8 +165,8 @@ class Sending:
         self._hash.add(known.values)
         if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
             raise InputChanged(
-                f"the first {self._committed} records of the input (or --topic, --format, --key) are not what producer "
-                f"{self._name!r} has committed: send the same input again, or choose another --producer"
+                f"the input does not begin with the {counted(self._committed, 'record')} that producer {self._name!r} has "
+                "committed (or --topic, --format or --key is another): send the same input again, or choose another --producer"
             )
         return rest
 

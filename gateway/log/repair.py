@@ -78,7 +78,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
         if accept_loss_from != offset:
             raise UsageError(
                 f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
-                f"to give up the {found.lost} committed records from there on, name that offset"
+                f"to give up what is committed from there on (records: {found.lost}), name that offset"
             )
         return replace(found, cut=True, kept=_cut(directory.path, position, offset, storage))
     finally:

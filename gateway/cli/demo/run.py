@@ -25,6 +25,7 @@ from gateway.cli.demo.checks import Check, Speed, check_log, check_records, chec
 from gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from gateway.cli.demo.picture import Kill, write_picture
 from gateway.cli.demo.processes import Failed, Household, Running, wait_until
+from gateway.cli.output import counted
 from gateway.errors import Unavailable, UsageError
 from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
@@ -198,7 +199,7 @@ class Demo:
         batches = self._batches()
         self._kill("the query", query.kill)
         query = self._start_query(house)
-        self._say(f"it had finished {batches} batches; it is started again")
+        self._say(f"it had finished {counted(batches, 'batch', 'batches')}; it is started again")
         for feeder in feeders:
             feeder.finish(limit_s)
         return query

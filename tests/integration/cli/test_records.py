@@ -77,7 +77,7 @@ def test_a_second_run_under_a_name_commits_nothing_twice_and_a_changed_input_is_
     file.write_text(file.read_text().replace("record 7\n", "record x\n"))
     changed = tutti("produce", *options, str(file))
     assert (changed.code, changed.out) == (1, "")
-    assert "are not what producer 'file-1' has committed" in changed.err
+    assert "does not begin with the 2,001 records that producer 'file-1' has committed" in changed.err
     records = [json.loads(line) for line in tutti("tail", "--topic", "once", url=running.url).lines]
     assert [record["value"] for record in records] == [f"record {number}" for number in range(1, 2002)]
     assert [record["sequence"] for record in records] == list(range(1, 2002))

@@ -108,7 +108,7 @@ def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: H
 @pytest.mark.parametrize("command", [["log", "verify"], ["log", "inspect"], ["log", "digest"], ["log", "repair"]])
 def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
     done = tutti(*command, str(tmp_path))
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
 
 

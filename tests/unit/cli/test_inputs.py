@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.cli import inputs
 from gateway.cli.inputs import Chunk, InputHash, read_records
 from gateway.core.limits import RECORD_BYTES_MAX
-from gateway.errors import FormatError, TooLarge, TuttiError, UsageError
+from gateway.errors import FormatError, TuttiError, UsageError
 
 CSV = b'carrier,flight,note\r\nUA,1545,"two\nlines, ""quoted"""\r\n\r\nAA,1141,\r\n'
 
@@ -87,7 +87,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
         (b"a\n", "lines", "k", UsageError, r"--key k names a field, and lines have none"),
         (b"{}\n{\n", "json", None, FormatError, r"line 2 of the input is no JSON \("),
         (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
-        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 fields and the header 2"),
+        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2"),
         (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),
         (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is no CSV \("),
@@ -103,8 +103,28 @@ def test_what_is_refused_names_the_line(data: bytes, form: str, key: str | None,
 @pytest.mark.parametrize("size", [60_000, inputs.BLOCK_BYTES, RECORD_BYTES_MAX * 2])
 def test_a_line_larger_than_a_record_is_refused_before_all_of_it_is_held(size: int) -> None:
     data = b"a\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"
-    with pytest.raises(TooLarge, match=r"line 2 of the input is larger than a record may be \(4194304 bytes\)"):
+    with pytest.raises(FormatError, match=r"line 2 of the input is larger than a record may be \(4194304 bytes\)"):
         records(data, "lines", size=size)
+
+
+HALF = b"x" * (RECORD_BYTES_MAX // 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "key"),
+    [
+        (b'{"k":1}\n{"k":"%s"}\n' % HALF, "json", "k"),  # it is the key too
+        (b"k,n\n%s,1\n" % HALF, "csv", "k"),
+        (b'k\n"%s"\n' % (b"\t" * (RECORD_BYTES_MAX // 2)), "csv", None),  # a tab takes two bytes in JSON
+    ],
+)
+def test_a_record_that_grows_too_large_on_the_way_is_refused(data: bytes, form: str, key: str | None) -> None:
+    with pytest.raises(FormatError, match="the record at line 2 of the input is larger than a record may be"):
+        records(data, form, key)
+
+
+def test_one_field_may_fill_a_record() -> None:
+    assert len(records(b"a\n%s\n" % HALF, "csv")[0][1]) == len(HALF) + len('{"a":""}')
 
 
 def test_a_chunk_is_cut_with_its_keys() -> None:

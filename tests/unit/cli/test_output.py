@@ -99,3 +99,9 @@ def test_what_is_no_place(text: str) -> None:
 def test_a_time_needs_a_zone() -> None:
     with pytest.raises(UsageError, match="has no zone: add Z for UTC"):
         parse_time("2026-01-31")
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12_000, "12,000 batches")])
+def test_one_of_something_is_not_several(count: int, text: str) -> None:
+    assert output.counted(count, "batch", "batches") == text
+    assert output.counted(count, "frame") == text.replace("batches", "frames").replace("batch", "frame")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.core.limits import RECORD_BYTES_MAX
 
 
 @pytest.fixture
@@ -24,20 +25,36 @@ def untouched() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("options", "text", "said"),
+    ("options", "text", "code", "said"),
     [
-        (["--topic", "my topic"], "a\n", "the topic name 'my topic' has ' ' in it"),
-        (["--topic", "t", "--key", "k"], "a\n", "--key k names a field, and lines have none"),
-        (["--topic", "t", "--format", "json"], "{bad\n", "line 1 of the input is no JSON"),
-        (["--topic", "t", "--format", "csv", "--key", "k"], "a,b\n1,2\n", "--key k is no field of the input"),
+        (["--topic", "my topic"], "a\n", 2, "the topic name 'my topic' has ' ' in it"),
+        (["--topic", "t", "--producer", "a b"], "a\n", 2, "the producer name 'a b' has ' ' in it"),
+        (["--topic", "t", "--key", "k"], "a\n", 2, "--key k names a field, and lines have none"),
+        (["--topic", "t", "--format", "csv", "--key", "k"], "a,b\n1,2\n", 2, "--key k is no field of the input"),
+        (["--topic", "t", "--format", "xml"], "a\n", 2, "'xml' is not one of 'lines', 'json', 'csv'"),
+        (["--topic", "t", "--rate", "0"], "a\n", 2, "invalid value for '--rate'"),
+        (["--topic", "t", "--speed", "1"], "a\n", 2, "no such option '--speed'"),
+        (["--topic", "t", "/dev/null"], "a\n", 2, "unexpected extra argument"),
+        (["--topic", "t", "--format", "json"], "{bad\n", 1, "line 1 of the input is no JSON"),
+        (["--topic", "t", "--format", "json", "--key", "k"], "[1]\n", 1, "line 1 of the input is no JSON object"),
+        (["--topic", "t", "--format", "csv"], "a,b\n1\n", 1, "line 2 of the input has 1 field and the header 2"),
+        (["--topic", "t", "--format", "csv"], "a,a\n", 1, "names the field 'a' twice"),
+        (["--topic", "t", "--format", "csv"], 'a\n"open\n', 1, "line 2 of the input is no CSV"),
+        (["--topic", "t"], "x" * (RECORD_BYTES_MAX + 1), 1, "the record at line 1 of the input is larger than a record may be"),
     ],
 )
 def test_input_that_is_refused(
-    untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str, said: str
+    untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str, code: int, said: str
 ) -> None:
     file = tmp_path / "input"
     file.write_text(text)
-    assert main(["produce", "--url", untouched, *options, str(file)]) in (1, 2)
+    assert main(["produce", "--url", untouched, *options, str(file)]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("missing", "does not exist"), ("", "is a directory")])
+def test_a_file_that_is_none(untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str) -> None:
+    assert main(["produce", "--url", untouched, "--topic", "t", str(tmp_path / name)]) == 2
     assert said in capsys.readouterr().err
 
 
