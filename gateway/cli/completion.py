@@ -16,7 +16,7 @@ def completion(shell: str) -> None:
     zsh:  eval "$(tutti completion zsh)"            in ~/.zshrc
     fish: tutti completion fish > ~/.config/fish/completions/tutti.fish
     """
-    from gateway.cli.main import COMPLETION_VARIABLE, tutti
+    from gateway.cli.commands import COMPLETION_VARIABLE, tutti
 
     kind = get_completion_class(shell)
     if kind is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gateway.cli.loading import Loading
 from gateway.errors import UsageError
 
 PORTS_A_GATEWAY = 10
@@ -38,7 +39,8 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float) -> int:
 
     One line of JSON on standard output says that they are ready and where they are. Ctrl-C or SIGTERM stops all.
     """
-    from gateway.cli.fleet import Fleet, Gateway
+    with Loading():
+        from gateway.cli.fleet import Fleet, Gateway
 
     if count > 1:
         raise UsageError(f"--gateways {count}: groups of several gateways are not built yet; leave it at 1")

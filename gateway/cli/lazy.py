@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from gateway.cli.loading import Loading
+
 
 class Place(NamedTuple):
     """Where a command lives, as `module:attribute`, and what the list of commands says of it."""
@@ -34,7 +36,8 @@ class LazyGroup(click.Group):
         if place is None:
             return None
         module, _, attribute = place.target.partition(":")
-        command = getattr(import_module(module), attribute)
+        with Loading():
+            command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.target} is no command but {type(command).__name__}")
         return command

@@ -1,120 +1,19 @@
-"""The entry of `tutti`: which commands there are, and how whatever goes wrong becomes one sentence and an exit code."""
+"""The entry of `tutti`. What it needs is loaded in `main`, so that a Ctrl-C meanwhile ends as one that comes later."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
-import click
-
-from gateway.cli.lazy import LazyGroup, Place
-from gateway.errors import TuttiError
-
-#: name -> where the command lives and its line in `tutti --help`; a module is imported when its command runs.
-COMMANDS = {
-    "demo": Place("gateway.cli.demo.command:demo", "The main job on real input, start to end, and what was checked."),
-    "dev": Place("gateway.cli.dev:dev", "Run gateways g1..gN on this machine, for trying and for tests."),
-    "serve": Place("gateway.cli.serve:serve", "Run one gateway."),
-    "produce": Place("gateway.cli.produce:produce", "Send a file or standard input to a topic, record by record."),
-    "tail": Place("gateway.cli.tail:tail", "Print committed records, one a line."),
-    "status": Place("gateway.cli.status:status", "What a gateway says of itself."),
-    "topics": Place("gateway.cli.status:topics", "Topics with their counts, bytes, first and last offset and time."),
-    "offsets": Place("gateway.cli.status:offsets", "The offset of a time."),
-    "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),
-    "log": Place("gateway.cli.log:log", "Verify, inspect, digest or repair a data directory."),
-    "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
-    "config": Place("gateway.cli.config:config", "Check a configuration file."),
-    "doctor": Place("gateway.cli.doctor.command:doctor", "Say what is wrong with this machine, and what to do."),
-    "bench": Place("gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": Place("gateway.cli.completion:completion", "Print what a shell needs to complete commands and options."),
-}
-
-EXIT_INTERRUPTED = 130
-#: Set by the shell when it asks how a line may go on.
-COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
-
-
-def version_text() -> str:
-    """The version of the installed distribution, "unknown" when it is not installed as one."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("tutti-ingest")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        click.echo(f"tutti {version_text()}")
-        context.exit()
-
-
-@click.group(cls=LazyGroup, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
-def tutti() -> None:
-    """Tutti: atomic multicast as the front door of Spark.
-
-    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found.
-    """
+from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tutti ARGUMENTS` (those of the process by default) and return its exit code; errors are one line on stderr."""
-    if sys.platform != "linux":
-        return _fail(f"Tutti runs on Linux, and this is {sys.platform}", 1)
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments))
-        sys.stdout.flush()
-    except click.exceptions.Exit as exit_asked:
-        return exit_asked.exit_code
-    except click.exceptions.NoArgsIsHelpError as no_arguments:
-        print(no_arguments.format_message(), file=sys.stderr)
-        return 2
-    except click.ClickException as wrong_use:
-        return _fail(_wrong_use_text(wrong_use), wrong_use.exit_code)
-    except TuttiError as error:
-        return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+        with Loading():
+            from gateway.cli.commands import run
+        return run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has enough (`tutti tail | head`); what is still buffered must not raise at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        return _fail(_system_text(error), 1)
-    except Exception as error:
-        if os.environ.get("TUTTI_TRACEBACK"):
-            raise
-        kind = type(error).__name__
-        return _fail(f"a defect in tutti, {kind}: {error} (TUTTI_TRACEBACK=1 in the environment shows where)", 1)
-    return code if isinstance(code, int) else 0
-
-
-def _run(arguments: list[str]) -> object:
-    """What click's own `main` does, less what it would do about errors."""
-    instruction = os.environ.get(COMPLETION_VARIABLE)
-    if instruction:
-        from click.shell_completion import shell_complete
-
-        return shell_complete(tutti, {}, "tutti", COMPLETION_VARIABLE, instruction)
-    with tutti.make_context("tutti", arguments) as context:
-        return tutti.invoke(context)
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code
-
-
-def _wrong_use_text(error: click.ClickException) -> str:
-    text = error.format_message()
-    text = (text[:1].lower() + text[1:]).rstrip(".")
-    context = getattr(error, "ctx", None)
-    return f"{text}; see `{context.command_path} --help`" if isinstance(context, click.Context) else text
-
-
-def _system_text(error: OSError) -> str:
-    reason = (error.strerror or str(error) or type(error).__name__).lower()
-    return f"{error.filename}: {reason}" if error.filename else reason

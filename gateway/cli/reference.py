@@ -18,7 +18,7 @@ _MADE = "<!-- Made from the code: python -m gateway.cli.reference. What is chang
 
 def cli_page() -> str:
     """All commands with their options."""
-    from gateway.cli.main import tutti
+    from gateway.cli.commands import tutti
 
     parts = [f"# Commands\n\n{_MADE}\n"]
     parts.append("`tutti` is the same as `python -m gateway`. Every command says what it takes with `--help`.\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from gateway.cli.loading import Loading
+
 
 @click.command()
 @click.option(
@@ -13,12 +15,14 @@ def serve(path: str) -> int:
     """Run one gateway.
 
     One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
-    finishes what is under way and ends. The exit code says why it ended: 0 as asked, 1 failed, 2 a wrong configuration or a directory
-    of another gateway, 4 damage.
+    finishes what is under way and ends. The exit code says why it ended: 0 as asked, 1 failed, 2 a wrong configuration or another
+    gateway's directory, 4 damage.
     """
-    from gateway.config import load_config
+    with Loading():
+        from gateway.config import load_config
 
     config = load_config(path)
-    from gateway.node.main import run
+    with Loading():
+        from gateway.node.main import run
 
     return run(config)

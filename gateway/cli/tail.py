@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.loading import Loading
 from gateway.cli.options import BOUND, Bound, url_option
 from gateway.errors import UsageError
 
@@ -79,8 +80,9 @@ def _print(
     count: int | None,
     form: str,
 ) -> None:
-    from gateway.cli.records import with_key
-    from gateway.client.reader import Reader
+    with Loading():
+        from gateway.cli.records import with_key
+        from gateway.client.reader import Reader
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
@@ -111,8 +113,9 @@ def _start_of_last(
     url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int, *, absent_ok: bool
 ) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
-    from gateway.client.reads import Reads
-    from gateway.client.source import place_of
+    with Loading():
+        from gateway.client.reads import Reads
+        from gateway.client.source import place_of
 
     with Reads(url) as reads:
         frontier = reads.frontier()

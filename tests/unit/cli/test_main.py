@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from gateway.cli import main as entry
+from gateway.cli import commands as entry
 from gateway.cli.lazy import Place
+from gateway.cli.main import main
+from gateway.cli.producers import _COLUMNS
 from gateway.errors import ConfigError, Damaged, TuttiError, Unavailable
 
 
 def run(*arguments: str) -> int:
-    return entry.main(arguments)
+    return main(arguments)
 
 
 @pytest.fixture
@@ -87,7 +89,8 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
         (OSError(28, "No space left on device", "/x/y"), 1, "error: /x/y: no space left on device\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "error: /x: permission denied\n"),
         (ZeroDivisionError("oops"), 1, "error: a defect in tutti, ZeroDivisionError: oops (TUTTI_TRACEBACK=1 in the environment"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (click.Abort(), 130, "interrupted\n"),
     ],
 )
 def test_an_error_is_one_sentence_and_its_exit_code(
@@ -131,6 +134,12 @@ def test_a_shell_is_told_the_commands() -> None:
     assert [line.split("\t")[0].removeprefix("plain,") for line in done.stdout.splitlines()] == ["tail", "topics"]
 
 
+def test_the_columns_of_producers_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("producers", "list", "--help") == 0
+    explained = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [name for name in explained if name in _COLUMNS] == list(_COLUMNS)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("tutti ")
@@ -145,3 +154,26 @@ def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "darwin")
     assert run("topics") == 1
     assert capsys.readouterr().err == "error: Tutti runs on Linux, and this is darwin\n"
+
+
+#: What an installed `tutti` is.
+SCRIPT = "from gateway.cli.main import main; sys.exit(main())"
+#: Ctrl-C strikes while `struck` is imported.
+STRIKE = """
+import runpy, signal, sys
+class Strike:
+    def find_spec(self, name, path=None, target=None):
+        if name == {struck!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Strike())
+sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
+{start}
+"""
+
+
+@pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
+@pytest.mark.parametrize("struck", ["click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "zmq"])
+def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) -> None:
+    code = STRIKE.format(struck=struck, start=start)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.cli import reference
-from gateway.cli.main import COMMANDS
+from gateway.cli.commands import COMMANDS
 
 
 @pytest.mark.parametrize(("name", "page"), [("cli.md", reference.cli_page), ("config.md", reference.config_page)])
