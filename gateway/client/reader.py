@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gateway.client.files import Files, Paths
 from gateway.client.reads import Reads
+from gateway.client.seconds import check_seconds
 from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -52,7 +53,7 @@ class Reader:
         name: of the reader, whose position `save` commits.
         path: in place of a url: a data directory, or several of one log, with gateways up or down.
         ordering: "total"; "unordered" is not built yet.
-        connect_timeout: seconds to find a gateway.
+        connect_timeout: seconds to find a gateway; no more than `patience`.
         patience: seconds that it looks for a gateway later on before it raises `Unavailable`.
 
     Raises:
@@ -87,6 +88,8 @@ class Reader:
             check_name("topic", topic)
         self._columns = check_columns(columns)
         self._name = check_name("reader", name) if name is not None else None
+        check_seconds("connect_timeout", connect_timeout)
+        check_seconds("patience", patience)
         self._follow = follow
         self._patience = patience
         self._source: Reads | Files
@@ -137,7 +140,12 @@ class Reader:
                 raise StopIteration
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
-        """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`)."""
+        """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`).
+
+        Raises:
+            UsageError: `timeout` is no number of seconds.
+        """
+        check_seconds("timeout", timeout)
         return self._poll(timeout)
 
     def records(self) -> Iterator[Record]:

@@ -41,7 +41,7 @@ class Reads:
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
-        timeout: seconds that a question may take, finding a gateway included.
+        timeout: seconds that a question may take, and that a gateway is looked for to put it to, unless that is above `patience`.
         patience: seconds that a scan under way looks for a gateway before it gives up.
         seen: a frontier that was shown before, to another instance.
         log: uuid of the only log that will do; "" takes the one that is met first.
@@ -65,6 +65,7 @@ class Reads:
         """Prepare; nothing is connected yet."""
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
+        self._search = min(timeout, patience)
         self._patience = patience
         self._seen = seen
         self._log = log
@@ -75,7 +76,7 @@ class Reads:
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
 
-        A gateway is looked for `patience` seconds, in place of the reader's own timeout.
+        A gateway is looked for `patience` seconds, in place of the reader's own.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -252,7 +253,7 @@ class Reads:
                 raise FormatError(f"{self._route.present} answered {action} with {len(results)} results")
             return orjson.loads(results[0].body.to_pybytes())
 
-        return self._call(act, self._timeout if timeout is None else timeout, self._timeout if patience is None else patience)
+        return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
     def _call(self, call: Callable[[Any, float], Answer], seconds: float, patience: float) -> Answer:
         """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
@@ -277,13 +278,13 @@ class Reads:
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
-            try:
-                with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1) as talk:
+            with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1) as talk:
+                try:
                     welcome = talk.welcome()
-            except ConfigError as error:
-                if len(self._route.addresses) == 1:
-                    raise
-                raise Unavailable(str(error)) from error
+                except (ConfigError, Unavailable) as error:
+                    if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
+                        raise
+                    raise Unavailable(talk.trouble or str(error)) from error  # the route says where it was met
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads")
             with self._lock:

@@ -52,6 +52,7 @@ class Talk:
         self._welcome: wire.Welcome | None = None
         self._request = 0
         self._trouble = ""  # the last thing that a gateway said instead of an answer
+        self._met = ""  # the last thing that was met instead of one
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> wire.Welcome:
@@ -65,6 +66,11 @@ class Talk:
                     self._welcome = welcome
                     return welcome
             return self._connected(deadline)
+
+    @property
+    def trouble(self) -> str:
+        """What was met last in place of an answer, without where; empty when nothing was."""
+        return self._met
 
     @property
     def address(self) -> Address:
@@ -170,7 +176,7 @@ class Talk:
         if denied.code == "hello":
             self._welcome = None
         elif denied.retry:
-            self._trouble = f"{denied.reason} ({denied.code})"
+            self._met = self._trouble = f"{denied.reason} ({denied.code})"
             self._pause(self._retry_us / 1e6, deadline)
             self._retry_us = min(2 * self._retry_us, limits.RETRY_US_MAX)
         else:
@@ -184,7 +190,8 @@ class Talk:
             self._link = None
             if reason is None:
                 reason, wrong = peek(self._route.present)
-        wait = self._route.move_on(reason or "", wrong)
+        self._met = reason or ""
+        wait = self._route.move_on(self._met, wrong)
         if self._route.only_wrong_ports():
             raise ConfigError(self._route.told())
         if self._rounds is not None and self._route.rounds >= self._rounds:

@@ -18,6 +18,7 @@ from gateway.client.control import Control
 from gateway.client.link import Link, News
 from gateway.client.peek import peek
 from gateway.client.producer import Producer
+from gateway.client.reader import Reader
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.data import wire
@@ -113,6 +114,12 @@ def test_grpc_is_the_reads_port() -> None:
             Producer(f"tutti://{address}")
         with pytest.raises(ConfigError, match="reads port"), Control([address]) as control:
             control.status()
+
+
+def test_a_reader_names_a_wrong_port_among_several_once() -> None:
+    with _flight() as address, pytest.raises(Unavailable, match=r"reads port \(Arrow Flight\)") as caught:
+        Reader(f"tutti://{address},127.0.0.1:1", connect_timeout=0.5)
+    assert len(re.findall(rf"{address}\b", str(caught.value))) == 1
 
 
 def test_http_is_the_admin_port() -> None:

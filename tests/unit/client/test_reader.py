@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,6 +217,32 @@ def test_nobody_there_is_said_with_names_and_times() -> None:
     with pytest.raises(Unavailable, match=re.escape("could be read from within 0.5 s: 127.0.0.1:1: ")):
         Reader("tutti://127.0.0.1:1", connect_timeout=0.5)
     assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("options", [{"patience": 0.5}, {"connect_timeout": 0.5}])
+def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait_holds(options: dict[str, float]) -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with pytest.raises(Unavailable) as caught:
+        Reader(f"tutti://127.0.0.1:1,127.0.0.1:{port}", **options)  # type: ignore[arg-type]  # of seconds
+    refused = "connection refused"
+    said = f"no gateway could be read from within 0.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
+    assert str(caught.value) == said
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda url: Reader(url, patience=float("nan")), "patience is a number of seconds, not nan"),
+        (lambda url: Reader(url, connect_timeout=-1), "connect_timeout is a number of seconds, not -1"),
+        (lambda url: Reader(url).poll(-1), "timeout is a number of seconds, not -1"),
+    ],
+)
+def test_what_is_no_duration_is_told(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        call(gateway.url)
 
 
 def test_patience_ends(gateway: ReadableGateway) -> None:
