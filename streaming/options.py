@@ -68,7 +68,9 @@ _WHOLE = re.compile(r"[+-]?\d+\Z")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read asks for; exactly one of `gateways` and `paths` is set."""
+    """What a read asks for; exactly one of `gateways` and `paths` is set. `start_name` and `end_name` are those of the options that
+    said where, as they were given: ours or Kafka's.
+    """
 
     gateways: str | None = None
     paths: tuple[str, ...] = ()
@@ -81,6 +83,8 @@ class ReadOptions:
     partitions_min: int | None = None
     cut_ticks: int | None = None
     fail_on_data_loss: bool = True
+    start_name: str = "startingOffset"
+    end_name: str = "endingOffset"
 
     @property
     def origin(self) -> str:
@@ -135,6 +139,8 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         partitions_min=_get(given, "minPartitions", _partitions),
         cut_ticks=_get(given, "cut", _cut),
         fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
+        start_name=given.name("startingOffset"),
+        end_name=given.name("endingOffset"),
     )
 
 

@@ -39,7 +39,7 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
     Raises:
         OffsetOutOfRange: an offset beyond the frontier, or below what the log still holds while that counts as data loss.
     """
-    place = options.start if option == "starting" else options.end
+    place, name = (options.start, options.start_name) if option == "starting" else (options.end, options.end_name)
     if place == "earliest":
         return frontier.start
     if place == "latest":
@@ -49,7 +49,7 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
     offset = int(place)
     if offset > frontier.offset:
         raise OffsetOutOfRange(
-            f"option '{option}Offset' is {offset}, beyond the frontier: {options.origin} has committed up to {frontier.offset}"
+            f"option {name!r} is {offset}, beyond the frontier: {options.origin} has committed up to {frontier.offset}"
         )
     return held(offset, frontier, options)
 

@@ -17,7 +17,7 @@ from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, UsageError
 from streaming import batch, planning, records, stream
 from streaming.batch import BatchReader
-from streaming.options import ReadOptions
+from streaming.options import ReadOptions, parse
 from streaming.planning import RecordsPartition, partitions, splits_of, ticks_between
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
@@ -223,6 +223,21 @@ def test_a_batch_read(log: FakeLog) -> None:
         planned(start=30, end=20)
     with pytest.raises(OffsetOutOfRange, match="'endingOffset' is 101"):
         planned(end=101)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOffsets": "30", "endingOffsets": "20"}, "'startingOffsets' is 30, behind 'endingOffsets' 20"),
+        ({"startingOffset": "30", "endingOffsets": "20"}, "'startingOffset' is 30, behind 'endingOffsets' 20"),
+        ({"startingOffsets": "101"}, "'startingOffsets' is 101, beyond"),
+        ({"endingOffsets": "101"}, "'endingOffsets' is 101, beyond"),
+    ],
+)
+def test_a_range_that_is_refused_names_the_options_as_they_were_given(log: FakeLog, given: dict[str, str], message: str) -> None:
+    reader = BatchReader(parse({"gateways": "tutti://h:1"} | given, "batch"))
+    with pytest.raises(UsageError, match=message):
+        reader.partitions()
 
 
 def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
