@@ -32,7 +32,9 @@ class BatchReader(DataSourceReader):
         start = planning.offset_of(source, "starting", options, frontier)
         end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):
-            raise UsageError(f"option {options.start_name!r} is {start}, behind {options.end_name!r} {end}: a range is [start, end)")
+            raise UsageError(
+                f"option {options.start_name!r} is {start}, behind {options.end_name!r} {end}: a range is [start, end)"
+            )
         return planning.partitions(source, frontier, start, end, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
