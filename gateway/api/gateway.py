@@ -1,26 +1,31 @@
-"""The gateway beside this process, asked by its client port, as any tool would ask."""
+"""The gateway beside this process: how it is by a socket of their own, what is to be written by its client port, as for any tool."""
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from typing import Any
 
+import msgspec
+
 from gateway.client.control import Control
 from gateway.core import limits
-from gateway.errors import TuttiError, Unavailable
+from gateway.errors import Unavailable
 
 US = 1_000_000
 UNKNOWN = "unknown"
+_TOKEN_BYTES = 8
 
 
 class GatewayLink:
-    """Asks one gateway. Thread-safe; one question is under way at a time, and its answer serves all who ask in that moment."""
+    """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment."""
 
-    def __init__(self, url: str, name: str) -> None:
-        """Ask the gateway `name` at `url`; nothing is connected yet."""
+    def __init__(self, url: str, status_fd: int | None) -> None:
+        """Ask the gateway whose client port is `url` and that answers at `status_fd`; without that its status stays unknown."""
         self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US)
-        self._name = name
+        self._socket = None if status_fd is None else socket.socket(fileno=status_fd)
         self._asking = threading.Lock()
         self._status: dict[str, Any] | None = None
         self._asked_at = -1e9
@@ -56,14 +61,32 @@ class GatewayLink:
     def close(self) -> None:
         """Say goodbye."""
         self._control.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _refresh(self) -> None:
         try:
-            status = self._control.status()
-            if status.get("gateway") != self._name:
-                raise Unavailable(f"{self._name} does not answer; {status.get('gateway')} of the same group does")
-        except TuttiError as error:
-            self._status, self.reason = None, str(error)
-        else:
-            self._status, self.reason = status, ""
+            self._status, self.reason = self._ask(), ""
+        except TimeoutError:
+            self._status, self.reason = None, f"the gateway has not answered within {limits.STATUS_WAIT_US_MAX / US:g} s"
+        except (OSError, Unavailable) as error:
+            self._status, self.reason = None, f"the gateway does not answer: {error}"
         self._asked_at = time.monotonic()
+
+    def _ask(self) -> dict[str, Any]:
+        """The answer to a question of this moment; what stands before it was for others."""
+        if self._socket is None:
+            raise Unavailable("this process was started without its status socket")
+        deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
+        token = os.urandom(_TOKEN_BYTES)
+        self._socket.settimeout(limits.STATUS_WAIT_US_MAX / US)
+        self._socket.send(token)
+        while (left := deadline - time.monotonic()) > 0:
+            self._socket.settimeout(left)
+            answer = self._socket.recv(limits.STATUS_BYTES_MAX)
+            if not answer:
+                raise Unavailable("it is gone")
+            if answer.startswith(token):
+                told: dict[str, Any] = msgspec.json.decode(answer[_TOKEN_BYTES:], type=dict)
+                return told
+        raise TimeoutError

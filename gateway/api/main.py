@@ -45,6 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
     parser.add_argument("--parent", type=int, help="process id of the gateway, with which this one ends")
     parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
+    parser.add_argument("--status-fd", type=int, help="socket at which the gateway says how it is")
     return parser.parse_args(arguments)
 
 
@@ -94,7 +95,7 @@ class Process:
         host, port = split_address(options.reads, "reads")
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
-        self.gateway = GatewayLink(options.client, self.reader.name)
+        self.gateway = GatewayLink(options.client, options.status_fd)
         ranges = Ranges(self.reader, self.watch)
         self.streams = Streams(self.reader, self.watch, ranges)
         plans = Plans(self.reader, ranges, self.streams)

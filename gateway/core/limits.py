@@ -84,6 +84,7 @@ FOLLOW_GAP_US = 2_000  # and not more often than this: what commits meanwhile go
 WATCH_POLL_US = 500_000  # the frontier is looked at this often though nobody told that it moved; so are callers that went away
 STATUS_FRESH_US = 250_000  # an answer of the gateway serves this long
 STATUS_WAIT_US_MAX = 1_000_000
+STATUS_BYTES_MAX = 64 * KIB  # of that answer
 ERROR_TEXT_BYTES_MAX = 1000  # of an error's sentence as it is sent
 METRIC_SERIES_MAX = 1000  # of one metric that has a series for each topic or reader
 HTTP_CONNECTIONS_MAX = 128

@@ -30,6 +30,7 @@ from gateway.data.wire import CONTROL, PROTOCOL, SUBMIT, Bye, Denied, Hello, Req
 from gateway.errors import FormatError, UsageError, invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
+from gateway.node.desk import StatusAsked
 from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
 from gateway.node.ingest import Gate
 from gateway.node.lookup import Located
@@ -41,7 +42,7 @@ CLIENT_NAME_CHARACTERS_MAX = 100
 SESSION_BYTES = 16
 
 
-Happening = Event | Located
+Happening = Event | Located | StatusAsked
 
 
 class Driver:
@@ -122,11 +123,13 @@ class Driver:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the client port is to be drained: not above the bounds of what waits inside."""
-        return (
-            self.undecided_bytes < self._undecided_bytes_max
-            and self.undecided_frames < limits.UNDECIDED_FRAMES_MAX
-            and self._lookups.waiting < limits.LOOKUPS_MAX
+        """Whether the client port is to be drained: not above the bounds of what waits inside.
+
+        What is undecided when the gateway halts stays so, and nothing joins it: whoever comes is told.
+        """
+        return self._lookups.waiting < limits.LOOKUPS_MAX and (
+            bool(self.halted)
+            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.UNDECIDED_FRAMES_MAX)
         )
 
     def wait_us(self) -> int:
@@ -158,6 +161,8 @@ class Driver:
         for happening in happenings:
             if isinstance(happening, Located):
                 self.answers.add(happening.session, happening.answers)
+            elif isinstance(happening, StatusAsked):
+                happening.answer(self.books.status())
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gateway.config import Address, Config
 from gateway.core import limits
+from gateway.node.desk import Desk
 from gateway.node.ports import wait_free
 from gateway.node.supervisor import Notifier, Supervisor
 
@@ -34,19 +35,21 @@ def run(config: Config) -> int:
     with contextlib.ExitStack() as opened:
         notifier = opened.enter_context(contextlib.closing(Notifier()))
         ports = [config.reads_address, config.admin_address]
-        reads = Supervisor(_reads_command(config, notifier.read_fd), [notifier.read_fd], ports)
+        desk = opened.enter_context(contextlib.closing(Desk()))
+        fds = [notifier.read_fd, desk.their_fd]
+        reads = Supervisor(_reads_command(config, *fds), fds, ports)
         opened.callback(reads.stop)
         if os.path.exists(os.path.join(config.data, IDENTITY)):  # a new directory holds nothing to read yet
             reads.start()
         from gateway.node.process import Gateway  # noqa: PLC0415 - see above
 
-        gateway = Gateway(config, reads, notifier, opened)
+        gateway = Gateway(config, reads, notifier, desk, opened)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.heed_signals()
         return gateway.work()
 
 
-def _reads_command(config: Config, notify_fd: int) -> list[str]:
+def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
     return [
         sys.executable,
         "-m",
@@ -57,6 +60,7 @@ def _reads_command(config: Config, notify_fd: int) -> list[str]:
         *("--client", f"tutti://{config.client_address}"),
         *("--advertise", str(Address(config.advertised_address.host, config.reads_address.port))),
         *("--notify-fd", str(notify_fd)),
+        *("--status-fd", str(status_fd)),
         *("--parent", str(os.getpid())),
     ]
 

@@ -24,6 +24,7 @@ from gateway.log.writer import LogWriter
 from gateway.node import logs, memory
 from gateway.node.books import Books
 from gateway.node.clock import Clock
+from gateway.node.desk import Desk
 from gateway.node.disk import Disk
 from gateway.node.driver import Driver, Happening
 from gateway.node.lookup import Lookups
@@ -41,13 +42,14 @@ FAILED = 1
 class Gateway:
     """What one process is made of, put together in an order in which each failure leaves nothing behind."""
 
-    def __init__(self, config: Config, reads: Supervisor, notifier: Notifier, opened: contextlib.ExitStack) -> None:
+    def __init__(self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack) -> None:
         """Open everything.
 
         Args:
             config: what this gateway is told.
             reads: the reads process, started already or to be started when there is something to read.
             notifier: the pipe to it.
+            desk: where it asks for the status.
             opened: closes what was opened, last first.
         """
         memory.tune()
@@ -73,6 +75,7 @@ class Gateway:
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
         self._driver = self._make_driver(writer)
         self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log)
+        desk.open(self._inbox.put)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lookups.start()

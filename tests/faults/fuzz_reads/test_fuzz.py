@@ -43,7 +43,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LogMaker, 
 @pytest.fixture(scope="module")
 def process(house: tuple[LogMaker, FakeGateway]) -> Iterator[ReadsProcess]:
     log, gateway = house
-    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     yield process
     assert process.end() == 0
 
@@ -223,7 +223,7 @@ def test_callers_that_do_not_read(tmp_path: Path) -> None:
     """Each holds a batch or two, and what gRPC and the sockets take, not the range; the process can be stopped all the same."""
     log, gateway = LogMaker(tmp_path / "jfk"), FakeGateway()
     log.bulk("flights", 2000, 400)  # 90 MB
-    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     with flight.connect(process.url) as warm:
         assert read(warm, columns=["offset"]).num_rows == 800_000
     idle = process.pss_mb()
@@ -262,7 +262,7 @@ def test_callers_that_do_not_read(tmp_path: Path) -> None:
 def test_a_process_that_grows_too_large_ends(house: tuple[LogMaker, FakeGateway]) -> None:
     """The library takes requests of any size; the process notices, says so and ends, and its gateway starts another."""
     log, gateway = house
-    process = ReadsProcess(log.path, gateway.url, log.read_fd, program=("-c", LOW_LIMIT)).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", LOW_LIMIT)).ready()
     stop = threading.Event()
 
     def burden() -> None:

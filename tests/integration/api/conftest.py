@@ -25,7 +25,7 @@ def gateway() -> Iterator[FakeGateway]:
 
 @pytest.fixture
 def process(log: LogMaker, gateway: FakeGateway) -> Iterator[ReadsProcess]:
-    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     yield process
     code = process.end()
     print("exit code", code, *process.lines)  # pytest shows it when the test failed

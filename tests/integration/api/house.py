@@ -32,8 +32,6 @@ from gateway.data.wire import (
     Done,
     Hello,
     SaveOffset,
-    Status,
-    StatusAnswer,
     Welcome,
     decode_request,
     encode_control,
@@ -41,6 +39,7 @@ from gateway.data.wire import (
 from gateway.log.directory import open_directory
 from gateway.log.options import LogOptions
 from gateway.log.writer import LogWriter
+from gateway.node.desk import Desk, StatusAsked
 
 ROOT = Path(__file__).resolve().parents[3]
 VIEW = 1 << 16 | 1
@@ -204,7 +203,7 @@ def records(start: int, rows: int) -> pa.RecordBatch:
 
 
 class FakeGateway:
-    """A client port that answers Hello, Status and SaveOffset as a gateway does; `state` None is silence."""
+    """Answers Hello and SaveOffset at a client port, and the status at `status_fd`, as a gateway does; `state` None is silence."""
 
     def __init__(self) -> None:
         self.state: str | None = "primary"
@@ -216,8 +215,16 @@ class FakeGateway:
         self._socket.linger = 0
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self._ended = threading.Event()
+        self._desk = Desk()
+        self.status_fd = self._desk.their_fd
+        self._desk.open(self._told)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _told(self, asked: StatusAsked) -> None:
+        if self.state:
+            self.asked += 1
+            asked.answer(json.dumps({"gateway": "jfk", "state": self.state, "frontier": 0}).encode())
 
     @property
     def url(self) -> str:
@@ -228,6 +235,7 @@ class FakeGateway:
         """Stop."""
         self._ended.set()
         self._thread.join()
+        self._desk.close()
         self._socket.close(0)
         self._context.term()
 
@@ -243,9 +251,6 @@ class FakeGateway:
         state = self.state or ""
         if isinstance(request, Hello):
             return Welcome(PROTOCOL, "jfk", "ingest", LOG.hex(), state, "0", "", "", {"jfk": self.url}, 4 << 20, 8 << 20, 32 << 20)
-        if isinstance(request, Status):
-            self.asked += 1
-            return StatusAnswer(request.request, json.dumps({"gateway": "jfk", "state": state, "frontier": 0}).encode())
         if isinstance(request, SaveOffset):
             if self.denies:
                 return Denied(request.request, self.denies, "not now")
@@ -260,7 +265,7 @@ class ReadsProcess:
     def __init__(
         self,
         data: Path,
-        client: str,
+        gateway: FakeGateway,
         notify_fd: int,
         *,
         reads: str = "127.0.0.1:0",
@@ -268,8 +273,9 @@ class ReadsProcess:
         program: Sequence[str] = ("-m", "gateway.api"),
     ) -> None:
         command = [sys.executable, *program, "--data", str(data), "--reads", reads, "--admin", admin]
-        command += ["--client", client, "--notify-fd", str(notify_fd)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, pass_fds=[notify_fd], cwd=ROOT, text=True)
+        fds = [notify_fd, gateway.status_fd]
+        command += ["--client", gateway.url, "--notify-fd", str(notify_fd), "--status-fd", str(gateway.status_fd)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, pass_fds=fds, cwd=ROOT, text=True)
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._drain = threading.Thread(target=self._read, daemon=True)

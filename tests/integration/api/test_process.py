@@ -41,7 +41,7 @@ def test_a_port_in_use_is_named(log: LogMaker, which: str) -> None:
 
 def test_wrong_directory_and_wrong_use(log: LogMaker, tmp_path: Path) -> None:
     code, said = run(*options(log)[2:], "--data", str(tmp_path / "nothing"))
-    assert code == 1
+    assert code == 2
     assert "is not the data directory of a gateway" in said
     code, said = run(*options(log, reads="here"))
     assert code == 2
@@ -61,7 +61,7 @@ def test_it_is_nice(process: ReadsProcess) -> None:
 
 def test_an_advertised_address_is_what_readers_get(log: LogMaker, gateway: FakeGateway) -> None:
     program = ("-m", "gateway.api", "--advertise", "gateway-1.example:7402")
-    process = ReadsProcess(log.path, gateway.url, log.read_fd, program=program).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd, program=program).ready()
     log.add("flights", 5)
     with flight.connect(process.url) as client:
         info = client.get_flight_info(flight.FlightDescriptor.for_command(b""))
@@ -117,10 +117,10 @@ def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, cl
 def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: FakeGateway) -> None:
     """The gateway restarts a reads process that died; readers go on with what they have seen."""
     log.add("flights", 10)
-    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     process.process.kill()
     process.end()
-    again = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    again = ReadsProcess(log.path, gateway, log.read_fd).ready()
     log.add("flights", 1)
     with flight.connect(again.url) as client:
         assert read(client, seen=11).num_rows == 11
@@ -146,7 +146,7 @@ def served(client: flight.FlightClient, ticket: bytes) -> bool:
 
 def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
     log.bulk("flights", 2000, 200)  # 45 MB: more than lies in sockets
-    process = ReadsProcess(log.path, gateway.url, log.read_fd, program=("-c", FEW_PLACES)).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", FEW_PLACES)).ready()
     with flight.connect(process.url) as client:
         for ticket in (b"{}", b'{"follow": true}'):
             held = [client.do_get(flight.Ticket(ticket)) for _ in range(2)]

@@ -38,7 +38,7 @@ def gateway() -> Iterator[FakeGateway]:
 
 @pytest.fixture(scope="module")
 def process(log: LogMaker, gateway: FakeGateway) -> Iterator[ReadsProcess]:
-    process = ReadsProcess(log.path, gateway.url, log.read_fd).ready()
+    process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     yield process
     assert process.end() == 0
 

@@ -200,7 +200,7 @@ def test_the_directory_of_another_gateway_is_refused(gateway: GatewayProcess, tm
     other = GatewayProcess(tmp_path, "g2")
     other.config.write_text(other.config.read_text().replace(str(other.data), str(gateway.data)))
     code, words = refused_start(other)
-    assert code == 1
+    assert code == 2
     assert "belongs to gateway 'g1', not to 'g2'" in words
 
 

@@ -1,0 +1,58 @@
+"""Where the reads process asks how this gateway is: a socket of their own, past all that waits at the client port.
+
+A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
+8 bytes; the answer is the token with the status behind it. The pair outlives the reads process: what one that died left unread
+carries a token that the next one never gave out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+TOKEN_BYTES = 8
+
+
+class StatusAsked(NamedTuple):
+    """Somebody wants the status; whoever takes this calls `answer` with it."""
+
+    answer: Callable[[bytes], None]
+
+
+class Desk:
+    """Takes questions in a thread of its own and hands them to the thread that knows."""
+
+    def __init__(self) -> None:
+        """Make the pair; `their_fd` is for the reads process."""
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def their_fd(self) -> int:
+        """The end to ask at."""
+        return self._theirs.fileno()
+
+    def open(self, ask: Callable[[StatusAsked], None]) -> None:
+        """Hand on what is asked, also what was asked before."""
+        self._thread = threading.Thread(target=self._run, args=(ask,), name="status-desk", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self._ours.shutdown(socket.SHUT_RDWR)
+        if self._thread is not None:
+            self._thread.join()
+        self._ours.close()
+        self._theirs.close()
+
+    def _run(self, ask: Callable[[StatusAsked], None]) -> None:
+        while len(token := self._ours.recv(TOKEN_BYTES)) == TOKEN_BYTES:
+            ask(StatusAsked(lambda status, token=token: self._answer(token + status)))  # type: ignore[misc]  # bound at once
+
+    def _answer(self, data: bytes) -> None:
+        """Send it, unless nobody reads."""
+        with contextlib.suppress(OSError):  # full, or closed meanwhile: who asked has given up
+            self._ours.send(data, socket.MSG_DONTWAIT)
