@@ -226,8 +226,8 @@ class IndexWriter:
         sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
-        self._storage.sync(self._fd)
-        self._storage.sync_directory(os.path.dirname(self._path))
+        self._storage.make_durable(self._fd)
+        self._storage.make_names_durable(os.path.dirname(self._path))
 
     def close(self) -> None:
         """Close the file."""

@@ -68,8 +68,10 @@ class LivePage:
 
     @property
     def failed_before(self) -> bool:
-        """Whether the run before, under this boot, ended with a failed sync: the page cache may then show what no disk holds."""
-        return _good(self._words, self._inode) and bool(self._words[FAILED])
+        """Whether the page cache may show what no disk holds: the last run ended with a failed sync, or nothing says that it did
+        not.
+        """
+        return not _good(self._words, self._inode) or bool(self._words[FAILED])
 
     def fail(self) -> None:
         """Say so for the next run."""

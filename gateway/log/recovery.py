@@ -22,6 +22,7 @@ from gateway.log.index import Rows, no_rows
 from gateway.log.layout import (
     FRAMES_AT,
     LOG,
+    MARK_SLOTS,
     SCALARS,
     SegmentHeader,
     positions_named,
@@ -96,7 +97,7 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
         directory: of the gateway, locked by the caller.
         log: uuid that the directory is known to hold, empty if none is known.
         live: frontier (position, offset) that the run before showed, if that was under this boot; else zeros.
-        failed: whether that run ended with a failed sync: what is not surely durable is then written again.
+        failed: whether that run may have ended with a failed sync: what is not surely durable is then written again.
 
     Raises:
         Damaged: something durable is damaged or gone; nothing was changed.
@@ -118,6 +119,8 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     _check_later(directory, ending, mark)
     if failed:
         _write_again(storage, ending, mark.position)
+    if ending.walks:
+        _write_marks_again(storage, ending.walks[-1].segment)
     _cut(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
         _remove(directory, storage, 0)
@@ -234,8 +237,19 @@ def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
             storage.close(fd)
 
 
+def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
+    """The slot written next is the one without the newest mark, which must then be on the disk and not in the page cache alone."""
+    fd = storage.open(segment.path)
+    try:
+        storage.write(fd, [bytes(segment.view[MARK_SLOTS[0] : FRAMES_AT])], MARK_SLOTS[0])
+    finally:
+        storage.close(fd)
+
+
 def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
-    """Make the end an end: later segments away, an invalid header at the next place, all of it durable."""
+    """Make the end an end: later segments away, an invalid header at the next place, all of it durable, with the segments' names:
+    a run that was killed may not have come to it.
+    """
     _remove(directory, storage, ending.position + 1, ending.later)
     for found in ending.walks:
         fd = storage.open(found.segment.path)
@@ -246,9 +260,10 @@ def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
             last = found is ending.walks[-1] and found.place + HEADER_SIZE <= size
             if last and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.place)
-            storage.sync(fd)
+            storage.make_durable(fd)
         finally:
             storage.close(fd)
+    storage.make_names_durable(os.path.join(directory, LOG))
 
 
 def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = ()) -> None:
@@ -260,7 +275,7 @@ def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = 
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
                 removed = True
     if removed:
-        storage.sync_directory(os.path.join(directory, LOG))
+        storage.make_names_durable(os.path.join(directory, LOG))
 
 
 def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _Ending, frontier: int, log: bytes) -> Found:

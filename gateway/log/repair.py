@@ -16,13 +16,14 @@ from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
 from gateway.errors import Damaged, UsageError
 from gateway.log.directory import lock_directory
+from gateway.log.headers import lost_headers
 from gateway.log.index import ABORTED
-from gateway.log.layout import FRAMES_AT, LOG, index_path, positions_named, read_header, segment_path
+from gateway.log.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path
 from gateway.log.live import LivePage
 from gateway.log.marks import Mark, newest_mark
 from gateway.log.reader import LogReader
 from gateway.log.scalars import ScalarsFile, read_scalars
-from gateway.log.storage import Storage
+from gateway.log.storage import Storage, read_file
 from gateway.log.verify import Finding, verify
 from gateway.log.walk import Abort, SegmentMap, abort_of, walk
 
@@ -32,7 +33,7 @@ class Repair:
     """What stands to be lost, or was.
 
     Attributes:
-        damage: what was found, by position; empty if the log is good.
+        damage: what was found, by position, also what was mended; empty if the log was good.
         offset: the first record that is lost; to be named to accept the loss. -1: no record is.
         lost: how many committed records are lost.
         frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
@@ -49,9 +50,10 @@ class Repair:
 
 
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
-    """Look at the damage of a directory whose gateway does not run, and put indexes and snapshots that say something wrong aside:
-    they are made again. With `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start
-    does what it did before or halts over the damage, and the same again finishes it.
+    """Look at the damage of a directory whose gateway does not run, and mend what loses nothing: a segment's header that follows
+    from the rest is written again; indexes and snapshots that say something wrong are put aside, as they are made again. With
+    `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start does what it did before or
+    halts over the damage, and the same again finishes it.
 
     Raises:
         DirectoryRefused: the gateway runs.
@@ -61,18 +63,30 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
     """
     directory, storage = lock_directory(path), storage or Storage()
     try:
-        report = verify(directory.path)
-        damage = tuple(sorted(report.damage, key=lambda finding: finding.position))
-        first = next((finding for finding in damage if not finding.derived), None)
+        report, kept = verify(directory.path), ""
+        mended: list[Finding] = []
+        headers = lost_headers(directory.path, directory.log) if report.damage else []
+        if headers:
+            kept = _new_folder(directory.path, storage)
+            _write_headers(directory.path, headers, kept, storage)
+            rewritten = [segment_path(directory.path, header.first) for header in headers]
+            mended = [finding for finding in report.damage if finding.file in rewritten and not finding.byte]
+            report = verify(directory.path)
+        remaining = sorted(report.damage, key=lambda finding: finding.position)
+        damage = tuple(sorted([*mended, *remaining], key=lambda finding: finding.position))
+        first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
                 raise UsageError(f"no record of the log in {directory.path} is damaged: there is nothing to cut")
-            wrong = [finding.file for finding in damage]
-            return Repair(damage, kept=_put_aside(directory.path, wrong, storage) if wrong else "")
+            if remaining:
+                kept = kept or _new_folder(directory.path, storage)
+                _move(directory.path, [finding.file for finding in remaining], kept, storage)
+            return Repair(damage, kept=kept)
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
         position, offset = _place_to_cut(directory.path, first)
-        found = Repair(damage, offset, max(report.frontier.offset - offset, 0), max(report.end - first.position, 0))
+        lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
+        found = Repair(damage, offset, lost, behind, kept=kept)
         if accept_loss_from is None:
             return found
         if accept_loss_from != offset:
@@ -80,9 +94,22 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
                 f"to give up what is committed from there on (records: {found.lost}), name that offset"
             )
-        return replace(found, cut=True, kept=_cut(directory.path, position, offset, storage))
+        return replace(found, cut=True, kept=_cut(directory.path, position, offset, kept, storage))
     finally:
         directory.close()
+
+
+def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: Storage) -> None:
+    """Keep what stands in their places, durably, and write them."""
+    for header in headers:
+        file = segment_path(path, header.first)
+        storage.replace_file(os.path.join(kept, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
+        fd = storage.open(file)
+        try:
+            storage.write(fd, [header.to_bytes()], 0)
+            storage.sync(fd)
+        finally:
+            storage.close(fd)
 
 
 def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
@@ -105,8 +132,8 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
     return damage.position, damage.offset
 
 
-def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
-    """End the log before a position; returns the folder that keeps what goes.
+def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
+    """End the log before a position; returns the folder that keeps what goes: `kept`, or a new one if that is empty.
 
     Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by
     the cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good
@@ -123,7 +150,7 @@ def _cut(path: str, position: int, offset: int, storage: Storage) -> str:
     frontier = (newest.frontier_position, newest.frontier_offset)
     if frontier[0] >= position:
         frontier = (position - 1, offset)
-    kept = _new_folder(path, storage)
+    kept = kept or _new_folder(path, storage)
     _move(path, _behind(path, position, "snap"), kept, storage)
     _end_segment(segment_path(path, segment), place, kept, storage)
     # The first segment first: frames that go on from the cut may stand in it, whole. Those behind it go on from nothing then.
@@ -178,12 +205,6 @@ def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
 def _behind(path: str, position: int, kind: str) -> list[str]:
     """Files of a kind that begin at a position or behind it, in order."""
     return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
-
-
-def _put_aside(path: str, files: list[str], storage: Storage) -> str:
-    kept = _new_folder(path, storage)
-    _move(path, files, kept, storage)
-    return kept
 
 
 def _new_folder(path: str, storage: Storage) -> str:

@@ -10,12 +10,17 @@ from typing import TypeVar
 from gateway.errors import DiskFull
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions, Space
-from gateway.log.storage import Storage
+from gateway.log.storage import Storage, SyncFailed
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ENOUGH = 1.25  # so much more than the limit ends a low; else it would come and go with every file
 
 Result = TypeVar("Result")
+
+
+def no_room(error: OSError) -> bool:
+    """Whether an error is a lack of room, after which the same can be tried again: never that of a sync."""
+    return error.errno in _NO_ROOM and not isinstance(error, SyncFailed)
 
 
 class Room:
@@ -67,14 +72,14 @@ class Room:
         try:
             return act()
         except OSError as error:
-            if error.errno not in NO_ROOM or not os.path.exists(self._reserve):
+            if not no_room(error) or not os.path.exists(self._reserve):
                 raise
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
             return act()
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if no_room(error):
                 raise DiskFull(f"no room on the disk of {self._directory} for {what}: free some space") from error
             raise
 
@@ -89,10 +94,10 @@ class Room:
         fd = self._storage.open(temporary, create=True)
         try:
             self._storage.allocate(fd, size)
-            self._storage.sync(fd)
+            self._storage.sync(fd)  # nothing is in it yet: where that says that there is no room, no more is lost than the reserve
         except OSError as error:
             self._storage.remove(temporary)
-            if error.errno not in NO_ROOM:
+            if not no_room(error):
                 raise
             return  # somebody else was faster; the next look tries again
         finally:

@@ -82,7 +82,9 @@ class ScalarsFile:
     """The open file. A write goes to the slot that does not hold the newest, and is synced before it returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: Stored | None) -> None:
-        """Open the file, which is made whole under its name if `stored` (what `read_scalars` found) is None."""
+        """Open the file, which is made whole under its name if `stored` (what `read_scalars` found) is None. What it says is
+        durable from then on.
+        """
         self._storage = storage
         self.path = os.path.join(directory, SCALARS)
         if stored is None:
@@ -94,13 +96,16 @@ class ScalarsFile:
         self._fd = storage.open(self.path)
         # Which slot holds the newest is found by looking: a repair may have written one of them out of turn.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
-        self._next = SLOTS[1] if first is not None and first.sequence == self.sequence else SLOTS[0]
+        newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
+        # What was read may stand in the page cache alone: the run before was killed before its sync, or the sync failed.
+        storage.write(self._fd, [encode_slot(stored)], newest)
+        storage.make_durable(self._fd)
 
     def write(self, scalars: Scalars, mark: Mark, segment: int) -> None:
         """Make scalars, mark and the newest segment's first position durable."""
         stored = Stored(self.sequence + 1, scalars, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
-        self._storage.sync(self._fd)
+        self._storage.make_durable(self._fd)
         self.sequence = stored.sequence
         self.scalars = scalars
         self.segment = segment

@@ -79,9 +79,9 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
             storage.truncate(fd, 0)  # left over from a crash
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
-        storage.sync(fd)
+        storage.make_durable(fd)
         storage.rename(path, segment_path(directory, header.first))
-        storage.sync_directory(os.path.join(directory, LOG))
+        storage.make_names_durable(os.path.join(directory, LOG))
     except BaseException:
         storage.close(fd)
         raise

@@ -16,8 +16,14 @@ IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
 
 
+class SyncFailed(OSError):
+    """A sync failed: what the page cache holds is not known any more, whatever the system gives as the reason. A lack of room too
+    may be told by the sync alone (thin volumes, quotas, NFS); what was written is lost then, and a second sync would say nothing.
+    """
+
+
 class Storage:
-    """Files by descriptor and path. Nothing is durable before `sync` of the file (and `sync_directory` for names)."""
+    """Files by descriptor and path. Nothing is durable before `make_durable` of the file (and `make_names_durable` for names)."""
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file is made if it is not there."""
@@ -86,6 +92,24 @@ class Storage:
         finally:
             os.close(fd)
 
+    def make_durable(self, fd: int) -> None:
+        """Sync what must never be taken for durable when it is not.
+
+        Raises:
+            SyncFailed: it is not durable, and nothing may be built on it in this run.
+        """
+        try:
+            self.sync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
+
+    def make_names_durable(self, path: str) -> None:
+        """Like `make_durable`, for the names in a directory."""
+        try:
+            self.sync_directory(path)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
+
     def free_bytes(self, path: str) -> int:
         """Bytes that may still be allocated on the file system of `path`."""
         found = os.statvfs(path)
@@ -102,12 +126,12 @@ class Storage:
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
             if durable:
-                self.sync(fd)
+                self.make_durable(fd)
         finally:
             self.close(fd)
         self.rename(temporary, path)
         if durable:
-            self.sync_directory(os.path.dirname(path))
+            self.make_names_durable(os.path.dirname(path))
 
 
 def read_file(path: str, size: int = -1) -> bytes:

@@ -2,7 +2,8 @@
 
 One thread calls it (the node's disk thread), but for `frontier` and `beat`, which only touch the live page and may come from
 another. After a failed write or sync it refuses everything (`DiskFailed`): what the page cache then holds is no longer known, and
-the same data is never tried again. A lack of room (`DiskFull`) is no such failure: the same call is made again when there is some.
+the same data is never tried again. A lack of room (`DiskFull`) is no such failure, unless a sync told it: the same call is made
+again when there is some.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gateway.log.marks import Mark, segment_marks
 from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
 from gateway.log.recovery import Found, FoundSegment, recover
-from gateway.log.room import NO_ROOM, Room
+from gateway.log.room import Room, no_room
 from gateway.log.scalars import ScalarsFile
 from gateway.log.segment import Segment, begin_segment, older_slot, prepared_paths
 from gateway.log.storage import Storage
@@ -78,8 +79,11 @@ class LogWriter:
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
+            failure = _failure("starting the log in", directory.path, error)
+            if isinstance(failure, DiskFailed):
+                live.fail()
             live.close()
-            raise _failure("starting the log in", directory.path, error) from error
+            raise failure from error
         except BaseException:
             live.close()
             raise
@@ -194,7 +198,7 @@ class LogWriter:
             source = prepared[0] if prepared else None
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         except OSError as error:
-            source = self._room.take_reserve() if error.errno in NO_ROOM else None
+            source = self._room.take_reserve() if no_room(error) else None
             if source is None:
                 raise
             size = self._options.reserved_bytes
@@ -217,6 +221,7 @@ class LogWriter:
         """Make everything appended durable.
 
         Raises:
+            DiskFull: what was appended is durable, and there is no room for the mark that must be too.
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
@@ -230,7 +235,7 @@ class LogWriter:
 
     def _sync(self) -> None:
         end, segment = self._end, self._segments[-1]
-        self._storage.sync(segment.fd)
+        self._storage.make_durable(segment.fd)
         self._durable = end
         self._synced_at = time.monotonic()
         if self._slot_mark is not None:
@@ -257,6 +262,7 @@ class LogWriter:
         """Make the scalars durable, and with them the mark of what is durable.
 
         Raises:
+            DiskFull: there is no room for them.
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
@@ -300,6 +306,7 @@ class LogWriter:
         is left to do: call again within 10 ms.
 
         Raises:
+            DiskFull: there is no room for the mark.
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
@@ -349,7 +356,7 @@ class LogWriter:
 
 
 def _failure(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
-    if error.errno in NO_ROOM:
+    if no_room(error):
         return DiskFull(f"no room on the disk for {what} {path} ({error.strerror}): free some space")
     return DiskFailed(
         f"{what} {path} failed ({error.strerror}): nothing more is written until the gateway is started again; check the disk first"

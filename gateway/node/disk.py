@@ -37,13 +37,13 @@ class Log(Protocol):
     """What the disk thread needs of `gateway.log.writer.LogWriter`."""
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Write, not synced."""
+        """Write, not synced; after a lack of room the same frames come again."""
 
     def sync(self) -> None:
-        """Make everything appended durable."""
+        """Make everything appended durable; after a lack of room it comes again."""
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make scalars durable."""
+        """Make scalars durable; after a lack of room the same come again."""
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
         """Index a decided run; after a lack of room the same run comes again."""
@@ -147,7 +147,7 @@ class Disk:
             if busy and self._waiting:
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
-            soon = busy or self.full or (not self.failed and self._guarded(self._writer.idle))
+            soon = busy or self.full or (not self.failed and self._guarded(self._idle))
             self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
 
     def run_once(self) -> bool:
@@ -175,6 +175,12 @@ class Disk:
             self._log.exception("the disk thread met a defect")
             self._fail(f"a defect in the disk thread: {type(error).__name__}: {error}")
         return False
+
+    def _idle(self) -> bool:
+        try:
+            return self._writer.idle()
+        except DiskFull:
+            return False  # the mark can wait; what must be written says itself that it cannot be
 
     def _round(self) -> bool:
         self._look_at_space()
@@ -222,30 +228,21 @@ class Disk:
             done += 1
         if not done or self._waits_for_room():
             return False
-        if scalars is not None:
-            self._writer.write_scalars(scalars)
-        if frames:
-            if not self._append(frames):
-                return False
-            took_us = self._sync()
-            self._report(Persisted(token))
-            self._count(took_us, len(frames), size)
-        else:
-            self._report(Persisted(token))
-        for _ in range(done):
-            self._waiting.popleft()
-        return True
-
-    def _append(self, frames: list[Frame]) -> bool:
-        """Write; False when there was no room for all of it, in which case the same is tried again later: the log passes over
-        what it has of it already.
-        """
         try:
-            self._writer.append(frames)
-        except DiskFull as error:
+            if scalars is not None:
+                self._writer.write_scalars(scalars)
+            if frames:
+                self._writer.append(frames)
+                took_us = self._sync()
+        except DiskFull as error:  # the same is tried again later: the log passes over what it has of it already
             self._is_full(error)
             return False
         self._has_room()
+        self._report(Persisted(token))
+        if frames:
+            self._count(took_us, len(frames), size)
+        for _ in range(done):
+            self._waiting.popleft()
         return True
 
     def _is_full(self, error: DiskFull) -> None:

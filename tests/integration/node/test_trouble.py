@@ -128,13 +128,16 @@ def test_a_disk_that_fills_up_keeps_what_was_taken_and_goes_on_when_there_is_roo
     assert committed(client.send())
 
 
-def test_a_failed_sync_halts_at_once_acknowledges_nothing_and_leaves_reads_alone(client: Client, platter: Troubled) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_failed_sync_halts_at_once_acknowledges_nothing_and_leaves_reads_alone(
+    client: Client, platter: Troubled, number: int
+) -> None:
     assert committed(client.send())
-    platter.sync_error = errno.EIO
+    platter.sync_error = number
     assert client.send() == []
     driver = client.bench.driver
     assert driver.state == "halted"
-    assert "Input/output error" in driver.halted
+    assert os.strerror(number) in driver.halted
     platter.sync_error = 0
     told = client.send()
     assert not any(isinstance(answer, tuple) for answer in told)

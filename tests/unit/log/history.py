@@ -25,6 +25,7 @@ from gateway.data.bodies import (
     encode_body,
 )
 from gateway.data.frame import Frame, Kind
+from gateway.data.ipc import body_sizes
 from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
 from gateway.log.directory import Directory, open_directory
 from gateway.log.options import LogOptions
@@ -131,6 +132,7 @@ class History:
             memoryview(body),
             progress=progress,
             flags=compression_flags(compression),
+            raw_length=body_sizes(memoryview(body), len(BATCH_SCHEMA)).raw_bytes,
             producer=number,
             epoch=epoch,
             first_sequence=sequence + 1,

@@ -161,6 +161,8 @@ class Writer:
         self.done.append("sync")
 
     def write_scalars(self, scalars: Scalars) -> None:
+        if self.full:
+            raise DiskFull("no room for the scalars")
         self.done.append(f"scalars {scalars.promised}")
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import Deliver, Persist
 from gateway.core.events import Event, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.errors import DiskFull
 from gateway.log.options import Space
 from gateway.node.disk import Disk
 from tests.unit.node.fakes import LOG, Writer, batch_frame
@@ -93,6 +94,33 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.Monke
     bench.writer.full = False
     assert bench.disk.run_once() is True
     assert bench.reports == [SpaceChanged(True, "no room for a segment"), SpaceChanged(False, ""), Persisted(1)]
+
+
+def test_scalars_that_find_no_room_wait_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.writer.full = True
+    bench.disk.persist(persist(1, 1, promised=7))
+    assert bench.disk.run_once() is False
+    assert (bench.disk.failed, bench.reports) == ("", [SpaceChanged(True, "no room for the scalars")])
+    bench.writer.full = False
+    assert bench.disk.run_once() is True
+    assert bench.writer.done == ["scalars 7", "append 1", "sync", "persisted 1"]
+
+
+def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    bench = Bench()
+
+    def idle() -> bool:
+        asked.set()
+        raise DiskFull("no room for the mark")
+
+    monkeypatch.setattr(bench.writer, "idle", idle)
+    bench.disk.start()
+    assert asked.wait(10)
+    assert bench.disk.stop()
+    assert (bench.disk.failed, bench.reports) == ("", [])
 
 
 def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
