@@ -23,7 +23,9 @@ SESSIONS_MAX = 4096
 WINDOW_BYTES = 4 * MIB  # in flight per connection
 UNDECIDED_BYTES_MAX = 64 * MIB  # ordered or forwarded and not decided: above it the client port is not drained
 UNDECIDED_BYTES_MOST = 512 * MIB  # that a configuration may ask for
-UNDECIDED_FRAMES_MAX = 65_536
+UNDECIDED_FRAMES_MAX = 65_536  # of every kind: an ABORT stands no further behind the batch that it voids
+BATCH_ROOM_FRAMES = 28_672  # undecided frames among which one more batch is ordered
+REQUEST_ROOM_FRAMES = 32_768  # and one more frame that somebody asked for, or that can wait
 REQUESTS_A_SESSION_MAX = 1024
 RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
 
@@ -180,7 +182,12 @@ invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the g
 invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say")
 invariant(2 * UNDECIDED_BYTES_MOST <= NODE_MEMORY_BYTES_MAX, "what is undecided alone never makes a gateway close its connections")
 invariant(SILENCE_US_MAX < SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one")
-invariant(FRAMES_A_MESSAGE_MAX <= UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames")
+invariant(FRAMES_A_MESSAGE_MAX <= BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
+invariant(BATCH_ROOM_FRAMES < REQUEST_ROOM_FRAMES, "batches leave room for what is asked for")
+invariant(
+    BATCH_ROOM_FRAMES + REQUEST_ROOM_FRAMES < UNDECIDED_FRAMES_MAX,
+    "every undecided batch may get an ABORT, and views their VIEW frames",
+)
 invariant(
     DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX, "what one drain submits too many waits, and is not refused"
 )

@@ -32,16 +32,17 @@ class AskTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskOffsets(msgspec.Struct, frozen=True, tag=True):
-    """Log the offset commit of a named reader."""
+    """Log the offset commit of a named reader, whose offset is `before` at that place in the log (-1: none)."""
 
     reader: str
     offset: int
+    before: int
 
 
 class AskForget(msgspec.Struct, frozen=True, tag=True):
-    """Take producers out of the received-table."""
+    """Take producers (numbers, which nobody else ever gets) out of the received-table."""
 
-    names: tuple[str, ...]
+    producers: tuple[int, ...]
 
 
 Ask = AskEpoch | AskTopic | AskOffsets | AskForget

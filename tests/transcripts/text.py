@@ -108,8 +108,8 @@ def ask_text(ask: Ask) -> str:
     if isinstance(ask, AskEpoch):
         return f"epoch {ask.name}/{ask.epoch} instance={_instance(ask.instance)}"
     if isinstance(ask, AskOffsets):
-        return f"offset {ask.reader}={ask.offset}"
-    return f"forget {','.join(ask.names)}" if isinstance(ask, AskForget) else f"topic {ask.name}"
+        return f"offset {ask.reader}={ask.offset} after {ask.before}"
+    return f"forget p{',p'.join(map(str, ask.producers))}" if isinstance(ask, AskForget) else f"topic {ask.name}"
 
 
 def message_text(message: Message) -> str:

@@ -73,7 +73,12 @@ class Window:
     @property
     def full(self) -> bool:
         """Whether no further batch may be ordered."""
-        return self.bytes >= self._bytes_max or len(self.frames) >= limits.UNDECIDED_FRAMES_MAX
+        return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_ROOM_FRAMES
+
+    @property
+    def crowded(self) -> bool:
+        """Whether nothing may be ordered but what cannot wait: ABORT, VIEW, ROSTER."""
+        return len(self.frames) >= limits.REQUEST_ROOM_FRAMES
 
     def mark(self, stage: Stage) -> int:
         """How far the stage has come."""
@@ -95,6 +100,8 @@ class Window:
     def extend(self, frames: Sequence[Frame]) -> None:
         """Take the next frames; each continues the chain."""
         end, chain = self.end, self.chain
+        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX:
+            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
         for frame in frames:
             end += 1
             if frame.position != end or not chained(frame, chain):

@@ -172,7 +172,7 @@ class Ordering:
                 self.forward.forgotten(number)
         elif kind == Kind.OFFSETS:
             for reader in decode_body(OffsetsBody, frame.body).readers:
-                self.received.readers.pop(reader, None)
+                self.received.offset_decided(reader, frame.position)
         if kind in (Kind.EPOCH, Kind.TOPIC, Kind.FORGET, Kind.OFFSETS):
             self.requests.decided(frame)
 

@@ -127,7 +127,8 @@ class Received:
         lines: producers with something undecided, by number.
         names: numbers by name.
         forgotten: producers that an undecided FORGET takes out.
-        readers: offset commits that are not decided.
+        readers: offset and position of the last undecided offset commit of each reader.
+        new_readers: those of them that the decided state does not know.
         next_producer, next_topic, floor, tick, tick_time, dirty: as in `LogState`, at the log's end.
     """
 
@@ -141,7 +142,8 @@ class Received:
         self.lines: dict[int, Line] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
-        self.readers: dict[str, int] = {}
+        self.readers: dict[str, tuple[int, int]] = {}
+        self.new_readers: dict[str, None] = {}
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
         for frame in undecided:
@@ -203,7 +205,21 @@ class Received:
         elif kind == Kind.FORGET:
             self._forget(frame)
         elif kind == Kind.OFFSETS:
-            self.readers.update(decode_body(OffsetsBody, frame.body).readers)
+            for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
+                self.readers[reader] = offset, frame.position
+                if reader not in self._state.readers:
+                    self.new_readers[reader] = None
+
+    def reader(self, name: str) -> int:
+        """The reader's offset at the log's end, -1 if it has none."""
+        asked = self.readers.get(name)
+        return self._state.readers.get(name, -1) if asked is None else asked[0]
+
+    def offset_decided(self, reader: str, position: int) -> None:
+        """The offset commit at the position is decided."""
+        self.new_readers.pop(reader, None)
+        if self.readers[reader][1] == position:
+            del self.readers[reader]
 
     def _held(self, frame: Frame) -> Line:
         line = self.line(frame.producer)

@@ -6,7 +6,7 @@ log; the answer comes from what *this* gateway's log decides. Only what no frame
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gateway.core import limits
 from gateway.core.context import Context
@@ -75,19 +75,25 @@ class Requests:
             self._ask(session, number, AskTopic(name))
 
     def offsets(self, session: int, number: int, reader: str, offset: int) -> None:
-        """Log an offset commit. One that waits for the same reader is overtaken, and answered with this one."""
+        """Log an offset commit, behind those of the same reader that wait here.
+
+        Each names the offset that it follows: one that was sent again, or late, takes back nothing that came after it.
+        """
         end = self._window.state.next_offset
         if not 0 <= offset <= end:
             reason = f"reader {reader!r} commits offset {offset}, and the committed log ends at {end}"
             self.deny(session, number, "offset", reason, retry=False)
             return
-        ask = AskOffsets(reader, offset)
-        waiting = self._waiting.get(_key(ask), ())
-        if any((earlier.session, earlier.number) == (session, number) for earlier in waiting):
-            return  # asked again while it is under way; what overtook it since is not to be taken back
-        for earlier in waiting:
-            earlier.ask = ask
-        self._ask(session, number, ask)
+        waiting = self._commits(reader)
+        if any((earlier.session, earlier.number) == (session, number) for earlier, _ in waiting):
+            return  # asked again while it is under way
+        before = waiting[-1][1].offset if waiting else self._window.state.readers.get(reader, -1)
+        self._ask(session, number, AskOffsets(reader, offset, before))
+
+    def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
+        """The offset commits of a reader that wait here, each behind the one that it follows."""
+        waiting = self._waiting.get((AskOffsets, reader), ())
+        return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
         """Take producers out of the received-table."""
@@ -97,7 +103,7 @@ class Requests:
             reason += f"; give 1 to {limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
             self.deny(session, number, "unknown", reason, retry=False)
             return
-        self._ask(session, number, AskForget(names))
+        self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names}))))
 
     def _ask(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
@@ -116,11 +122,11 @@ class Requests:
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may have moved to
-        another gateway and commit there what this one would take back.
+        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may go on at another
+        gateway from where it was.
         """
-        for key, waiting in list(self._waiting.items()):
-            self._keep(key, [one for one in waiting if one.session != session or not isinstance(one.ask, AskOffsets)])
+        for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
+            self._commits_end(str(name), lambda request, _: request.session == session)
         for request in self._all():
             if request.session == session:
                 request.session = 0
@@ -129,8 +135,26 @@ class Requests:
 
     def on_deny(self, message: Deny) -> None:
         """The coordinator cannot do it."""
-        for request in self._take(message.ask):
+        ask = message.ask
+        if isinstance(ask, AskOffsets):
+            self._commits_end(ask.reader, lambda _, waiting: waiting == ask, message)
+            return
+        for request in self._take(ask):
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
+
+    def _commits_end(self, reader: str, ends: Callable[[Request, AskOffsets], bool], denied: Deny | None = None) -> None:
+        """An offset commit is not asked any more: those that follow it have nothing to follow, and their clients ask again."""
+        waiting = self._commits(reader)
+        first = next((place for place, one in enumerate(waiting) if ends(*one)), None)
+        if first is None:
+            return
+        for request, ask in waiting[first:]:
+            if denied is not None and ends(request, ask):
+                self.deny(request.session, request.number, denied.code, denied.reason, denied.retry)
+            elif not ends(request, ask):
+                reason = f"an earlier commit of reader {reader!r} was given up; ask again"
+                self.deny(request.session, request.number, "busy", reason, retry=True)
+        self._keep((AskOffsets, reader), [request for request, _ in waiting[:first]])
 
     def _take(self, ask: Ask) -> list[Request]:
         """The requests that ask for exactly this, no longer waiting."""
@@ -160,8 +184,7 @@ class Requests:
                 self._outbox.answers(request.session).append(TopicOpened(request.number, frame.topic))
         elif frame.kind == Kind.OFFSETS:
             for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
-                for request in self._take(AskOffsets(reader, offset)):
-                    self._outbox.answers(request.session).append(Done(request.number))
+                self._offset_decided(reader, offset)
         elif frame.kind == Kind.FORGET:
             self._forget_decided()
 
@@ -179,10 +202,30 @@ class Requests:
             self._outbox.answers(request.session).append(opened if mine else fenced)
         self._keep(key, left)
 
+    def _offset_decided(self, reader: str, offset: int) -> None:
+        """An offset commit of the reader is decided, through whichever gateway it came."""
+        waiting = self._commits(reader)
+        if not waiting or offset == waiting[0][1].before != waiting[0][1].offset:
+            return  # what waits still follows
+        reached = next((place for place, (_, ask) in enumerate(waiting) if ask.offset == offset), 0)
+        while reached < len(waiting) and waiting[reached][1].offset == offset:
+            reached += 1
+        for request, _ in waiting[:reached]:
+            self._outbox.answers(request.session).append(Done(request.number))
+        self._keep((AskOffsets, reader), [request for request, _ in waiting[reached:]] if reached else [])
+        if not reached:
+            for request, ask in waiting:
+                # Going on from there is what the reader wants. Going back may be the word of a reader that is no more.
+                reason = (
+                    f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again if it is meant"
+                )
+                self.deny(request.session, request.number, "offset", reason, retry=ask.offset > offset)
+
     def _forget_decided(self) -> None:
+        known = self._window.state.producers
         for request in list(self._all()):
             ask = request.ask
-            if isinstance(ask, AskForget) and not any(name in self.names.producers for name in ask.names):
+            if isinstance(ask, AskForget) and not any(number in known for number in ask.producers):
                 for done in self._take(ask):
                     self._outbox.answers(done.session).append(Done(done.number))
             elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
@@ -216,4 +259,4 @@ class Requests:
 def _key(ask: Ask) -> tuple[type, object]:
     if isinstance(ask, AskEpoch | AskTopic):
         return type(ask), ask.name
-    return type(ask), ask.reader if isinstance(ask, AskOffsets) else ask.names
+    return type(ask), ask.reader if isinstance(ask, AskOffsets) else ask.producers

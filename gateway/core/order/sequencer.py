@@ -78,7 +78,7 @@ class Sequencer:
             return
         view, end, chain = self._standing.view, window.end, window.chain
         room_bytes = self._config.undecided_bytes_max - window.bytes
-        room_frames = limits.UNDECIDED_FRAMES_MAX - len(window.frames)
+        room_frames = limits.BATCH_ROOM_FRAMES - len(window.frames)
         taken: list[Frame] = []
         number = -1
         line: Line | None = None
@@ -182,9 +182,11 @@ class Sequencer:
     # Requests
 
     def on_ask(self, origin: int, ask: Ask) -> None:
-        """Order the frame that answers a request, unless the log already holds it or will."""
+        """Order the frame that answers a request, unless the log already holds it or will, or has no room: it is asked again."""
         if self._below.low:
             self._deny(origin, ask, "space", f"no space for anything new: {self._below.low}; reads go on", True)
+        elif self._window.crowded:
+            return
         elif isinstance(ask, AskEpoch):
             self._ask_epoch(origin, ask)
         elif isinstance(ask, AskTopic):
@@ -253,8 +255,10 @@ class Sequencer:
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 
     def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
-        known, asked = self._window.state.readers, self._received.readers
-        if ask.reader not in known and ask.reader not in asked and len(known) + len(asked) >= limits.READERS_MAX:
+        received, known = self._received, self._window.state.readers
+        if received.reader(ask.reader) != ask.before or received.readers.get(ask.reader, (-1,))[0] == ask.offset:
+            return  # the log answers: it holds this commit, or one that came before it through another gateway
+        if ask.before < 0 and len(known) + len(received.new_readers) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
         self.place(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)
@@ -262,13 +266,12 @@ class Sequencer:
     def _ask_forget(self, origin: int, ask: AskForget) -> None:
         received = self._received
         numbers = []
-        for name in sorted(set(ask.names)):
-            number = received.names.producers.get(name)
-            if number is None:
-                continue  # forgotten already: the log answers when it is so for all of them
+        for number in ask.producers:
             line = received.line(number)
-            if number in received.lines and line is not None and (line.undecided or line.waits):
-                self._deny(origin, ask, "busy", f"producer {name!r} still sends; fence it first", True)
+            if line is None:
+                continue  # forgotten already: the log answers when it is so for all of them
+            if line.undecided or line.waits:
+                self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
             numbers.append(number)
         if numbers:
@@ -293,7 +296,7 @@ class Sequencer:
             self._refused.pop(line.number, None)
             self._unwait(line)
             for origin, ask in waiting:
-                self._ask_epoch(origin, ask)
+                self.on_ask(origin, ask)
         elif line.number in self._refused:
             self._answer_refused(line)
 

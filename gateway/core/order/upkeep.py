@@ -66,16 +66,17 @@ class Upkeep:
         if not self._active:
             self._tick_us = self._look_us = self.due_us = None
             return
-        now = self._outbox.now
+        now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
-            self._tick_us = None
-            if self._received.dirty:
+            self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
+            if self._received.dirty and not crowded:
                 received = self._received
                 # A clock that went back is absorbed: the log's own time goes on.
                 self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, now.wall_us)))
         if self._look_us is not None and now.mono_us >= self._look_us:
             self._look_us = now.mono_us + limits.FORGET_LOOK_US
-            self._forget(now.mono_us)
+            if not crowded:
+                self._forget(now.mono_us)
         self._arm()
 
     def _forget(self, now_us: int) -> None:

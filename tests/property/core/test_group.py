@@ -4,12 +4,17 @@ that they go on when the faults stop; and that a recorded run replays to equal a
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core import record
-from gateway.core.events import ForgetAsked, OffsetsAsked, SpaceChanged, StackConfig
+from gateway.core.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
 from gateway.core.messages import Order
+from gateway.data.bodies import OffsetsBody, decode_body
+from gateway.data.frame import Kind
+from gateway.data.wire import Done
 from tests.property.core.checker import check
 from tests.property.core.clients import Client
 from tests.transcripts.group import Group, replay
@@ -36,6 +41,8 @@ class Run:
         self.group.settle()
         self.clients = [Client(f"p{number}", number, self.group, self._name(number)) for number in range(CLIENTS)]
         self._read: dict[str, int] = {}
+        self.asking = 1000  # the session that asks for offset commits and forgetting
+        self.commits: dict[int, tuple[int, str, int]] = {}  # request -> (gateway's number, reader, offset)
         for client in self.clients:
             client.connect(client.gateway)
         self.group.settle()
@@ -124,10 +131,29 @@ class Run:
     def requests(self, a: int, b: int) -> None:
         member = self.group.members[self._name(a)]
         if b % 4 == 0:
-            self.group.step(member, ForgetAsked(99, 1, (self.clients[b % CLIENTS].name,)))
+            self.group.step(member, ForgetAsked(self.asking, 1, (self.clients[b % CLIENTS].name,)))
+        elif b % 16 == 1:
+            self.group.step(member, SessionClosed(self.asking))
+            self.asking += 1
         else:
-            offset = b % (1 + member.stack.decided.next_offset)
-            self.group.step(member, OffsetsAsked(99, 1, f"reader{b % 2}", offset))
+            offset, request = b % (1 + member.stack.decided.next_offset), 2 + len(self.commits)
+            self.commits[request] = member.stack.layers.context.standing.me, f"reader{b % 2}", offset
+            self.group.step(member, OffsetsAsked(self.asking, request, f"reader{b % 2}", offset))
+
+    def check_commits(self) -> None:
+        """An offset commit is in the log when it is answered, and once at most, however often it was sent."""
+        for member in self.group.members.values():
+            found = Counter(
+                (frame.origin, reader, offset)
+                for frame, _, _ in member.delivered
+                if frame.kind == Kind.OFFSETS
+                for reader, offset in decode_body(OffsetsBody, frame.body).readers.items()
+            )
+            assert found <= Counter(self.commits.values()), "an offset commit was ordered again"
+            logged = {(reader, offset) for _, reader, offset in found}
+            for session, answer in member.replies:
+                if session >= 1000 and isinstance(answer, Done) and answer.request in self.commits:
+                    assert self.commits[answer.request][1:] in logged, "an offset commit was answered and is not in the log"
 
     def restart(self, a: int, b: int) -> None:
         """Killed: what was not synced may be lost, what the watermark says may be old."""
@@ -207,8 +233,10 @@ def play(run: Run, chosen: list[tuple[str, int, int]]) -> None:
         MOVES[name][0](run, a, b)
         run.answers()
         check(run.group, run.clients)
+        run.check_commits()
     run.heal()
     check(run.group, run.clients)
+    run.check_commits()
     for client in run.clients:
         assert client.open, f"{client.name} did not get its epoch though the faults stopped"
         assert not client.unanswered, f"{client.name} has no outcome for {client.unanswered}"

@@ -49,8 +49,8 @@ states = st.builds(
 asks = st.one_of(
     st.builds(messages.AskEpoch, names, ids, u32),
     st.builds(messages.AskTopic, names),
-    st.builds(messages.AskOffsets, names, u64),
-    st.builds(messages.AskForget, st.lists(names, max_size=3).map(tuple)),
+    st.builds(messages.AskOffsets, names, u64, st.integers(-1, 2**62)),
+    st.builds(messages.AskForget, st.lists(u64, max_size=3).map(tuple)),
 )
 all_messages = st.one_of(
     st.builds(messages.Forward, u64, runs),

@@ -157,12 +157,55 @@ def test_over_the_forward_table_batches_are_refused_for_now(monkeypatch: pytest.
 
 
 def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNDECIDED_FRAMES_MAX", 4)
+    monkeypatch.setattr(limits, "BATCH_ROOM_FRAMES", 4)
     group, member = opened()
     group.step(member, Submitted(1, batches(1, 10)))
     assert len(member.stack.layers.context.window.frames) == 4
     group.settle()
     assert len(answers(member, Committed)) == 10
+
+
+def test_a_stalled_disk_makes_no_frame_of_what_is_ordered_already() -> None:
+    group, member = alone()
+    for number in range(50):
+        group.step(member, OffsetsAsked(1, number, f"reader{number}", 0))
+        group.step(member, OffsetsAsked(1, 50 + number, f"reader{number}", 0))
+    ordered = len(member.stack.layers.context.window.frames)
+    assert ordered == 50
+    group.advance(20 * limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US)
+    assert len(member.stack.layers.context.window.frames) == ordered
+    group.settle()
+    assert len(answers(member, Done)) == 100
+
+
+def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUEST_ROOM_FRAMES", 3)
+    group, member = opened()
+    window = member.stack.layers.context.window
+    group.step(member, Submitted(1, batches(1, 1)))
+    for number in range(3):
+        group.step(member, TopicAsked(1, 10 + number, f"more{number}"))
+        group.step(member, OffsetsAsked(1, 20 + number, f"reader{number}", 0))
+    assert len(window.frames) == 3
+    group.advance(10 * limits.TICK_INTERVAL_US)
+    assert len(window.frames) == 3, "nothing that can wait is ordered while there is no room"
+    member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
+    assert len(window.frames) == 4
+    group.settle()
+    for _ in range(5):
+        group.advance(limits.TICK_INTERVAL_US)
+        group.settle()
+    assert len(answers(member, Done)) == 3
+    assert {topic.name for topic in member.stack.decided.topics.values()} == {"t", "more0", "more1", "more2"}
+    assert member.stack.decided.tick == 1
+
+
+def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, member = opened()
+    monkeypatch.setattr(limits, "UNDECIDED_FRAMES_MAX", 3)
+    group.step(member, Submitted(1, batches(1, 3)))
+    with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more are over the bound"):
+        member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
 
 
 def test_requests_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +251,31 @@ def test_readers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     group.settle()
     assert [(one.request, one.code) for one in answers(member, Denied) if isinstance(one, Denied)] == [(2, "limit")]
     assert member.stack.decided.readers == {"a": 0}
+
+
+def test_what_followed_an_offset_commit_that_is_denied_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = three()
+    member = group.members["g2"]
+    for number in range(2):
+        group.step(member, OffsetsAsked(1, number, "a", 0))
+    monkeypatch.setattr(limits, "READERS_MAX", 0)
+    group.settle()
+    denied = [(one.request, one.code, one.retry) for one in answers(member, Denied) if isinstance(one, Denied)]
+    assert denied == [(0, "limit", False), (1, "busy", True)]
+    assert member.stack.layers.order.quiet
+
+
+def test_readers_that_commit_again_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READERS_MAX", 2)
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 2)))
+    group.step(member, OffsetsAsked(1, 1, "a", 0))
+    group.settle()
+    group.step(member, OffsetsAsked(1, 2, "a", 1))
+    group.step(member, OffsetsAsked(1, 3, "b", 0))
+    group.settle()
+    assert not answers(member, Denied)
+    assert member.stack.decided.readers == {"a": 1, "b": 0}
 
 
 def test_an_offset_commit_that_is_asked_again_takes_nothing_back() -> None:
