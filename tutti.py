@@ -56,3 +56,9 @@ __all__ = [
     "UsageError",
     "WrongDirectory",
 ]
+
+# A traceback names them as who imports this module does. They are the same classes, and pickles of either name load.
+for _name in __all__:
+    _kind = globals()[_name]
+    if issubclass(_kind, TuttiError):
+        _kind.__module__ = __name__
