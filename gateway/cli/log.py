@@ -100,7 +100,8 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
 def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
     """Show what a halted gateway named, and cut when told to.
 
-    Without --accept-loss-from nothing is changed; exit code 4 if there is damage.
+    Without --accept-loss-from only what loses no record is mended: segment headers that follow from the rest, indexes, snapshots.
+    What stood there before is kept aside. Exit code 4 if records cannot be served.
     """
     from gateway.log.tools import repair as mend
 
@@ -134,7 +135,7 @@ def _print_repaired(directory: str, report: Repair) -> None:
     if report.kept:
         print(f"what was taken away is kept in {report.kept}")
     if report.offset < 0:
-        print("no record is lost: what was wrong is made again from the log")
+        print("no record is lost: what was wrong is made again from the rest of the log")
     elif report.cut:
         print(f"cut: {_lost(report)} {_are(report.lost)} gone; the gateway can be started")
     else:
