@@ -34,8 +34,6 @@ from gateway.log.scalars import read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, cut
 
-_POLL_S = 0.002
-_POLL_S_MAX = 0.01
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
@@ -136,18 +134,6 @@ class LogReader:
             DirectoryRefused: the directory cannot be read any more.
         """
         return self._look()[0]
-
-    def wait(self, beyond: int, timeout_s: float) -> Frontier:
-        """The frontier once its offset is above `beyond`, or as it is after `timeout_s` seconds."""
-        deadline = time.monotonic() + timeout_s
-        pause = _POLL_S
-        while True:
-            found = self.frontier()
-            left = deadline - time.monotonic()
-            if found.offset > beyond or left <= 0:
-                return found
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.2, _POLL_S_MAX)
 
     def _look(self) -> tuple[Frontier, Upto]:
         with self._lock:

@@ -21,15 +21,14 @@ from tests.unit.log.history import History, decide, opened, other_boot, sample, 
 
 FOLLOW = """
 import sys, json
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-reader = LogReader(sys.argv[1])
+from gateway.client.files import Files
+files = Files(sys.argv[1])
 at, end = 0, int(sys.argv[2])
 values = []
 while at < end:
-    frontier = reader.wait(at, 20)
+    frontier = files.frontier(at, 20)
     assert frontier.offset > at, "nothing came"
-    for batch in scan(reader, at, frontier.offset, columns=["offset", "value"]):
+    for batch in files.scan(at, frontier.offset, columns=["offset", "value"]):
         assert batch.column(0)[0].as_py() == at
         at += batch.num_rows
         values += [len(value) for value in batch.column(1).to_pylist()]
@@ -108,14 +107,14 @@ def test_the_live_page_of_another_boot_or_of_a_copy_is_not_believed(tmp_path: Pa
 def test_many_threads_read_while_one_writes(tmp_path: Path) -> None:
     history = sample(150, size=1500)
     writer, _, close = opened(tmp_path)
-    reader = LogReader(tmp_path)
+    reader, files = LogReader(tmp_path), Files(tmp_path)
     wrong: list[object] = []
     values = [record.value for record in history.records]
 
     def follow() -> None:
         at = 0
         while at < len(values):
-            frontier = reader.wait(at, 20)
+            frontier = files.frontier(at, 20)
             for batch in scan(reader, at, frontier.offset, columns=["value"]):
                 if batch.column(0).to_pylist() != values[at : at + batch.num_rows]:
                     wrong.append(at)
@@ -157,10 +156,10 @@ def test_a_follower_is_told_that_its_directory_was_replaced(tmp_path: Path, was_
     end = len(history.records)
     assert (reader.frontier().offset, files.frontier().offset) == (end, end)
     _replace(path, batches)
-    with pytest.raises(DirectoryRefused, match=r"was replaced by another data directory: it holds log 0001.* open it anew"):
-        reader.wait(end, 20)
     with pytest.raises(DirectoryRefused, match="was replaced by another data directory"):
         files.frontier(end, 20)
+    with pytest.raises(DirectoryRefused, match=r"was replaced by another data directory: it holds log 0001.* open it anew"):
+        reader.frontier()
     reader.close()
     files.close()
     anew = LogReader(path)
@@ -171,12 +170,12 @@ def test_a_follower_is_told_that_its_directory_was_replaced(tmp_path: Path, was_
 def test_a_follower_is_told_that_its_directory_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "data"
     write_log(path, sample(5))
-    reader = LogReader(path)
-    end = reader.frontier().offset
+    files = Files(path)
+    end = files.frontier().offset
     shutil.rmtree(path)
     with pytest.raises(DirectoryRefused, match="is no data directory any more: it was removed"):
-        reader.wait(end, 20)
-    reader.close()
+        files.frontier(end, 20)
+    files.close()
 
 
 def test_a_follower_goes_on_where_the_same_directory_was_put_back(tmp_path: Path) -> None:
@@ -184,12 +183,12 @@ def test_a_follower_goes_on_where_the_same_directory_was_put_back(tmp_path: Path
     history = History()
     history.batch("p", "t", [b"1"])
     write_log(path, history)
-    reader = LogReader(path)
-    assert reader.frontier().offset == 1
+    files = Files(path)
+    assert files.frontier().offset == 1
     shutil.copytree(path, aside)
     shutil.rmtree(path)
     os.rename(aside, path)
     history.batch("p", "t", [b"2"])
     write_log(path, history)  # the gateway started again on the copy, and wrote
-    assert reader.wait(1, 20).offset == 2
-    reader.close()
+    assert files.frontier(1, 20).offset == 2
+    files.close()
