@@ -144,8 +144,9 @@ class Files:
         topics: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan` of a range that is committed, with the offset to go on from after each batch."""
+        """As `scan` of a range that is committed, with the offset to go on from after each batch; `left` is for gateways."""
         wanted = check_columns(columns)
         chosen = check_topics(topics)
         if chosen is not None and not absent_ok:
@@ -159,10 +160,11 @@ class Files:
             reader, upto = self._holder(position, end, unreadable)
             try:
                 for batch in scan(reader, position, upto, topics=chosen, columns=asked):
-                    position = batch.column("offset")[-1].as_py() + 1 if chosen is not None else position + batch.num_rows
+                    offsets = batch.column("offset") if chosen is not None else None
+                    position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
                     if len(asked) != len(wanted):
                         batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
-                    yield Piece(batch, position)
+                    yield Piece(batch, position, offsets)
                 position = upto
                 if position >= end:
                     return

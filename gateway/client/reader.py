@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gateway.client.files import Files, Paths
 from gateway.client.reads import Reads
-from gateway.client.seconds import check_seconds
+from gateway.client.seconds import Deadline, check_seconds
 from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -96,10 +96,11 @@ class Reader:
         self._source = Reads(url, connect_timeout, patience) if url is not None else Files(path if path is not None else "")
         self._pieces: Iterator[Piece] | None = None
         self._silent_since: float | None = None
+        self._deadline = Deadline()
         frontier = self._source.frontier()
         self._position = self._first(start, frontier)
         self._end = self._last(end, frontier)
-        self._upto = self._position
+        self._upto = self._reached = self._position
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
@@ -132,12 +133,11 @@ class Reader:
 
     def __next__(self) -> pa.RecordBatch:
         """The next batch; waits for it when following."""
-        while True:
-            batch = self._poll(limits.LONG_POLL_US_MAX / 1e6)
-            if batch is not None:
-                return batch
-            if self._finished():
-                raise StopIteration
+        piece = self._next(float("inf"))
+        if piece is None:
+            raise StopIteration
+        self._position = piece.next
+        return piece.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`).
@@ -146,13 +146,21 @@ class Reader:
             UsageError: `timeout` is no number of seconds.
         """
         check_seconds("timeout", timeout)
-        return self._poll(timeout)
+        piece = self._next(timeout)
+        if piece is None:
+            return None
+        self._position = piece.next
+        return piece.batch
 
     def records(self) -> Iterator[Record]:
-        """One record after another, in place of batches: easy, and a hundred times slower."""
-        for batch in self:
+        """One record after another, in place of batches: easy, and 100 times slower. `position` is behind each that was given."""
+        while (piece := self._next(float("inf"))) is not None:
+            batch, given = piece.batch, self._position
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
-            for row in zip(*columns.values(), strict=True):
+            for offset, *row in zip(piece.offsets(), *columns.values(), strict=True):
+                if self._position != given:
+                    break  # somebody else went on from there
+                self._position = given = offset + 1
                 yield Record(**dict(zip(columns, row, strict=True)))
 
     def save(self) -> None:
@@ -184,49 +192,62 @@ class Reader:
     def _finished(self) -> bool:
         return self._end is not None and self._position >= self._end
 
-    def _poll(self, timeout: float) -> pa.RecordBatch | None:
-        deadline = time.monotonic() + timeout
+    def _next(self, timeout: float) -> Piece | None:
+        """What comes next from the position on, which is left where it is; None if nothing came in time or the range is read.
+
+        Raises:
+            Unavailable: no gateway answered for the reader's patience.
+        """
+        self._deadline.within(timeout)
         while not self._finished():
-            if self._pieces is None and not self._open(max(0.0, deadline - time.monotonic())):
-                if time.monotonic() >= deadline:
+            try:
+                if self._open():
+                    piece = self._piece()
+                    if piece is not None:
+                        return piece
+                elif not self._deadline.left():
                     return None
-                continue
-            piece = next(self._pieces, None) if self._pieces is not None else None
-            if piece is not None:
-                self._position = piece.next
-                return piece.batch
-            self._position, self._pieces = self._upto, None
+            except Unavailable:
+                # Its own patience over, or that of several polls: else the poll's time is, and the next one goes on looking.
+                if self._deadline.left() or self._silent_too_long():
+                    raise
+                return None
+            self._silent_since = None
         return None
 
-    def _open(self, timeout: float) -> bool:
-        """Begin to read as far as the log is committed, if that is further; whether it is."""
+    def _open(self) -> bool:
+        """Read on from the position, as far as the log is committed; whether there is something."""
+        if self._pieces is not None and self._reached == self._position:
+            return True
+        self._pieces = None  # a batch was left in its middle
         upto = self._end
         if self._follow:
-            frontier = self._wait(timeout)
-            if frontier is None or frontier <= self._position:
+            left = self._deadline.left()
+            frontier = self._source.frontier(self._position, left, min(left, self._patience)).offset
+            if frontier <= self._position:
                 return False
             upto = frontier if upto is None else min(upto, frontier)
         self._upto = self._position if upto is None else upto
-        absent_ok = self._follow
-        self._pieces = self._source.pieces(self._position, self._upto, self._topics, self._columns, absent_ok)
+        self._reached = self._position
+        self._pieces = self._source.pieces(
+            self._position, self._upto, self._topics, self._columns, absent_ok=self._follow, left=self._deadline.left
+        )
         return True
 
-    def _wait(self, timeout: float) -> int | None:
-        """The frontier once it is beyond the position; None when no gateway answers just now.
+    def _piece(self) -> Piece | None:
+        """The next one of what was opened; None behind the last, and the position is at its end then."""
+        pieces, self._pieces = self._pieces, None  # what raises has ended: it is opened anew where it was
+        piece = None if pieces is None else next(pieces, None)
+        if piece is None:
+            self._position = self._upto
+        else:
+            self._reached, self._pieces = piece.next, pieces
+        return piece
 
-        Raises:
-            Unavailable: none has for the reader's patience.
-        """
-        try:
-            frontier = self._source.frontier(self._position, timeout, min(timeout, self._patience)).offset
-        except Unavailable:
-            now = time.monotonic()
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            if now - self._silent_since >= self._patience:
-                raise
-            return None
-        self._silent_since = None
-        return frontier
+    def _silent_too_long(self) -> bool:
+        now = time.monotonic()
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        return now - self._silent_since >= self._patience
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

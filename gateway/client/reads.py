@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,6 +30,7 @@ __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 Answer = TypeVar("Answer")
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 5.0  # what an answer may take beside what it was told to wait
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
 
 _locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
 
@@ -85,7 +87,8 @@ class Reads:
             wait = min(left, limits.LONG_POLL_US_MAX / 1e6)
             if beyond is not None:
                 asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
-            told = self._act("frontier", asked, wait + _SLACK_S, patience)
+            slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+            told = self._act("frontier", asked, wait + slack, patience)
             found = Frontier(
                 self._same_log(told["log"]),
                 told["start"],
@@ -178,8 +181,12 @@ class Reads:
         topics: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan` of a range that is committed, with the offset to go on from after each batch."""
+        """As `scan` of a range that is committed, with the offset to go on from after each batch.
+
+        `left` tells, in seconds, how long a gateway may be waited for at this moment, where that is less than the patience.
+        """
         wanted = check_columns(columns)
         chosen = check_topics(topics)
         schema = schema_of(wanted)
@@ -191,20 +198,28 @@ class Reads:
             ticket = orjson.dumps(
                 {"start": position, "end": end, "topics": chosen, "columns": asked, "seen": self._seen, "absent_ok": absent_ok}
             )
+            old = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
-                for batch in self._stream(ticket):
-                    failing_since = None
-                    position = batch.column("offset")[-1].as_py() + 1 if chosen is not None else position + batch.num_rows
-                    yield Piece(pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema), position)
-                if chosen is None and position != end:
-                    raise FormatError(f"{self._route.present} ended a stream at offset {position} that goes to {end}")
-                return
+                with contextlib.closing(self._stream(ticket)) as stream:
+                    for batch in stream:
+                        failing_since = None
+                        offsets = batch.column("offset") if chosen is not None else None
+                        position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
+                        made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
+                        yield Piece(made, position, offsets)
+                        if time.monotonic() > old:
+                            break  # its time counts that of who takes the batches: what is left is for the gateway alone
+                    else:
+                        if chosen is None and position != end:
+                            raise FormatError(f"{self._route.present} ended a stream at offset {position} that goes to {end}")
+                        return
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                self._move_on(str(error), failing_since + self._patience, self._patience)
+                until = failing_since + self._patience
+                self._move_on(str(error), until if left is None else min(until, now + left()), self._patience)
 
-    def _stream(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+    def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
         options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6)
         stream = None
@@ -225,6 +240,7 @@ class Reads:
                 except FLIGHT_ERRORS as error:
                     raise translate(error) from error
                 if batch is not None and batch.num_rows:
+                    self._went_well()
                     yield batch
         finally:
             if stream is not None:
@@ -266,8 +282,7 @@ class Reads:
                     answer = call(client, seconds)
                 except FLIGHT_ERRORS as error:
                     raise translate(error) from error
-                self._route.met("connected")
-                self._route.went_well()
+                self._went_well()
                 return answer
             except Unavailable as error:
                 kind = Behind if isinstance(error, Behind) else kind
@@ -291,6 +306,11 @@ class Reads:
                 self._route.learn(welcome.gateways)
             location = _locations[os.getpid(), address] = welcome.reads
         return location
+
+    def _went_well(self) -> None:
+        with self._lock:
+            self._route.met("connected")
+            self._route.went_well()
 
     def _move_on(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """The present gateway does not answer: the next one's turn, or the end when the time is over."""

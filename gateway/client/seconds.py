@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
 from gateway.errors import UsageError
+
+
+class Deadline:
+    """When a caller wants to hear, whatever came of its question; it may be put off."""
+
+    def __init__(self) -> None:
+        self._at = float("inf")
+
+    def within(self, seconds: float) -> None:
+        """It is so many seconds from now."""
+        self._at = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until then, 0 afterwards."""
+        return max(0.0, self._at - time.monotonic())
 
 
 def check_seconds(what: str, value: object) -> None:

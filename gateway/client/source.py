@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -61,10 +61,20 @@ class Topic(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A batch of a scan, and the offset to go on from after it."""
+    """A batch of a scan, and the offset to go on from after it.
+
+    `column` has its records' offsets where they do not follow each other.
+    """
 
     batch: pa.RecordBatch
     next: int
+    column: pa.Array[Any] | None = None
+
+    def offsets(self) -> Iterable[int]:
+        """The offset of each record."""
+        if self.column is None:
+            return range(self.next - self.batch.num_rows, self.next)
+        return self.column.to_pylist()
 
 
 class Source(Protocol):
@@ -94,8 +104,9 @@ class Source(Protocol):
         topics: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan`, with the offset to go on from."""
+        """As `scan`, with the offset to go on from. `left` tells for how many seconds a gateway may be waited for now."""
 
     def plan(
         self,

@@ -17,7 +17,9 @@ import pytest
 from gateway.client.reader import Reader, Record
 from gateway.client.reads import Reads, schema_of
 from gateway.client.source import Frontier, Range, Tick, Topic
+from gateway.core import limits
 from gateway.data.columns import COLUMNS
+from gateway.data.wire import Hello
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tests.unit.client.fake import LOG_UUID
 from tests.unit.client.fake_reads import ReadableGateway, error_of
@@ -134,6 +136,76 @@ def test_records_one_by_one(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start=3, end=4, columns=["value", "offset"]) as reader:
         (only,) = reader.records()
     assert (only.value, only.offset, only.topic) == (b"3", 3, None)
+
+
+@pytest.mark.parametrize("topics", [None, ["b"]])
+def test_the_position_is_behind_each_record_that_was_given(gateway: ReadableGateway, topics: list[str] | None) -> None:
+    with Reader(gateway.url, topics=topics, columns=["value"], name="loader") as reader:
+        for record in reader.records():
+            assert reader.position == int(record.value or b"") + 1
+            if record.value == b"5":
+                reader.save()
+                break
+        assert gateway.reads.saved == {"loader": 6}
+        batch = reader.poll(10)  # the rest of a batch that was left in its middle
+        assert batch is not None
+        assert values([batch])[0] == (6 if topics is None else 7)
+    with Reader(gateway.url, start=0) as reader:
+        records = reader.records()
+        seen = [next(records).offset, next(records).offset]
+        seen += values([next(reader)])  # somebody else goes on
+        seen += [record.offset for record in records]
+        assert seen == list(range(20))
+        assert reader.position == 20
+
+
+def test_a_reader_that_failed_goes_on_where_it_was(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, start=0, patience=0.2) as reader:
+        gateway.reads.cut_after = 4
+        assert values([reader.poll(10)]) == [0, 1, 2, 3]
+        gateway.reads.fail = _always("damaged")
+        for _ in range(2):
+            with pytest.raises(Damaged):
+                reader.poll(10)
+            assert reader.position == 4
+        gateway.reads.fail = lambda what: None
+        assert values(reader) == list(range(4, 20))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway, follow: bool) -> None:
+    with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
+        gateway.reads.fail = _always("unavailable")
+        began = time.monotonic()
+        assert reader.poll(0.2) is None
+        assert time.monotonic() - began < 1
+        with pytest.raises(Unavailable):  # noqa: PT012 - once that was so for the reader's patience
+            while time.monotonic() - began < 20:
+                assert reader.poll(0.2) is None
+        assert 1.5 < time.monotonic() - began < 6
+        gateway.reads.fail = lambda what: None
+        assert values([reader.poll(10)]) == [0, 1, 2, 3]
+
+
+def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAM_US_MAX", 400_000)
+    reads, seen = Reads(gateway.url, patience=1), []
+    for piece in reads.pieces(0, 20):
+        seen += values([piece.batch])
+        time.sleep(0.5)  # longer than a stream may take
+    assert seen == list(range(20))
+    assert reads._route.rounds == 0
+    assert len([asked for asked in gateway.gateway.heard if isinstance(asked, Hello)]) == 1
+
+
+def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
+    reads = Reads(gateway.url)
+    pieces = reads.pieces(0, 20)
+    for _ in range(3):
+        gateway.reads.cut_after = 4
+        next(pieces)
+        assert reads._route.rounds == 0
+    assert len(list(pieces)) == 2
 
 
 def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
