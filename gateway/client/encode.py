@@ -8,9 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from gateway.client.receipt import Batch, Header, Record
 from gateway.data.frame import PROGRESS_BYTES_MAX, payload_crc
+from gateway.data.plain import encode_plain, encode_plain_batch, raw_length_of
 from gateway.data.schema import (
     BATCH_SCHEMA,
     HEADERS,
@@ -26,7 +26,7 @@ from gateway.data.schema import (
     TIMESTAMP,
     decode_batch,
     encode_batch,
-    raw_length_of,
+    no_headers,
     timestamp_range,
 )
 from gateway.errors import UsageError
@@ -39,7 +39,6 @@ _HEADER_OVERHEAD_BYTES = 16
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BINARY = pa.binary()
-_NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
 _COLUMNS = tuple(BATCH_SCHEMA.names)
 
 Compression = Literal["lz4", "zstd"] | None
@@ -126,21 +125,33 @@ def _is_pair(header: object) -> bool:
 
 
 def encode_open(batch: Batch, compression: Compression) -> None:
-    """Give an open batch its body and the header fields that come from it. About 60 ns a record of 100 bytes."""
+    """Give an open batch its body and the header fields that come from it."""
     count = len(batch.values)
-    # `struct` makes an array of a list in a third of the time that numpy takes.
-    times = np.rint(np.frombuffer(struct.pack(f"{count}d", *batch.times), np.float64) * 1e6).astype(np.int64)
-    for index, stamp in (batch.stamps or {}).items():
-        times[index] = stamp
+    if count == 1:
+        times = [round(batch.times[0] * 1e6)]
+        if batch.stamps:
+            times[0] = batch.stamps[0]
+        batch.min_timestamp = batch.max_timestamp = times[0]
+        packed = struct.pack("<q", *times)
+    else:
+        # `struct` makes an array of a list in a third of the time that numpy takes.
+        stamps = np.rint(np.frombuffer(struct.pack(f"{count}d", *batch.times), np.float64) * 1e6).astype(np.int64)
+        for index, stamp in (batch.stamps or {}).items():
+            stamps[index] = stamp
+        batch.min_timestamp, batch.max_timestamp = int(stamps.min()), int(stamps.max())
+        packed = stamps.tobytes()
+    batch.count = count
+    if batch.headers is None and compression is None:
+        body, raw_length = encode_plain(batch.keys, batch.values, packed)
+        _seal(batch, body, raw_length)
+        return
     columns: list[pa.Array[Any]] = [
         pa.nulls(count, pa.binary()) if batch.keys is None else _binary(batch.keys),
         _binary(batch.values),
-        pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(times.data)], null_count=0),
-        _no_headers(count) if batch.headers is None else _header_column(batch.headers, count),
+        pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(packed)], null_count=0),
+        no_headers(count) if batch.headers is None else _header_column(batch.headers, count),
     ]
-    batch.count = count
-    batch.min_timestamp, batch.max_timestamp = int(times.min()), int(times.max())
-    _seal(batch, pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA), compression)
+    _encode(batch, pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA), compression)
 
 
 def _binary(values: Sequence[Any], kind: pa.DataType = _BINARY) -> pa.Array[Any]:
@@ -165,12 +176,6 @@ def _offsets(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return offsets
 
 
-def _no_headers(count: int) -> pa.Array[Any]:
-    """A column of headers where no record has any. `pa.nulls` makes one that takes 8 bytes a record more when it is encoded."""
-    buffers: list[pa.Buffer | None] = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
-    return pa.Array.from_buffers(HEADERS, count, buffers, null_count=count, children=[_NO_ENTRIES])
-
-
 def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Array[Any]:
     """The column of headers of `count` records, given those of the records that have any."""
     entries = [entry for index in range(count) for entry in headers.get(index, ())]
@@ -182,21 +187,27 @@ def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, count, buffers, children=[pairs])
 
 
-def encode_whole(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
-    """Give a batch the body of `records` (of `BATCH_SCHEMA`, from `conform`)."""
+def encode_whole(batch: Batch, records: Conformed, compression: Compression) -> None:
+    """Give a batch the body of `records`."""
     batch.whole = True
-    batch.count = records.num_rows
-    batch.min_timestamp, batch.max_timestamp = timestamp_range(records.column(2))
-    _seal(batch, records, compression)
+    batch.count = records.batch.num_rows
+    batch.min_timestamp, batch.max_timestamp = records.min_timestamp, records.max_timestamp
+    _encode(batch, records.batch, compression)
 
 
-def _seal(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
-    body = encode_batch(records, compression)
-    view = memoryview(body)
-    crc = payload_crc(batch.progress, view) if batch.progress else int(google_crc32c.value(np.frombuffer(view, np.uint8)))
-    raw_length = min(raw_length_of(records), 2**32 - 1)
+def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
+    plain = encode_plain_batch(records) if compression is None else None
+    if plain is not None:
+        _seal(batch, *plain)
+        return
+    body = memoryview(encode_batch(records, compression))
+    _seal(batch, body, raw_length_of(body, batch.remaining))
+
+
+def _seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
+    crc = payload_crc(batch.progress, body)
     # All at once, without a call between that a Ctrl-C could strike in: a batch has a body, or is encoded again.
-    batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, body.size, body
+    batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, len(body), body
     batch.drop_columns()
 
 
@@ -209,15 +220,23 @@ def largest_record(records: pa.RecordBatch) -> int:
 
 def cut(batch: Batch, committed: int, compression: Compression) -> None:
     """Leave out the first `committed` of the records still in the body, which the log holds already, and encode the rest again."""
-    rest = decode_batch(batch.bytes).slice(committed)
+    rest = decode_batch(batch.body or b"").slice(committed)
     batch.cut += committed
     batch.first_sequence += committed
     batch.min_timestamp, batch.max_timestamp = timestamp_range(rest.column(2))
-    _seal(batch, rest, compression)
+    _encode(batch, rest, compression)
 
 
-def conform(records: object, now_us: int) -> pa.RecordBatch:
-    """What `send_batch()` was given as a batch of `BATCH_SCHEMA`: columns in order, missing ones filled (timestamp: `now_us`).
+class Conformed(NamedTuple):
+    """A batch of `BATCH_SCHEMA`, and the range of its timestamps, us."""
+
+    batch: pa.RecordBatch
+    min_timestamp: int
+    max_timestamp: int
+
+
+def conform(records: object, now_us: int) -> Conformed:
+    """What `send_batch()` was given, with its columns in order and the missing ones filled (timestamp: `now_us`).
 
     Raises:
         UsageError: no record batch, no record in it, a column that is not known or has another type, nulls where none may be.
@@ -241,17 +260,17 @@ def conform(records: object, now_us: int) -> pa.RecordBatch:
         conformed.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
-    low, high = timestamp_range(conformed.column(2))
+    low, high = timestamp_range(conformed.column(2)) if "timestamp" in names else (now_us, now_us)
     if low < TIME_US_MIN or high > TIME_US_MAX:
         raise UsageError(f"column 'timestamp' goes from {low} to {high} us, outside of the years 1 to 9999")
-    return conformed
+    return Conformed(conformed, low, high)
 
 
 def _column(records: pa.RecordBatch, name: str, count: int, now_us: int) -> pa.Array[Any]:
     if name not in records.schema.names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        return _no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
+        return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
     column: pa.Array[Any] = records.column(name)
     wanted = BATCH_SCHEMA.field(name).type
     if name == "timestamp":
@@ -298,7 +317,7 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
     if column.null_count == count:
-        return _no_headers(count)
+        return no_headers(count)
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
         raise UsageError("a header in column 'headers' has no name: headers are pairs of a name and a value")

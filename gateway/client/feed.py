@@ -26,9 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, encode_open, encode_whole, largest_record
+from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Conformed, encode_open, encode_whole, largest_record
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
@@ -110,8 +108,8 @@ class Feed:
                 self.close_open()
             return receipt
 
-    def add_whole(self, topic: str, records: pa.RecordBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Take a record batch (of `BATCH_SCHEMA`) in as one frame.
+    def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+        """Take a record batch in as one frame.
 
         Raises:
             BufferFull, TuttiError: as `add`.
@@ -127,7 +125,7 @@ class Feed:
         if batch.raw_length > self.raw_bytes_max:
             what += f" ({batch.raw_length} bytes without compression)"
             return self._stillborn(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
-        if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records)) > limits.RECORD_BYTES_MAX:
+        if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records.batch)) > limits.RECORD_BYTES_MAX:
             what += f" (one of {largest} bytes, key and value)"
             return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
         batch.charge = batch.size

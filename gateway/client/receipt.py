@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from gateway.client.forking import after_fork
 from gateway.client.seconds import check_seconds
 from gateway.data.wire import OFFSET_UNKNOWN
-from gateway.errors import TuttiError, UsageError, invariant
+from gateway.errors import TuttiError, UsageError
 
 LOG = logging.getLogger("tutti.client")
 
@@ -118,7 +117,7 @@ class Batch:
         self.callbacks: list[tuple[Receipt, OnDelivery]] | None = None
         self.progress = b""
         self.whole = False  # one receipt stands for all its records
-        self.body: pa.Buffer | None = None
+        self.body: bytes | memoryview | None = None
         self.count = 0
         self.crc = 0
         self.raw_length = 0
@@ -175,12 +174,6 @@ class Batch:
     def last_sequence(self) -> int:
         """Sequence of its last record."""
         return self.first_sequence + self.count - self.cut - 1
-
-    @property
-    def bytes(self) -> memoryview:
-        """The body of a closed batch that has no outcome yet."""
-        invariant(self.body is not None, "a batch that is sent has a body")
-        return memoryview(self.body or b"")
 
     def settle(self, offset: int, failure: Failure | None = None) -> None:
         """Note its outcome, once; nobody is told yet."""

@@ -15,6 +15,7 @@ from gateway.core import limits
 from gateway.data.frame import Buffer, Frame, Kind
 from gateway.data.schema import compression_flags
 from gateway.data.wire import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
+from gateway.errors import invariant
 
 
 class Window:
@@ -106,9 +107,10 @@ class Window:
             yield encode_submit(frames)
 
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
+        invariant(batch.body is not None, "a batch that is sent has a body")
         return Frame(
             Kind.BATCH,
-            batch.bytes,
+            batch.body or b"",
             progress=batch.progress,
             flags=self._flags,
             producer=number,

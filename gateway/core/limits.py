@@ -102,10 +102,6 @@ SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above i
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
 CONNECTION_BEAT_MS = 5_000  # a connection whose other end fell silent for three of them is closed
 INFLATED_BYTES_A_TURN_MAX = 128 * MIB  # decompressed for one client before others have their turn
-QUICK_RECORDS_MAX = 64  # batches of more records always go through Arrow's validation
-QUICK_BODY_BYTES_MAX = 64 * KIB
-QUICK_METADATA_BYTES_MAX = 2 * KIB
-QUICK_LAYOUTS_MAX = 64  # remembered of them
 MAILBOX_ITEMS_A_TURN_MAX = 4096  # that a thread of the node takes from its mailbox before it works on them
 LOOKUP_ITEMS_A_TURN_MAX = 1024
 SYNC_BYTES_MAX = 16 * MIB  # written before one sync
@@ -201,7 +197,6 @@ invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its 
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
-invariant(QUICK_BODY_BYTES_MAX <= RECORD_BYTES_MAX, "no record of a quickly checked batch can be too large")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
 invariant(BATCH_BYTES_MAX < BODY_BYTES_MAX, "a batch that is full still fits into a body")

@@ -34,6 +34,8 @@ _FIELDS: list[pa.Field[Any]] = [
 ]
 BATCH_SCHEMA: pa.Schema = pa.schema(_FIELDS)
 
+_NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
+
 _FLAGS = {None: 0, "lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _CODECS = {0: None, int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}
 
@@ -77,11 +79,6 @@ def decode_batch(body: Buffer | pa.Buffer) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(body if isinstance(body, pa.Buffer) else pa.py_buffer(body), BATCH_SCHEMA)
 
 
-def raw_length_of(batch: pa.RecordBatch) -> int:
-    """What a header's `raw_length` says of a batch that was encoded without compression: bytes of its buffers."""
-    return int(batch.get_total_buffer_size())
-
-
 def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
     """The record batch of a BATCH frame that came from outside, after every check (design, section 3).
 
@@ -120,7 +117,15 @@ def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
         raise FormatError(
             f"timestamps go from {low} to {high} us and the header says {frame.min_timestamp} to {frame.max_timestamp} us"
         )
+    if sizes.raw_bytes != frame.raw_length:
+        raise FormatError(f"the body takes {sizes.raw_bytes} bytes decompressed and the header says {frame.raw_length}")
     return batch
+
+
+def no_headers(count: int) -> pa.Array[Any]:
+    """A column of headers where no record has any. `pa.nulls` makes one that takes 8 bytes a record more when it is encoded."""
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
+    return pa.Array.from_buffers(HEADERS, count, buffers, null_count=count, children=[_NO_ENTRIES])
 
 
 def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:

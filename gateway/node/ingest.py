@@ -17,20 +17,19 @@ import pyarrow as pa
 from gateway.core import limits
 from gateway.data.frame import Frame, payload_crc
 from gateway.data.ipc import body_sizes
+from gateway.data.plain import check_plain
 from gateway.data.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, validate_body
 from gateway.data.wire import RefusedAnswer
 from gateway.errors import FormatError, TooLarge
-from gateway.node.quick import QuickCheck
 
 SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
 
 
 class Gate:
-    """Checks what clients submit. Remembers the layouts of small batches, see `gateway.node.quick`."""
+    """Checks what clients submit."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._quick = QuickCheck()
         self._inflated: dict[int, int] = {}  # session -> bytes decompressed in this turn
 
     def begin_turn(self) -> None:
@@ -51,8 +50,7 @@ class Gate:
                     )
                     refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, "busy", reason, retry=True))
                     continue
-                if not self._quick.passes(frame):
-                    self._quick.learn(frame, check_body(frame))
+                check_body(frame)
             except TooLarge as error:
                 refused.append(_refusal(frame, "too_large", error))
             except FormatError as error:
@@ -95,17 +93,19 @@ def check_header(frame: Frame) -> None:
         )
 
 
-def check_body(frame: Frame) -> pa.RecordBatch:
-    """The batch in the body, after Arrow's full validation.
+def check_body(frame: Frame) -> None:
+    """Check that the body is a valid batch of what the header says.
 
     Raises:
         TooLarge: a record exceeds the limit.
         FormatError: anything else; the message says what was wrong.
     """
+    layout = check_plain(frame)
+    if layout and layout.key_size + layout.value_size <= limits.RECORD_BYTES_MAX:
+        return
     batch = validate_body(frame, limits.RAW_BYTES_MAX)
     if batch.nbytes > limits.RECORD_BYTES_MAX:  # only then can one of its records be too large
         _check_records(batch)
-    return batch
 
 
 def _check_records(batch: pa.RecordBatch) -> None:

@@ -24,7 +24,8 @@ from pyarrow import flight
 
 from gateway.data.bodies import EpochBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
-from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, raw_length_of, timestamp_range
+from gateway.data.plain import raw_length_of
+from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, timestamp_range
 from gateway.data.state import LogState
 from gateway.data.wire import (
     PROTOCOL,
@@ -122,9 +123,10 @@ class LogMaker:
         topic_number, producer_number = self.topic(topic), self.producer(producer)
         made = records(self.offset + after, rows)
         low, high = timestamp_range(made.column(2))
+        body = memoryview(encode_batch(made, compression))
         return Frame(
             Kind.BATCH,
-            memoryview(encode_batch(made, compression)),
+            body,
             flags=compression_flags(compression),
             producer=producer_number,
             epoch=1,
@@ -134,7 +136,7 @@ class LogMaker:
             origin=1,
             min_timestamp=low,
             max_timestamp=high,
-            raw_length=raw_length_of(made),
+            raw_length=raw_length_of(body, made.num_rows),
         )
 
     def add(

@@ -23,6 +23,7 @@ from gateway.data.frame import (
     header_chain,
 )
 from gateway.data.ipc import body_sizes
+from gateway.data.plain import raw_length_of
 from gateway.data.schema import (
     BATCH_SCHEMA,
     compression_flags,
@@ -92,7 +93,13 @@ def batch_frame(batch: pa.RecordBatch, compression: str | None) -> Frame:
     low, high = timestamp_range(batch.column(2))
     body = memoryview(encode_batch(batch, compression))  # type: ignore[arg-type]  # the strategy draws the literals
     return Frame(
-        Kind.BATCH, body, flags=compression_flags(compression), count=batch.num_rows, min_timestamp=low, max_timestamp=high
+        Kind.BATCH,
+        body,
+        flags=compression_flags(compression),
+        count=batch.num_rows,
+        min_timestamp=low,
+        max_timestamp=high,
+        raw_length=raw_length_of(body, batch.num_rows),
     )
 
 

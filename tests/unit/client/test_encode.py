@@ -36,7 +36,7 @@ def frame_of(batch: Batch, flags: int = 0) -> Frame:
     """The batch as a gateway gets it."""
     return Frame(
         Kind.BATCH,
-        batch.bytes,
+        batch.body,
         progress=batch.progress,
         flags=flags,
         count=batch.remaining,
@@ -181,7 +181,7 @@ PAIRS = [[{"key": "h", "value": b"v"}], None]
 )
 def test_good_record_batches(columns: dict[str, Any]) -> None:
     conformed = conform(batch_of(**columns), NOW_US)
-    assert conformed.schema == BATCH_SCHEMA
+    assert conformed.batch.schema == BATCH_SCHEMA
     batch = Batch("t", 0, 0.0)
     encode_whole(batch, conformed, None)
     rows = arrives(batch)
@@ -247,7 +247,7 @@ def test_the_largest_record() -> None:
     batch = conform(
         batch_of(value=pa.array([b"12345", None, b"1"], pa.binary()), key=pa.array([None, b"123456", b"1"], pa.binary())), 1
     )
-    assert largest_record(batch) == 6
+    assert largest_record(batch.batch) == 6
 
 
 def test_sending_does_not_import_pandas() -> None:
@@ -270,4 +270,4 @@ def test_an_open_batch_has_the_size_that_was_told() -> None:
     encode_open(batch, None)
     assert 100 * 2000 < batch.size < 122 * 2000
     assert batch.min_timestamp == batch.max_timestamp == 1_500_000
-    assert decode_batch(batch.bytes).num_rows == batch.count == 2000
+    assert decode_batch(batch.body).num_rows == batch.count == 2000

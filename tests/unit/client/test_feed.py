@@ -36,7 +36,7 @@ def closed(feed: Feed) -> list[list[bytes | None]]:
         feed.close_open()
         for batch in feed.queue:
             feed._seal(batch)  # as `head` does, for what a signal kept from it
-    return [decode_batch(batch.bytes).column(1).to_pylist() for batch in feed.queue]
+    return [decode_batch(batch.body).column(1).to_pylist() for batch in feed.queue]
 
 
 def deliver(feed: Feed, count: int | None = None, failure: Failure | None = None) -> None:
@@ -160,7 +160,7 @@ def test_a_full_buffer_makes_senders_wait_until_there_is_room() -> None:
             send(feed, b"%d" % number + b"x" * 500)
             sent.append(number)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     values: list[Any] = []
     while len(values) < 500:
@@ -170,7 +170,7 @@ def test_a_full_buffer_makes_senders_wait_until_there_is_room() -> None:
             closed(feed)
         batch = feed.head()
         assert batch is not None
-        values += decode_batch(batch.bytes).column(1).to_pylist()
+        values += decode_batch(batch.body).column(1).to_pylist()
         deliver(feed, 1)
     thread.join()
     assert [int(value.rstrip(b"x")) for value in values] == list(range(500))
@@ -262,7 +262,7 @@ def test_a_waiting_sender_hears_of_the_stop(monkeypatch: pytest.MonkeyPatch) -> 
         except TuttiError as error:
             caught.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert waits.wait(5)  # it holds the lock from here until it waits, and `seize` takes it
     feed.seize(Aborted("stop"))
@@ -372,7 +372,7 @@ def test_the_inline_way_and_the_long_way_are_one(producer: Producer) -> None:
         sent.append((key, value))
         assert receipt.topic == "t"
     closed(feed)
-    batches = [decode_batch(batch.bytes) for batch in feed.queue]
+    batches = [decode_batch(batch.body) for batch in feed.queue]
     assert [pair for batch in batches for pair in zip(*(batch.column(at).to_pylist() for at in (0, 1)), strict=True)] == sent
     with_headers = [row for batch in batches for row in batch.column(3).to_pylist()]
     assert [number for number, row in enumerate(with_headers) if row] == list(range(0, 2000, 53))
@@ -396,7 +396,7 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(producer: Producer) 
     offset = 0
     values: list[Any] = []
     for batch in feed.queue:
-        values += decode_batch(batch.bytes).column(1).to_pylist()
+        values += decode_batch(batch.body).column(1).to_pylist()
         batch.settle(offset)
         batch.finish()
         offset += batch.count
@@ -439,7 +439,7 @@ def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: 
     while feed.queue:
         batch = feed.head()
         assert batch is not None
-        assert decode_batch(batch.bytes).num_rows == batch.count
+        assert decode_batch(batch.body).num_rows == batch.count
         deliver(feed, 1)
     assert feed.undelivered() == 0
     assert all(receipt.done() for receipt in receipts)

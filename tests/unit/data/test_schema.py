@@ -10,6 +10,7 @@ import pytest
 from gateway.data.columns import check_columns
 from gateway.data.frame import Frame, Kind
 from gateway.data.names import check_name, check_producer
+from gateway.data.plain import raw_length_of
 from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, validate_body
 from gateway.errors import FormatError, UsageError
 
@@ -24,8 +25,13 @@ def a_batch(values: list[bytes | None], times: list[int | None] | None = None) -
     return pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
 
 
-def a_frame(body: bytes, count: int = 2, flags: int = 0, low: int = 5, high: int = 5) -> Frame:
-    return Frame(Kind.BATCH, body, count=count, flags=flags, min_timestamp=low, max_timestamp=high)
+def a_frame(body: bytes, count: int = 2, flags: int = 0, low: int = 5, high: int = 5, raw_length: int | None = None) -> Frame:
+    if raw_length is None:
+        try:
+            raw_length = min(raw_length_of(body, count), 2**32 - 1)
+        except FormatError:
+            raw_length = 0
+    return Frame(Kind.BATCH, body, count=count, flags=flags, min_timestamp=low, max_timestamp=high, raw_length=raw_length)
 
 
 GOOD = encode_batch(a_batch([b"a", b"b"])).to_pybytes()
@@ -40,6 +46,7 @@ def other_schema(schema: pa.Schema, columns: list[Any]) -> bytes:
     [
         (a_frame(GOOD, count=3), "2 records and the header says 3"),
         (a_frame(GOOD, low=4), "timestamps go from 5 to 5 us and the header says 4 to 5"),
+        (a_frame(GOOD, raw_length=1), "takes 80 bytes decompressed and the header says 1"),
         (a_frame(GOOD, flags=1), "compressed by None and the header's flags say lz4"),
         (a_frame(GOOD[:-8]), "announces"),
         (a_frame(GOOD + bytes(8)), "announces"),

@@ -12,7 +12,8 @@ import structlog
 from gateway.core.actions import Action, Deliver, Persist
 from gateway.core.events import Event, Now, Scalars
 from gateway.data.frame import Frame, Kind
-from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, raw_length_of, timestamp_range
+from gateway.data.plain import raw_length_of
+from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from gateway.errors import DiskFull
 from gateway.log.options import Space
@@ -47,9 +48,10 @@ def batch_frame(
     """An unplaced BATCH frame as a client makes it."""
     batch = record_batch(values)
     low, high = timestamp_range(batch.column(2))
+    body = bytes(encode_batch(batch, compression))
     return Frame(
         Kind.BATCH,
-        bytes(encode_batch(batch, compression)),
+        body,
         progress=progress,
         flags=compression_flags(compression),
         producer=producer,
@@ -59,7 +61,7 @@ def batch_frame(
         topic=topic,
         min_timestamp=low,
         max_timestamp=high,
-        raw_length=raw_length_of(batch),
+        raw_length=raw_length_of(body, len(values)),
     )
 
 
