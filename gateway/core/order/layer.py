@@ -144,10 +144,8 @@ class Ordering:
 
     def _settle(self, line: Line) -> None:
         self.upkeep.seen(line.number)
-        if line.waits:
-            self.sequencer.settled(line)
-        else:
-            self.received.settle(line)
+        self.received.settle(line)
+        self.sequencer.settled(line)
 
     def _frame_decided(self, frame: Frame, settled: dict[int, Line], aborts: dict[int, Frame]) -> None:
         """A frame that is no batch."""

@@ -1,6 +1,6 @@
 """The received-table at the log's end: what the decided state says, and what the undecided frames behind it add.
 
-Only producers with something undecided (or asked for) have a line here; all others are read from the decided `LogState`. So the
+Only producers with something undecided have a line here; all others are read from the decided `LogState`. So the
 table is never copied, and a line goes when its last frame is decided. `rebuild` makes the same from the frames alone: a start and a
 cut use it, and a property test holds both against `LogState.apply`.
 """
@@ -28,7 +28,6 @@ class LineState(enum.Enum):
     """Where a producer's epoch is at the log's end."""
 
     OPEN = "open"
-    AWAITED = "awaited"  # the next epoch was asked for and waits until everything of this one is decided
     OPENING = "opening"  # its EPOCH is ordered and not decided
     CLOSED = "closed"  # an ABORT ended it
 
@@ -37,7 +36,6 @@ class LineInput(enum.Enum):
     """What moves a producer's line."""
 
     BATCH = "BATCH ordered"
-    EPOCH_ASKED = "next epoch asked, frames undecided"
     EPOCH = "EPOCH ordered"
     EPOCH_DECIDED = "EPOCH decided"
     ABORT = "ABORT ordered"
@@ -47,26 +45,20 @@ class LineInput(enum.Enum):
 #: behind an EPOCH before it hears that the EPOCH is decided; that it was ordered shows that it is.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
-    (LineState.OPEN, LineInput.EPOCH_ASKED): LineState.AWAITED,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
     (LineState.OPEN, LineInput.ABORT): LineState.CLOSED,
-    (LineState.AWAITED, LineInput.EPOCH_ASKED): LineState.AWAITED,
-    (LineState.AWAITED, LineInput.EPOCH): LineState.OPENING,
-    (LineState.AWAITED, LineInput.ABORT): LineState.CLOSED,
     (LineState.OPENING, LineInput.BATCH): LineState.OPEN,
-    (LineState.OPENING, LineInput.EPOCH_ASKED): LineState.OPENING,
     (LineState.OPENING, LineInput.EPOCH): LineState.OPENING,
     (LineState.OPENING, LineInput.EPOCH_DECIDED): LineState.OPEN,
-    (LineState.CLOSED, LineInput.EPOCH_ASKED): LineState.CLOSED,
     (LineState.CLOSED, LineInput.EPOCH): LineState.OPENING,
     (LineState.CLOSED, LineInput.ABORT): LineState.CLOSED,
 }
 
 
 class Line:
-    """A producer at the log's end. `undecided`: how many of its frames are; `waits`: an epoch or an answer waits for it."""
+    """A producer at the log's end, as the log alone says. `undecided`: how many of its frames are."""
 
-    __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided", "waits")
+    __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided")
 
     def __init__(self, number: int, name: str, instance: bytes, epoch: int, sequence: int, progress: bytes) -> None:
         self.number = number
@@ -77,7 +69,6 @@ class Line:
         self.progress = progress
         self.state = LineState.OPEN
         self.undecided = 0
-        self.waits = False
 
     def on(self, input_: LineInput) -> None:
         """Move along the table.
@@ -259,6 +250,6 @@ class Received:
         self.names.apply(frame)
 
     def settle(self, line: Line) -> None:
-        """Nothing of the producer is undecided and nothing waits for it: it needs no line of its own."""
-        if not line.undecided and not line.waits:
+        """Nothing of the producer is undecided: it needs no line of its own."""
+        if not line.undecided:
             self.lines.pop(line.number, None)

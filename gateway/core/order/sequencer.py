@@ -23,8 +23,8 @@ from gateway.core.messages import (
     Resend,
 )
 from gateway.core.order.forward import parts
-from gateway.core.order.received import Line, LineInput, LineState, Received
-from gateway.core.order.verdicts import VERDICT, Verdict, relation
+from gateway.core.order.received import Line, LineState, Received
+from gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
 from gateway.data.bodies import (
     AbortBody,
     EpochBody,
@@ -66,7 +66,12 @@ class Sequencer:
 
     def installed(self) -> None:
         """A view began: what waited for the last coordinator is sent again by its origin."""
-        self._placed, self._refused, self._epochs, self._epochs_count = [], {}, {}, 0
+        self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
+
+    def busy(self, number: int) -> bool:
+        """Whether something of the producer is undecided, or somebody waits for that."""
+        line = self._received.lines.get(number)
+        return bool(line is not None and line.undecided) or number in self._epochs or number in self._refused
 
     # Batches
 
@@ -82,12 +87,14 @@ class Sequencer:
         taken: list[Frame] = []
         number = -1
         line: Line | None = None
+        awaited = False
         for frame in frames:
             if frame.producer != number:
                 number = frame.producer
-                line = received.line(number)
+                line, awaited = received.line(number), number in self._epochs
             if (
                 line is None
+                or awaited
                 or line.state is not LineState.OPEN
                 or frame.epoch != line.epoch
                 or frame.first_sequence != line.sequence + 1
@@ -121,7 +128,7 @@ class Sequencer:
         if line is None:
             return  # forgotten: the log answers
         how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
-        verdict = VERDICT[line.state, how]
+        verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
         if verdict is Verdict.REFUSE:
             reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun ({line.epoch} is {line.state.value})"
             self._outbox.send(
@@ -132,8 +139,6 @@ class Sequencer:
             # A gap, an overlap, or no room in the window (TAKE): it has to come again.
             self._full = self._full or verdict is Verdict.TAKE
             self._refused.setdefault(frame.producer, {})[origin] = frame.epoch
-            line.waits = True
-            self._received.lines[line.number] = line
             if not line.undecided:
                 self._answer_refused(line)
 
@@ -148,11 +153,6 @@ class Sequencer:
                 if epoch == line.epoch:
                     message = Resend(self._standing.view, line.number, epoch, line.sequence + 1)
                     self._outbox.send(origin, message)
-        self._unwait(line)
-
-    def _unwait(self, line: Line) -> None:
-        line.waits = line.number in self._refused or line.number in self._epochs
-        self._received.settle(line)
 
     # Frames of the coordinator itself
 
@@ -238,8 +238,6 @@ class Sequencer:
             return
         waiting.append((origin, ask))
         self._epochs_count += 1
-        line.waits = True
-        line.on(LineInput.EPOCH_ASKED)
 
     def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
         """Epochs follow one another: nobody can use them up, and with them the floor that a FORGET raises for all."""
@@ -270,7 +268,7 @@ class Sequencer:
             line = received.line(number)
             if line is None:
                 continue  # forgotten already: the log answers when it is so for all of them
-            if line.undecided or line.waits:
+            if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
             numbers.append(number)
@@ -294,7 +292,6 @@ class Sequencer:
         if waiting:
             self._epochs_count -= len(waiting)
             self._refused.pop(line.number, None)
-            self._unwait(line)
             for origin, ask in waiting:
                 self.on_ask(origin, ask)
         elif line.number in self._refused:
@@ -305,8 +302,10 @@ class Sequencer:
         if self._full and not self._window.full and not self._below.low:
             self._full = False
             for number in list(self._refused):
-                line = self._received.lines.get(number)
-                if line is not None and not line.undecided:
+                line = self._received.line(number)
+                if line is None:
+                    del self._refused[number]  # forgotten: the log answers
+                elif not line.undecided:
                     self._answer_refused(line)
 
     # End of a step

@@ -85,7 +85,7 @@ class Upkeep:
             return
         idle = []
         for number, producer in self._window.state.producers.items():
-            if not is_nameless(producer.name) or number in self._received.lines or number in self._received.forgotten:
+            if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
                 continue
             if now_us - self._seen_us.get(number, self._since_us) >= self._config.idle_producer_us:
                 idle.append(number)

@@ -71,30 +71,44 @@ class Verdict(enum.Enum):
     REFUSE = "refuse it"
 
 
+class Seen(enum.Enum):
+    """How the coordinator sees an epoch: as the log says (`LineState`), or awaited. It alone knows, and only while it coordinates."""
+
+    OPEN = "open"
+    AWAITED = "awaited"  # the next epoch was asked for and waits until everything of this one is decided
+    OPENING = "opening"
+    CLOSED = "closed"
+
+
+def seen(state: LineState, awaited: bool) -> Seen:
+    """How the coordinator sees a line; `awaited` says that an EPOCH waits for its frames."""
+    return Seen.AWAITED if awaited and state is LineState.OPEN else Seen[state.name]
+
+
 #: By the line at the log's end.
-VERDICT: dict[tuple[LineState, Relation], Verdict] = {
-    (LineState.OPEN, Relation.OLDER): Verdict.LEAVE,
-    (LineState.OPEN, Relation.NEWER): Verdict.REFUSE,
-    (LineState.OPEN, Relation.COVERED): Verdict.LEAVE,
-    (LineState.OPEN, Relation.OVERLAP): Verdict.RESEND,
-    (LineState.OPEN, Relation.NEXT): Verdict.TAKE,
-    (LineState.OPEN, Relation.GAP): Verdict.RESEND,
-    (LineState.AWAITED, Relation.OLDER): Verdict.LEAVE,
-    (LineState.AWAITED, Relation.NEWER): Verdict.REFUSE,
-    (LineState.AWAITED, Relation.COVERED): Verdict.LEAVE,
-    (LineState.AWAITED, Relation.OVERLAP): Verdict.LEAVE,
-    (LineState.AWAITED, Relation.NEXT): Verdict.LEAVE,
-    (LineState.AWAITED, Relation.GAP): Verdict.LEAVE,
-    (LineState.OPENING, Relation.OLDER): Verdict.LEAVE,
-    (LineState.OPENING, Relation.NEWER): Verdict.REFUSE,
-    (LineState.OPENING, Relation.COVERED): Verdict.LEAVE,
-    (LineState.OPENING, Relation.OVERLAP): Verdict.REFUSE,
-    (LineState.OPENING, Relation.NEXT): Verdict.REFUSE,
-    (LineState.OPENING, Relation.GAP): Verdict.REFUSE,
-    (LineState.CLOSED, Relation.OLDER): Verdict.LEAVE,
-    (LineState.CLOSED, Relation.NEWER): Verdict.REFUSE,
-    (LineState.CLOSED, Relation.COVERED): Verdict.LEAVE,
-    (LineState.CLOSED, Relation.OVERLAP): Verdict.LEAVE,
-    (LineState.CLOSED, Relation.NEXT): Verdict.LEAVE,
-    (LineState.CLOSED, Relation.GAP): Verdict.LEAVE,
+VERDICT: dict[tuple[Seen, Relation], Verdict] = {
+    (Seen.OPEN, Relation.OLDER): Verdict.LEAVE,
+    (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,
+    (Seen.OPEN, Relation.COVERED): Verdict.LEAVE,
+    (Seen.OPEN, Relation.OVERLAP): Verdict.RESEND,
+    (Seen.OPEN, Relation.NEXT): Verdict.TAKE,
+    (Seen.OPEN, Relation.GAP): Verdict.RESEND,
+    (Seen.AWAITED, Relation.OLDER): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.NEWER): Verdict.REFUSE,
+    (Seen.AWAITED, Relation.COVERED): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.OVERLAP): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.NEXT): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.GAP): Verdict.LEAVE,
+    (Seen.OPENING, Relation.OLDER): Verdict.LEAVE,
+    (Seen.OPENING, Relation.NEWER): Verdict.REFUSE,
+    (Seen.OPENING, Relation.COVERED): Verdict.LEAVE,
+    (Seen.OPENING, Relation.OVERLAP): Verdict.REFUSE,
+    (Seen.OPENING, Relation.NEXT): Verdict.REFUSE,
+    (Seen.OPENING, Relation.GAP): Verdict.REFUSE,
+    (Seen.CLOSED, Relation.OLDER): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.NEWER): Verdict.REFUSE,
+    (Seen.CLOSED, Relation.COVERED): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.OVERLAP): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.NEXT): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.GAP): Verdict.LEAVE,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.order.received import LineState, Received
+from gateway.core.order.received import Received
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from tests.property.core.clients import Client
@@ -79,7 +79,7 @@ def _tables(member: Member) -> None:
         if number not in fresh.forgotten:
             assert _line(held, number) == _line(fresh, number), f"line {number} of {member.name}"
             assert held.lines[number].undecided == line.undecided
-    assert all(line.undecided or line.waits for line in held.lines.values())
+    assert all(line.undecided for line in held.lines.values())
     ends = [(one.next_producer, one.next_topic, one.floor, one.tick, one.tick_time) for one in (held, fresh)]
     assert ends[0] == ends[1]
     assert held.dirty or not fresh.dirty, "records without a tick behind them are not known"  # void ones may count too
@@ -96,5 +96,4 @@ def _tables(member: Member) -> None:
 def _line(table: Received, number: int) -> tuple[object, ...]:
     line = table.line(number)
     assert line is not None
-    state = LineState.OPEN if line.state is LineState.AWAITED else line.state
-    return line.epoch, line.instance, line.sequence, line.progress, state
+    return line.epoch, line.instance, line.sequence, line.progress, line.state

@@ -33,6 +33,7 @@ class Run:
         self.group = Group(CONFIG)
         self.alone = alone
         self.tampered = False
+        self.view = VIEW
         if alone:
             self.group.start_alone("g1")
         else:
@@ -155,6 +156,17 @@ class Run:
                 if session >= 1000 and isinstance(answer, Done) and answer.request in self.commits:
                     assert self.commits[answer.request][1:] in logged, "an offset commit was answered and is not in the log"
 
+    def change(self, a: int, b: int) -> None:
+        """The view ends, and another one begins with whoever coordinates; what was on the way may come late, or never."""
+        members = list(self.group.members.values())
+        if self.alone or any(member.stack.layers.atomic._withheld for member in members):
+            return  # what a member could not take when a view ends is for the view change to settle, which is given here
+        self._repair()
+        self.view = ((self.view >> 16) + 1) << 16 | 1 + b % len(NAMES)
+        if a % 2:
+            self.group.network.clear()
+        self.group.give_view(self.view)
+
     def restart(self, a: int, b: int) -> None:
         """Killed: what was not synced may be lost, what the watermark says may be old."""
         if not self.alone:
@@ -191,12 +203,11 @@ class Run:
             self.group.advance(200_000)
 
     def _repair(self) -> None:
-        head = self.group.members[self.names[0]]
-        for name in self.names[1:]:
-            member = self.group.members[name]
+        head = self.group.members[self.names[(self.view & 0xFFFF) - 1]]
+        for member in self.group.members.values():
             missing = head.log[member.stack.layers.context.window.end :]
-            if missing:
-                self.group.hand_over(head, member, record.encode(Order(VIEW, tuple(missing))))
+            if missing and member is not head:
+                self.group.hand_over(head, member, record.encode(Order(self.view, tuple(missing))))
 
 
 MOVES = {
@@ -216,6 +227,7 @@ MOVES = {
     "decline": (Run.decline, 1),
     "requests": (Run.requests, 1),
     "restart": (Run.restart, 1),
+    "change": (Run.change, 1),
 }
 moves = st.lists(
     st.tuples(

@@ -9,7 +9,7 @@ from gateway.core.diagrams import page
 from gateway.core.flush.start import LIFE, Phase, Step
 from gateway.core.machine import Machine
 from gateway.core.order.received import LINE, Line, LineInput, LineState
-from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Verdict, relation
+from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
 from gateway.errors import InvariantViolated
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,11 +21,11 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_every_case_has_a_decision() -> None:
     assert set(ENTRANCE) == set(product((False, True), Relation))
-    assert set(VERDICT) == set(product(LineState, Relation))
+    assert set(VERDICT) == set(product(Seen, Relation))
 
 
 def test_a_batch_is_taken_in_one_case_only() -> None:
-    assert [case for case, verdict in VERDICT.items() if verdict is Verdict.TAKE] == [(LineState.OPEN, Relation.NEXT)]
+    assert [case for case, verdict in VERDICT.items() if verdict is Verdict.TAKE] == [(Seen.OPEN, Relation.NEXT)]
 
 
 @pytest.mark.parametrize(
