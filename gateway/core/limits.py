@@ -42,7 +42,7 @@ FORWARDED_MORE_BYTES_MAX = 64 * MIB  # of batches that came in here and wait for
 FORWARDED_FRAMES_MAX = 131_072
 REQUESTS_MAX = 16_384  # epochs, topics, offset commits that wait for the log at one gateway
 HELD_FRAMES_MAX = 65_536  # positions held back at a member until those before them come
-HELD_BYTES_MAX = 64 * MIB
+HELD_MORE_BYTES_MAX = 64 * MIB  # of them, over what may be undecided: the last batch, and frames that are none
 
 # Time, microseconds
 HEARTBEAT_US = 200_000
@@ -76,6 +76,7 @@ SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
 TICKET_BYTES_MAX = 64 * KIB
 TOPICS_A_READ_MAX = 1000
 TICKS_AN_ANSWER_MAX = 100_000
+LOG_NAME_CHARACTERS_MAX = 64  # a log's uuid as hex has 32
 READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 256 * KIB, 4 * MIB
 READ_BUFFERS_BYTES = 128 * MIB  # what streams that are not read may hold together: with more of them, batches are smaller
@@ -189,6 +190,11 @@ invariant(
 )
 invariant(2 * UNDECIDED_FRAMES_MAX <= FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
 invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undecided when the disk runs low can be written")
+invariant(UNDECIDED_FRAMES_MAX <= HELD_FRAMES_MAX, "a member can hold back all that its coordinator may have undecided")
+invariant(
+    FRAME_BYTES_MAX + REQUEST_ROOM_FRAMES * KIB <= HELD_MORE_BYTES_MAX,
+    "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
+)
 invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")

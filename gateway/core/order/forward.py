@@ -7,13 +7,14 @@ them again in order to a new coordinator (and to the same one when nothing happe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from gateway.core import limits
 from gateway.core.atomic.window import weight
 from gateway.core.context import Context
 from gateway.core.messages import Forward, Refuse, Resend
 from gateway.core.order.received import Received
+from gateway.core.order.runs import parts
 from gateway.core.order.verdicts import ENTRANCE, Entrance, relation
 from gateway.data.frame import Frame
 from gateway.data.state import Producer
@@ -317,18 +318,6 @@ class ForwardTable:
         if line.epoch > queue.epoch:
             return []
         return [frame for frame in queue.frames if frame.last_sequence > line.sequence]
-
-
-def parts(frames: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:
-    """The frames as runs that each fit into one message."""
-    first = size = 0
-    for place, frame in enumerate(frames):
-        size += weight(frame)
-        if place > first and (size > limits.MESSAGE_BYTES_MAX or place - first >= limits.FRAMES_A_MESSAGE_MAX):
-            yield tuple(frames[first:place])
-            first, size = place, weight(frame)
-    if first < len(frames):
-        yield tuple(frames[first:])
 
 
 def _aborted(frame: Frame, reason: str) -> AbortedAnswer:

@@ -11,6 +11,7 @@ from gateway.core.context import Context
 from gateway.core.messages import Echo, Order
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
+from gateway.core.order.runs import whole
 from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
 from gateway.errors import invariant
 
@@ -26,7 +27,7 @@ class Receiver:
     """Takes ORDER and echoes of the view's coordinator.
 
     Attributes:
-        discarded: frames that were thrown away, because they did not continue the chain or an own copy differed.
+        discarded: frames that were thrown away: damaged, not continuing the chain, unlike an own copy, or too many.
         highest: the highest position heard of in this view.
     """
 
@@ -38,6 +39,7 @@ class Receiver:
         self._below = below
         self._held: dict[int, Frame] = {}
         self._held_bytes = 0
+        self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
         self.discarded = 0
         self.highest = 0
 
@@ -49,7 +51,10 @@ class Receiver:
         """Placed frames, whole."""
         if self._counts(sender, message.view):
             for frame in message.frames:
-                self._hold(frame)
+                if whole(frame):
+                    self._hold(frame)
+                else:
+                    self._missed(frame.position)
             self._drain()
 
     def on_echo(self, sender: int, message: Echo) -> None:
@@ -61,8 +66,7 @@ class Receiver:
             own = self._forward.find(echoed)
             if own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
                 # Another body was ordered under this sequence: it has to come from somebody who has it.
-                self.highest = max(self.highest, echoed.position)
-                self.discarded += 1
+                self._missed(echoed.position)
             else:
                 echoed.body, echoed.progress = own.body, own.progress
                 self._hold(echoed)
@@ -77,11 +81,20 @@ class Receiver:
         self.highest = max(self.highest, position)
         if position <= self._window.end or position in self._held:
             return
-        if position > self._window.end + limits.HELD_FRAMES_MAX or self._held_bytes > limits.HELD_BYTES_MAX:
-            self.discarded += 1  # it comes again by repair
+        full = self._held_bytes > self._held_bytes_max
+        # What is next is taken however much is held: it is what the rest waits for.
+        if position > self._window.end + (1 if full else limits.HELD_FRAMES_MAX):
+            self._missed(position)
             return
         self._held[position] = frame
         self._held_bytes += weight(frame)
+        if full:
+            self._drain()
+
+    def _missed(self, position: int) -> None:
+        """A frame that was heard of and cannot be kept: it comes again by repair."""
+        self.highest = max(self.highest, position)
+        self.discarded += 1
 
     def _drain(self) -> None:
         """Take what is next, and what is next then."""

@@ -22,8 +22,8 @@ from gateway.core.messages import (
     Refuse,
     Resend,
 )
-from gateway.core.order.forward import parts
 from gateway.core.order.received import Line, LineState, Received
+from gateway.core.order.runs import parts, whole
 from gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
 from gateway.data.bodies import (
     AbortBody,
@@ -88,6 +88,8 @@ class Sequencer:
         number = -1
         line: Line | None = None
         awaited = False
+        if origin != self._standing.me:  # own frames were checked when they came in
+            frames = tuple(filter(whole, frames))
         for frame in frames:
             if frame.producer != number:
                 number = frame.producer

@@ -72,7 +72,7 @@ class Verdict(enum.Enum):
 
 
 class Seen(enum.Enum):
-    """How the coordinator sees an epoch: as the log says (`LineState`), or awaited. It alone knows, and only while it coordinates."""
+    """How the coordinator sees an epoch: as the log says (`LineState`), or awaited, which it alone knows while it coordinates."""
 
     OPEN = "open"
     AWAITED = "awaited"  # the next epoch was asked for and waits until everything of this one is decided

@@ -27,7 +27,7 @@ from gateway.core.flush.start import Phase
 from gateway.core.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, TickBody, ViewBody, encode_body
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import Frame, Kind, decode_frame
 from gateway.data.state import LogState
 from gateway.data.wire import Answer, Committed, Denied, Done, RefusedAnswer
 from gateway.errors import InvariantViolated
@@ -59,8 +59,7 @@ def opened(**config: int) -> tuple[Group, Member]:
 
 def batches(first: int, count: int, body: bytes | memoryview = b"body") -> tuple[Frame, ...]:
     return tuple(
-        Frame(Kind.BATCH, body, producer=1, epoch=1, first_sequence=first + place, count=1, topic=1, body_crc=7)
-        for place in range(count)
+        Frame(Kind.BATCH, body, producer=1, epoch=1, first_sequence=first + place, count=1, topic=1) for place in range(count)
     )
 
 
@@ -319,8 +318,8 @@ def test_messages_are_cut_to_what_the_transport_takes(monkeypatch: pytest.Monkey
 # Strangers, and messages out of place
 
 
-def three() -> Group:
-    group = Group()
+def three(**config: int) -> Group:
+    group = Group(msgspec.structs.replace(StackConfig(), **config))
     group.start_group(["g1", "g2", "g3"], VIEW)
     group.settle()
     return group
@@ -382,6 +381,68 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         group.step(member, Received(1, Order(VIEW, (tick,))))
     assert receiver.discarded == 2
     assert receiver.missing() == [(3, 3), (6, 8)]
+
+
+def carried(group: Group, count: int, size: int) -> list[Frame]:
+    """Batches of producer 1, placed behind what is decided."""
+    member = group.members["g1"]
+    group.step(member, EpochAsked(1, 1, "p", incarnation("p"), 1))
+    group.step(member, TopicAsked(1, 2, "t"))
+    group.settle()
+    window = member.stack.layers.context.window
+    frames, chain = list(batches(1, count, bytes(size))), window.chain
+    for place, frame in enumerate(frames, 1):
+        frame.stamp(VIEW, window.end + place, chain)
+        chain = frame.header_crc
+    return frames
+
+
+def test_what_is_next_is_taken_however_much_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HELD_MORE_BYTES_MAX", 0)
+    group = three(undecided_bytes_max=4000)
+    frames = carried(group, 9, 1000)
+    member = group.members["g2"]
+    window, receiver = member.stack.layers.context.window, member.stack.layers.order.receiver
+    end = window.end
+    for frame in frames[1:]:
+        group.step(member, Received(1, Order(VIEW, (frame,))))
+    assert receiver.discarded == 4
+    assert receiver.missing() == [(end + 1, end + 1), (end + 6, end + 9)]
+    group.step(member, Received(1, Order(VIEW, (frames[0], *frames[5:]))))
+    assert (window.end, receiver.missing()) == (end + 9, [])
+
+
+@pytest.mark.parametrize("field", ["body", "progress"])
+def test_a_damaged_frame_is_missing_at_the_member(field: str) -> None:
+    group = three()
+    good = carried(group, 1, 1000)[0]
+    member = group.members["g2"]
+    window, receiver = member.stack.layers.context.window, member.stack.layers.order.receiver
+    end = window.end
+    damaged = decode_frame(good.to_bytes())
+    setattr(damaged, field, b"?" * len(getattr(good, field)) or b"?")
+    group.step(member, Received(1, Order(VIEW, (damaged,))))
+    assert (window.end, receiver.discarded, receiver.missing()) == (end, 1, [(end + 1, end + 1)])
+    group.step(member, Received(1, Order(VIEW, (good,))))
+    assert (window.end, receiver.missing()) == (end + 1, [])
+
+
+def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
+    group = three()
+    member = group.members["g2"]
+    group.step(member, EpochAsked(1, 1, "p", incarnation("p"), 1))
+    group.step(member, TopicAsked(1, 2, "t"))
+    group.settle()
+    group.step(member, Submitted(1, batches(1, 3, b"a body")))
+    sender, to, data = group.network.pop()
+    assert data.count(b"a body") == 3
+    group.hand_over(sender, to, data.replace(b"a body", b"nobody", 1))
+    group.settle()
+    group.advance(limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US)
+    group.settle()
+    assert [one.first_sequence for one in answers(member, Committed) if isinstance(one, Committed)] == [1, 2, 3]
+    for other in group.members.values():
+        assert [bytes(frame.body) for frame in other.log if frame.kind == Kind.BATCH] == [b"a body"] * 3
 
 
 def test_a_vote_for_what_was_not_ordered_stops_the_coordinator() -> None:
