@@ -220,7 +220,7 @@ def largest_record(records: pa.RecordBatch) -> int:
 
 def cut(batch: Batch, committed: int, compression: Compression) -> None:
     """Leave out the first `committed` of the records still in the body, which the log holds already, and encode the rest again."""
-    rest = decode_batch(batch.body or b"").slice(committed)
+    rest = decode_batch(batch.body).slice(committed)
     batch.cut += committed
     batch.first_sequence += committed
     batch.min_timestamp, batch.max_timestamp = timestamp_range(rest.column(2))

@@ -239,7 +239,7 @@ class Feed:
                 time.sleep(_MOMENT_S)
 
     def _seal(self, batch: Batch) -> None:
-        if batch.body is None and not batch.done:
+        if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
     def _charge(self, batch: Batch) -> None:
@@ -322,7 +322,7 @@ class Feed:
         if not self.queue:
             return None
         batch = self.queue[0]
-        if batch.body is None:
+        if not batch.body:
             with self.lock:
                 self._seal(batch)
         return batch

@@ -117,7 +117,7 @@ class Batch:
         self.callbacks: list[tuple[Receipt, OnDelivery]] | None = None
         self.progress = b""
         self.whole = False  # one receipt stands for all its records
-        self.body: bytes | memoryview | None = None
+        self.body: bytes | memoryview = b""  # none while it is open, and after its outcome
         self.count = 0
         self.crc = 0
         self.raw_length = 0
@@ -183,7 +183,7 @@ class Batch:
 
     def finish(self) -> None:
         """Let everybody see its outcome, and wake who waits. Callbacks are the caller's affair (`announce`)."""
-        self.body = None
+        self.body = b""
         self.drop_columns()
         self.done = True
         if self.latch is not None:

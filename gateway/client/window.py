@@ -107,10 +107,10 @@ class Window:
             yield encode_submit(frames)
 
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
-        invariant(batch.body is not None, "a batch that is sent has a body")
+        invariant(bool(batch.body), "a batch that is sent has a body")
         return Frame(
             Kind.BATCH,
-            batch.body or b"",
+            batch.body,
             progress=batch.progress,
             flags=self._flags,
             producer=number,
