@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.core.atomic.window import Window
 from gateway.core.events import StackConfig
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
+from gateway.core.window import Window
 
 
 class Context(NamedTuple):

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from gateway.core.actions import Action
-from gateway.core.atomic.window import Stage
 from gateway.core.events import Event
 from gateway.core.flush.start import LIFE, Phase
 from gateway.core.machine import Input, State
 from gateway.core.messages import Message
 from gateway.core.order.received import LINE, LineState
 from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
+from gateway.core.window import Stage
 
 INTRODUCTION = """\
 # The protocol as the core runs it

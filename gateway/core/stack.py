@@ -17,7 +17,6 @@ import msgspec
 
 from gateway.core.actions import Action
 from gateway.core.atomic.layer import Atomic
-from gateway.core.atomic.window import Window
 from gateway.core.context import Context
 from gateway.core.events import (
     EpochAsked,
@@ -42,6 +41,7 @@ from gateway.core.messages import Confirm, Message, No, Vote
 from gateway.core.order.layer import Ordering
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
+from gateway.core.window import Window
 from gateway.data.bodies import AbortBody
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState

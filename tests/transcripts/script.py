@@ -41,7 +41,6 @@ import msgspec
 
 from gateway.core import record
 from gateway.core.actions import Action, Persist, SetTimer
-from gateway.core.atomic.window import Stage
 from gateway.core.events import (
     EpochAsked,
     Event,
@@ -57,6 +56,7 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.core.messages import Order
+from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
 from gateway.errors import InvariantViolated
 from tests.transcripts.group import Group, Member, incarnation

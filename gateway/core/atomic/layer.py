@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.core.atomic.ballot import Ballot
-from gateway.core.atomic.window import Stage
 from gateway.core.context import Context
 from gateway.core.messages import Confirm, No, Vote
+from gateway.core.window import Stage
 from gateway.data.bodies import AbortBody, Entry, EpochBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.errors import InvariantViolated, invariant

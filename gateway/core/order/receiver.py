@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.core import limits
-from gateway.core.atomic.window import weight
 from gateway.core.context import Context
 from gateway.core.messages import Echo, Order
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
 from gateway.core.order.runs import whole
+from gateway.core.window import weight
 from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
 from gateway.errors import invariant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gateway.core import limits
-from gateway.core.atomic.window import weight
+from gateway.core.window import weight
 from gateway.data.frame import Frame, check_payload
 from gateway.errors import Damaged
 

@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 
 from gateway.core import limits
-from gateway.core.atomic.window import weight
 from gateway.core.context import Context
 from gateway.core.messages import (
     Ask,
@@ -25,6 +24,7 @@ from gateway.core.messages import (
 from gateway.core.order.received import Line, LineState, Received
 from gateway.core.order.runs import parts, whole
 from gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
+from gateway.core.window import weight
 from gateway.data.bodies import (
     AbortBody,
     EpochBody,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.atomic.ballot import Ballot
-from gateway.core.atomic.window import Stage, Window
+from gateway.core.window import Stage, Window
 from gateway.data.bodies import AbortBody, Entry, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState, Producer, Topic

@@ -107,7 +107,7 @@ class Window:
             if frame.position != end or not chained(frame, chain):
                 raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
             chain = frame.header_crc
-            self.bytes += frame.body_length + 2 * HEADER_SIZE
+            self.bytes += weight(frame)
             if frame.kind == Kind.ABORT:
                 self._bar(frame)
         self.frames.extend(frames)
@@ -152,7 +152,7 @@ class Window:
         frames, apply = self.frames, self.state.apply
         run = tuple([frames.popleft() for _ in range(up_to - self.frontier)])
         offsets = tuple([apply(frame, frame.position in void) for frame in run])
-        self.bytes -= sum([frame.body_length for frame in run]) + 2 * HEADER_SIZE * len(run)
+        self.bytes -= sum(map(weight, run))
         return run, offsets, void
 
     def _void(self, up_to: int) -> frozenset[int]:
