@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -126,12 +127,16 @@ class _Check:
 
     def _aborts(self) -> list[Abort]:
         found: list[Abort] = []
+        chain = 0
         for first in self._firsts:
+            with contextlib.suppress(Damaged):  # told when the segment itself is looked at; its frames go on from those before
+                chain = read_header(self._path, first).chain
             try:
-                walked = self._walk(first, read_header(self._path, first).chain)
+                walked = self._walk(first, chain)
+                chain = walked.chain
                 found += walked.aborts(walked.headers())
             except FormatError:
-                continue  # told when the segment itself is looked at
+                continue  # likewise
         return found
 
     def _header(self, first: int, position: int, chain: int, before: Walk | None) -> int | None:

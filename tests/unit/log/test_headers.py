@@ -11,7 +11,7 @@ from gateway.data.frame import HEADER_SIZE
 from gateway.errors import Damaged, UsageError
 from gateway.log.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, positions_named
 from gateway.log.repair import Repair
-from gateway.log.tools import repair
+from gateway.log.tools import repair, verify
 from tests.unit.log.history import LOG, opened, other_boot, sample, write_log
 from tests.unit.log.test_tools import batches_of, flip, place_of
 
@@ -41,6 +41,18 @@ def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tm
     _, recovered, close = opened(tmp_path)
     assert recovered.state.position + len(recovered.tail) == len(history.frames)
     close()
+
+
+def test_a_wrong_header_alone_is_all_that_verify_tells(tmp_path: Path) -> None:
+    write_log(tmp_path, sample(120, size=1500))
+    before = verify(tmp_path)
+    for first in positions_named(str(tmp_path), "seg"):
+        file = tmp_path / "log" / f"{first:020d}.seg"
+        flip(file, 30)
+        found = verify(tmp_path)
+        assert [(finding.position, finding.byte) for finding in found.damage] == [(first, 0)]
+        assert (found.records, found.end) == (before.records, before.end)
+        flip(file, 30)
 
 
 def test_headers_are_made_again_also_of_segments_in_a_row_and_beside_other_damage(tmp_path: Path) -> None:
