@@ -1,8 +1,9 @@
 """What a stack wants done.
 
-The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, send, reply,
-deliver, view installed, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes
-back as `Persisted`. Nothing that promises durability is in a batch before that event.
+The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, send, deliver,
+reply (a reader asked after a receipt finds the record), view installed, suspect, set timer, halt or stopped. Persist is
+asynchronous: the driver goes on at once, and its completion comes back as `Persisted`. Nothing that promises durability is in a
+batch before that event.
 """
 
 from __future__ import annotations
@@ -33,13 +34,6 @@ class Send(msgspec.Struct, frozen=True, tag=True):
     message: Message
 
 
-class Reply(msgspec.Struct, frozen=True, tag=True):
-    """Answers to a client's session, in order."""
-
-    session: int
-    answers: tuple[Answer, ...]
-
-
 class Deliver(msgspec.Struct, frozen=True, tag=True):
     """A decided run, in order: the frontier passes it. `offsets[i]` is the offset of `frames[i]`'s first record (of the next record
     for a frame without any); `aborted` are the positions of void batches in it, which have no records.
@@ -49,6 +43,13 @@ class Deliver(msgspec.Struct, frozen=True, tag=True):
     offsets: tuple[int, ...]
     aborted: frozenset[int]
     next_offset: int
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """Answers to a client's session, in order."""
+
+    session: int
+    answers: tuple[Answer, ...]
 
 
 class ViewInstalled(msgspec.Struct, frozen=True, tag=True):
@@ -85,4 +86,4 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The orderly stop is done: nothing is under way."""
 
 
-Action = Persist | Send | Reply | Deliver | ViewInstalled | Suspect | SetTimer | Halt | Stopped
+Action = Persist | Send | Deliver | Reply | ViewInstalled | Suspect | SetTimer | Halt | Stopped

@@ -1,6 +1,8 @@
 """Proves that a step's actions come in the safe order whoever asked for them first, and that timers are not moved needlessly."""
 
-from gateway.core.actions import Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from typing import get_args
+
+from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
 from gateway.core.events import Now, Scalars
 from gateway.core.messages import Confirm, Vote
 from gateway.core.outbox import Outbox
@@ -28,6 +30,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
     assert kinds == [Persist, Send, Deliver, Reply, ViewInstalled, Suspect, SetTimer, Stopped, Halt]
+    assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []
 
 
