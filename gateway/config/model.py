@@ -89,11 +89,11 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds; over one of them a sender is held back or refused with a clear error."""
+    """Bounds, which together must fit into a gateway's memory; over one a sender is held back or refused with a clear error."""
 
-    sessions: Annotated[int, Meta(ge=1, le=65_536, description="clients connected at once")] = limits.SESSIONS_MAX
-    producers: Annotated[int, Meta(ge=1, le=10_000_000, description="producers known at once")] = limits.PRODUCERS_MAX
-    topics: Annotated[int, Meta(ge=1, le=1_000_000, description="topics")] = limits.TOPICS_MAX
+    sessions: Annotated[int, Meta(ge=1, le=limits.SESSIONS_MOST, description="clients connected at once")] = limits.SESSIONS_MAX
+    producers: Annotated[int, Meta(ge=1, le=limits.PRODUCERS_MOST, description="producers known at once")] = limits.PRODUCERS_MAX
+    topics: Annotated[int, Meta(ge=1, le=limits.TOPICS_MOST, description="topics")] = limits.TOPICS_MAX
     undecided_bytes: Annotated[
         int,
         Meta(

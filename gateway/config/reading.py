@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from gateway.config.lines import key_lines, line_of
-from gateway.config.model import DEFAULT_PRESET, PORT_MAX, PRESETS, Address, Config, is_loopback, parse_address
+from gateway.config.model import DEFAULT_PRESET, PORT_MAX, PRESETS, Address, Config, Limits, is_loopback, parse_address
 from gateway.core import limits
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
@@ -184,12 +184,25 @@ class _Relations:
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
             self._room(config.limits.undecided_bytes + limits.RESERVED_BYTES, config.log.disk_low_bytes)
+        self._memory()
 
     def _room(self, needed: int, low: int) -> None:
         """What is undecided when the disk runs low has to be written all the same."""
         if needed > low:
             what = f"is {low}, less than undecided_bytes and the reserve need together ({needed})"
             self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
+
+    def _memory(self) -> None:
+        """A gateway above its memory closes all connections, again and again: its bounds together must stay below."""
+        names = [field.name for field in msgspec.structs.fields(Limits)]
+        values = {name: getattr(self._config.limits, name) for name in names}
+        if not all(self._good("limits", name) for name in names):
+            return
+        needed = limits.node_bytes(**values)
+        if needed > limits.NODE_MEMORY_BYTES_MAX:
+            asked = ", ".join(f"{name} = {value}" for name, value in values.items())
+            what = f"takes {needed} bytes of memory in full use ({asked}), and a gateway has {limits.NODE_MEMORY_BYTES_MAX}"
+            self._mistake(("limits",), what, "make one of them smaller")
 
     def _name(self, path: KeyPath, what: str, name: str) -> None:
         if not self._good(*path):

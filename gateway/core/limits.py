@@ -20,6 +20,7 @@ MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
 SESSIONS_MAX = 4096
+SESSIONS_MOST = 16_384  # that a configuration may ask for
 WINDOW_BYTES = 4 * MIB  # in flight per connection
 UNDECIDED_BYTES_MAX = 64 * MIB  # ordered or forwarded and not decided: above it the client port is not drained
 UNDECIDED_BYTES_MOST = 512 * MIB  # that a configuration may ask for
@@ -31,7 +32,9 @@ RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
 
 # Tables
 PRODUCERS_MAX = 10_000
+PRODUCERS_MOST = 200_000  # that a configuration may ask for
 TOPICS_MAX = 10_000
+TOPICS_MOST = 200_000  # that a configuration may ask for
 READERS_MAX = 10_000
 EPOCHS_AHEAD_MAX = 2  # above the current one: a client fenced by a FORGET is told floor + 1 and tries the one above that
 WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their producer
@@ -117,6 +120,10 @@ SPACE_LOOK_US = 250_000  # the disk's free space is looked at this often
 DISK_FULL_WAIT_US = 200_000  # before a write that found no room is tried again
 POLL_US_MAX = 500_000  # no thread of the node sleeps longer
 NODE_MEMORY_BYTES_MAX = 1024 * MIB  # resident; above it every client connection is closed and what they queued is dropped
+NODE_BASE_BYTES = 128 * MIB  # of a gateway that holds nothing
+SESSION_BYTES = 32 * KIB  # of one client's connection; measured: 30 KiB
+PRODUCER_BYTES = 3 * KIB  # of one in all tables and a snapshot, with the longest name and progress; measured: 2.7 KiB
+TOPIC_BYTES = 5 * KIB // 2  # likewise; measured: 2.2 KiB
 TRIM_IDLE_US = 5_000_000  # after so long without a message memory is given back
 STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to stop
 DISK_STOP_US_MAX = 10_000_000  # for a thread that uses the disk to end; a disk that hangs is left behind
@@ -171,13 +178,29 @@ SPARK_SPLIT_BYTES = 256 * MIB  # of a range, about; a task of Spark costs 50 ms 
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # a range is cut for each processor as long as parts have this
 SPARK_SMALL_RECORDS = 16  # a range up to this is one partition, whatever it weighs, and saves the round trip of a plan
 
+
+def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int) -> int:
+    """Memory that a gateway with these bounds needs when it has reached all of them, about."""
+    tables = sessions * SESSION_BYTES + producers * PRODUCER_BYTES + topics * TOPIC_BYTES
+    return NODE_BASE_BYTES + INFLATED_BYTES_A_TURN_MAX + undecided_bytes + FORWARDED_MORE_BYTES_MAX + tables
+
+
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
 invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
 invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
 invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say")
-invariant(2 * UNDECIDED_BYTES_MOST <= NODE_MEMORY_BYTES_MAX, "what is undecided alone never makes a gateway close its connections")
+invariant(
+    max(
+        node_bytes(SESSIONS_MAX, PRODUCERS_MAX, TOPICS_MAX, UNDECIDED_BYTES_MOST),
+        node_bytes(SESSIONS_MOST, PRODUCERS_MAX, TOPICS_MAX, WINDOW_BYTES),
+        node_bytes(1, PRODUCERS_MOST, 1, WINDOW_BYTES),
+        node_bytes(1, 1, TOPICS_MOST, WINDOW_BYTES),
+    )
+    <= NODE_MEMORY_BYTES_MAX,
+    "no bound alone makes a gateway close its connections; the configuration looks at them together",
+)
 invariant(SILENCE_US_MAX < SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one")
 invariant(FRAMES_A_MESSAGE_MAX <= BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
 invariant(BATCH_ROOM_FRAMES < REQUEST_ROOM_FRAMES, "batches leave room for what is asked for")

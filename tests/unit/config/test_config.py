@@ -74,6 +74,13 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "make it at least 516777216",
         ),
         ("[limits]\nundecided_bytes = 1000000000\n", "f.toml:5: limits.undecided_bytes is 1000000000", "from 4194304 to 536870912"),
+        ("[limits]\nproducers = 10000000\n", "f.toml:5: limits.producers is 10000000", "from 1 to 200000"),
+        (
+            "[limits]\nproducers = 200000\n",
+            "f.toml:4: limits takes 1176870912 bytes of memory in full use (sessions = 4096, producers = 200000, "
+            "topics = 10000, undecided_bytes = 67108864), and a gateway has 1073741824",
+            "make one of them smaller",
+        ),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],
