@@ -8,8 +8,6 @@ start of "latest" is then another one. So every end carries the start of its own
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,23 +75,12 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     return end.begin, end.offset
 
 
-def next_end(
-    start: int, available: int, records_max: int | None, ticks: Sequence[tuple[int, int]] | None = None, every: int = 1
-) -> int:
+def next_end(start: int, available: int, records_max: int | None) -> int:
     """Where the batch that begins at `start` ends; `start` itself when there is nothing to read yet.
 
     Args:
         start: first offset of the batch.
         available: first offset that may not be read.
         records_max: limit of a batch, in offsets of the log.
-        ticks: (number, offset) in order, those above `start`; None when batches may end anywhere.
-        every: only ticks whose number this divides end a batch.
     """
-    limit = available if records_max is None else min(available, start + records_max)
-    if ticks is None:
-        return max(start, limit)
-    ends = [offset for number, offset in ticks if number % every == 0 and start < offset <= available]
-    if not ends:
-        return start
-    within = bisect_right(ends, limit)
-    return ends[within - 1] if within else ends[0]
+    return max(start, available if records_max is None else min(available, start + records_max))

@@ -73,7 +73,7 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     start = held(start, frontier, options)
     if start >= end:
         return []
-    topics = topics_of(source, options)
+    topics = topics_of(source, options, end)
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
@@ -95,24 +95,13 @@ def splits_of(size: int, processors: int) -> int:
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 
 
-def topics_of(source: Source, options: ReadOptions) -> tuple[str, ...] | None:
-    """The topics to read, None for all.
+def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...] | None:
+    """The topics to read in a range up to `end`, None for all.
 
-    A pattern is matched when a range is planned: the log knows every topic that has a record in the range by then, and one that
-    appears later has none in it, so the same range gives the same records at any time.
+    A pattern is matched when a range is planned: a log that goes as far as its end knows every topic that has a record in it, and
+    one that appears later has none in it, so the same range gives the same records at any time and at any gateway.
     """
     if options.topics_pattern is None:
         return options.topics
     pattern = re.compile(options.topics_pattern)
-    return tuple(sorted(topic.name for topic in source.topics() if pattern.fullmatch(topic.name)))
-
-
-def ticks_between(source: Source, start: int, end: int) -> list[tuple[int, int]]:
-    """Ticks above `start` up to `end`, in order: number, and offset of the first record after it."""
-    found: list[tuple[int, int]] = []
-    while True:
-        some = source.ticks(start, end)
-        found += ((tick.number, tick.offset) for tick in some if not found or tick.number > found[-1][0])
-        if len(some) < limits.TICKS_AN_ANSWER_MAX or some[-1].offset <= start:
-            return found
-        start = some[-1].offset
+    return tuple(sorted(topic.name for topic in source.topics(end) if pattern.fullmatch(topic.name)))

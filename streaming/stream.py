@@ -35,7 +35,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
-        self._ticks_known: tuple[int, int, list[tuple[int, int]]] = (-1, -1, [])
+        self._tick_end_known: tuple[tuple[int, int], int] = ((-1, -1), 0)
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """What travels to workers: the options; they only read."""
@@ -66,10 +66,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         every = self._options.cut_ticks
-        if every is None:
-            end = next_end(begin.offset, available, most)
-        else:
-            end = next_end(begin.offset, available, most, self._ticks(begin.offset, frontier), every)
+        end = next_end(begin.offset, available, most)
+        if every is not None:
+            end = self._tick_end(begin.offset, end, available, every, frontier.tick)
         if end == begin.offset:
             return start
         return StreamOffset(begin.log, end, begin.offset).data()
@@ -104,12 +103,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
 
-    def _ticks(self, begin: int, frontier: Frontier) -> list[tuple[int, int]]:
-        """Ticks above `begin`; asked for again only when there is another one, as Spark asks every 10 ms."""
-        if self._ticks_known[:2] != (begin, frontier.tick):
-            found = planning.ticks_between(self._source, begin, frontier.offset) if frontier.offset > begin else []
-            self._ticks_known = (begin, frontier.tick, found)
-        return self._ticks_known[2]
+    def _tick_end(self, begin: int, limit: int, available: int, every: int, tick: int) -> int:
+        """The end at a tick; asked for again only when there is another one (`tick` is the last), as Spark asks every 10 ms."""
+        if available <= begin:
+            return begin
+        question = (begin, tick)
+        if self._tick_end_known[0] != question:
+            self._tick_end_known = (question, self._source.tick_end(begin, limit, available, every))
+        return self._tick_end_known[1]
 
     @property
     def _source(self) -> Source:

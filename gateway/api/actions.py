@@ -10,9 +10,10 @@ from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
 from gateway.api.plans import Plans
 from gateway.api.ranges import Ranges
-from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TicksAsk, TimeAsk, decode, encode
+from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TickEndAsk, TicksAsk, TimeAsk, decode, encode
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.log.cuts import tick_end
 from gateway.log.reader import Frontier, LogReader
 
 GivenUp = Callable[[], bool]
@@ -29,6 +30,7 @@ ACTIONS: dict[str, Action] = {
     "frontier": Action("how far the log is committed; with `beyond` waits until it is further", "frontier"),
     "offset_for_time": Action("offset of the first record at or after a time", "offset_for_time"),
     "ticks": Action("the ticks of a range: number, time, offset", "ticks"),
+    "tick_end": Action("where a batch that ends at a tick ends", "tick_end"),
     "plan": Action("a range cut into parts that can be read side by side", "plan"),
     "topics": Action("the topics and what they hold", "topics"),
     "producers": Action("the producers and how far they are", "producers"),
@@ -70,7 +72,7 @@ class Actions:
     def frontier(self, body: bytes, given_up: GivenUp) -> object:
         """How far the log is committed."""
         asked = decode(FrontierAsk, body, "the body of frontier")
-        frontier = self._ranges.frontier(asked.seen, given_up)
+        frontier = self._ranges.frontier(asked, given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = self._watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
         return {
@@ -86,15 +88,23 @@ class Actions:
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
         """Offset of the first record at or after a time."""
         asked = decode(TimeAsk, body, "the body of offset_for_time")
+        self._ranges.frontier(asked, given_up)
         return {"offset": self._reader.offset_for_time(asked.time_us)}
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
         """The ticks of a range."""
         asked = decode(TicksAsk, body, "the body of ticks")
-        frontier = self._watch.now()
+        frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= asked.from_tick]
         return found[: limits.TICKS_AN_ANSWER_MAX]
+
+    def tick_end(self, body: bytes, given_up: GivenUp) -> object:
+        """Where a batch that ends at a tick ends."""
+        asked = decode(TickEndAsk, body, "the body of tick_end")
+        frontier = self._ranges.frontier(asked, given_up)
+        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
+        return {"offset": tick_end(self._reader.ticks, start, min(asked.limit, end), end, asked.every)}
 
     def plan(self, body: bytes, given_up: GivenUp) -> object:
         """A range cut into parts."""
@@ -102,7 +112,7 @@ class Actions:
 
     def topics(self, body: bytes, given_up: GivenUp) -> object:
         """The topics and what they hold."""
-        decode(NothingAsked, body, "the body of topics")
+        self._ranges.frontier(decode(NothingAsked, body, "the body of topics"), given_up)
         return [
             {
                 "name": topic.name,
@@ -118,7 +128,7 @@ class Actions:
 
     def producers(self, body: bytes, given_up: GivenUp) -> object:
         """The producers and how far they are."""
-        decode(NothingAsked, body, "the body of producers")
+        self._ranges.frontier(decode(NothingAsked, body, "the body of producers"), given_up)
         return [
             {
                 "name": producer.name,
@@ -133,13 +143,13 @@ class Actions:
 
     def readers(self, body: bytes, given_up: GivenUp) -> object:
         """What named readers saved."""
-        decode(NothingAsked, body, "the body of readers")
+        self._ranges.frontier(decode(NothingAsked, body, "the body of readers"), given_up)
         return self._reader.state().readers
 
     def save_offset(self, body: bytes, given_up: GivenUp) -> object:
         """Save a named reader's offset, through the gateway."""
         asked = decode(SaveAsk, body, "the body of save_offset")
-        frontier = self._watch.now()
+        frontier = self._ranges.frontier(asked, given_up)
         if asked.offset > frontier.offset:
             raise Fault(
                 "beyond_frontier",

@@ -1,4 +1,4 @@
-"""The gateway beside this process: how it is by a socket of their own, what is to be written by its client port, as for any tool."""
+"""The gateway beside this process: how it is by a socket of their own, what is to be written by its client port as any tool."""
 
 from __future__ import annotations
 

@@ -84,6 +84,7 @@ class Plans:
             columns=command.columns,
             follow=command.follow,
             seen=command.seen,
+            log=self._reader.log,
             absent_ok=command.absent_ok,
         )
         about = b"" if command.follow else encode(part)

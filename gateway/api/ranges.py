@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from gateway.api.faults import Fault
-from gateway.api.requests import AtTime, Place, Ticket
+from gateway.api.requests import AtTime, Known, Place, Ticket
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
 from gateway.log.reader import Frontier, LogReader
@@ -29,12 +29,14 @@ class Ranges:
         self._reader = reader
         self._watch = watch
 
-    def frontier(self, seen: int, given_up: Callable[[], bool]) -> Frontier:
-        """The frontier, at least `seen` (C7): waits for it a moment.
+    def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
+        """The frontier of the log that the caller reads, at least what it has seen (C7): waits for it a moment.
 
         Raises:
-            Fault: `behind`.
+            Fault: `other_log`, `behind`.
         """
+        self.check_log(caller)
+        seen = caller.seen
         frontier = self._watch.now()
         if frontier.offset < seen:
             frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
@@ -48,13 +50,28 @@ class Ranges:
             )
         return frontier
 
+    def check_log(self, caller: Known) -> None:
+        """Refuse who reads another log: its offsets mean nothing here.
+
+        Raises:
+            Fault: `other_log`.
+        """
+        log = self._reader.log
+        if caller.log and log and caller.log != log:
+            raise Fault(
+                "other_log",
+                f"this gateway serves log {log} and the reader asks for log {caller.log}: "
+                "the url names gateways of different groups, or the log was replaced",
+                log=log,
+            )
+
     def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> Range:
         """The range that a ticket names.
 
         Raises:
-            Fault: `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
+            Fault: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
         """
-        frontier = self.frontier(ticket.seen, given_up)
+        frontier = self.frontier(ticket, given_up)
         self.check_topics(ticket)
         if not ticket.follow:
             return Range(*self.offsets(ticket.start, ticket.end, frontier), frontier)

@@ -30,7 +30,14 @@ class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Place = Natural | Literal["earliest", "latest"] | AtTime
 
 
-class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What every caller may say of itself: the highest frontier that it was shown, and the log (uuid, hex) that it reads."""
+
+    seen: Natural = 0
+    log: Annotated[str, msgspec.Meta(max_length=limits.LOG_NAME_CHARACTERS_MAX)] = ""
+
+
+class Ticket(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What `do_get` reads: a range, and what of it."""
 
     start: Place = "earliest"
@@ -38,7 +45,6 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     topics: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     follow: bool = False
-    seen: Natural = 0
     absent_ok: bool = False
 
 
@@ -49,21 +55,20 @@ class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
     split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
 
 
-class FrontierAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FrontierAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `frontier`; with `beyond` it waits."""
 
     beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.LONG_POLL_US_MAX // 1000)] = 0
-    seen: Natural = 0
 
 
-class TimeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimeAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `offset_for_time`."""
 
     time_us: Time
 
 
-class TicksAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `ticks`."""
 
     start: Place = "earliest"
@@ -71,21 +76,31 @@ class TicksAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     from_tick: Natural = 0
 
 
-class SaveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `tick_end`."""
+
+    start: Natural
+    limit: Natural
+    end: Natural
+    every: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] = 1
+
+
+class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `save_offset`."""
 
     reader: str
     offset: Natural
 
 
-class NothingAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An action that takes no fields."""
+class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An action that takes nothing of its own."""
 
 
-Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, SaveAsk, NothingAsked)
+Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, SaveAsk, NothingAsked)
 
 _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, SaveAsk, NothingAsked)
+    kind: msgspec.json.Decoder(kind)
+    for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, SaveAsk, NothingAsked)
 }
 _ENCODER = msgspec.json.Encoder()
 
@@ -101,7 +116,7 @@ def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
     try:
         asked = _DECODERS[kind].decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        fields = ", ".join(kind.__struct_fields__) or "no fields"
+        fields = ", ".join(kind.__struct_fields__)
         raise Fault("malformed", f"{what} is not understood: {error}. It is a JSON object of: {fields}") from error
     if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
         raise Fault("malformed", f"{what} is a {type(asked).__name__}")

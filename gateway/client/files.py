@@ -15,7 +15,8 @@ import pyarrow as pa
 from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
+from gateway.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
+from gateway.log.cuts import tick_end
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 
@@ -52,6 +53,7 @@ class Files:
         if len(logs) > 1:
             told = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
             raise WrongDirectory(f"the directories are of different logs: {told}")
+        self._seen = 0  # the highest frontier that was shown: a directory that ends below it answers nothing (C7)
 
     # -- questions
 
@@ -68,6 +70,7 @@ class Files:
         deadline = time.monotonic() + timeout
         while True:
             found, live = self._ask(self._frontier)
+            self._seen = max(self._seen, found.offset)
             left = deadline - time.monotonic()
             if beyond is None or found.offset > beyond or left <= 0:
                 return found
@@ -101,8 +104,21 @@ class Files:
 
         return self._ask(ask)
 
-    def topics(self) -> list[Topic]:
-        """All topics."""
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
+
+        Only ticks whose number `every` divides count.
+        """
+
+        def ask(reader: LogReader) -> int:
+            reader.check_range(start, end)
+            return tick_end(reader.ticks, start, limit, end, every)
+
+        return self._ask(ask)
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
+        self._seen = max(self._seen, upto)
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
             for one in self._ask(LogReader.state).topics.values()
@@ -222,7 +238,7 @@ class Files:
         return told, found.live
 
     def _ask(self, question: Callable[[LogReader], Answer]) -> Answer:
-        """Ask the directory that is furthest; where that is damaged or cannot be read, the next one."""
+        """Ask the directory that is furthest; where that cannot be read, or is damaged, the next one that is not behind."""
         failed: TuttiError | None = None
         found: list[tuple[int, int]] = []
         for index, reader in enumerate(self._readers):
@@ -230,7 +246,13 @@ class Files:
                 found.append((reader.frontier().offset, -index))
             except _UNREADABLE as error:
                 failed = failed or error
-        for _, index in sorted(found, reverse=True):
+        for offset, index in sorted(found, reverse=True):
+            if offset < self._seen:
+                path = self._readers[-index].path
+                failed = failed or Behind(
+                    f"{path} ends at offset {offset} and {self._seen} was seen: is it a copy of an older state?"
+                )
+                break
             try:
                 return question(self._readers[-index])
             except _UNREADABLE as error:

@@ -80,6 +80,8 @@ def translate(error: BaseException) -> TuttiError:
             told = {}
         message = str(told.get("message", error))
         code = told.get("code")
+        if code == "other_log":
+            return Refused(message, "log")
         if code == "refused":
             return Refused(message, str(told.get("reason", "refused")))
         kind = _CODES.get(str(code))

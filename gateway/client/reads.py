@@ -83,7 +83,7 @@ class Reads:
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, deadline - time.monotonic())
-            asked: dict[str, object] = {"seen": self._seen}
+            asked: dict[str, object] = {}
             wait = min(left, limits.LONG_POLL_US_MAX / 1e6)
             if beyond is not None:
                 asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
@@ -110,7 +110,7 @@ class Reads:
         split_bytes: int | None = None,
     ) -> list[Range]:
         """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
-        asked = {"start": start, "end": end, "topics": check_topics(topics), "seen": self._seen, "absent_ok": True}
+        asked: dict[str, object] = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True}
         if splits is not None:
             asked["splits"] = splits
         if split_bytes is not None:
@@ -127,8 +127,16 @@ class Reads:
         """Ticks between offsets, at most `TICKS_AN_ANSWER_MAX`: ask again from the last one's offset."""
         return [Tick(*line) for line in self._act("ticks", {"start": start, "end": end})]
 
-    def topics(self) -> list[Topic]:
-        """All topics."""
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
+
+        Only ticks whose number `every` divides count.
+        """
+        return int(self._act("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
+        self._saw(upto)
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
 
     def readers(self) -> dict[str, int]:
@@ -194,15 +202,16 @@ class Reads:
         asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
         position = start
         failing_since: float | None = None
+        kind = Unavailable
         while position < end or (position == end == start):
             ticket = orjson.dumps(
-                {"start": position, "end": end, "topics": chosen, "columns": asked, "seen": self._seen, "absent_ok": absent_ok}
+                {"start": position, "end": end, "topics": chosen, "columns": asked, "absent_ok": absent_ok, **self._known()}
             )
             old = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
                 with contextlib.closing(self._stream(ticket)) as stream:
                     for batch in stream:
-                        failing_since = None
+                        failing_since, kind = None, Unavailable
                         offsets = batch.column("offset") if chosen is not None else None
                         position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
                         made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
@@ -216,8 +225,9 @@ class Reads:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
+                kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
-                self._move_on(str(error), until if left is None else min(until, now + left()), self._patience)
+                self._move_on(str(error), until if left is None else min(until, now + left()), self._patience, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
@@ -259,8 +269,13 @@ class Reads:
 
     # -- one gateway after another
 
-    def _act(self, action: str, asked: object, timeout: float | None = None, patience: float | None = None) -> Any:
-        body = orjson.dumps(asked)
+    def _known(self) -> dict[str, object]:
+        """What goes with every question: a gateway that is behind, or has another log, has no answer to it."""
+        with self._lock:
+            return {"seen": self._seen, "log": self._log}
+
+    def _act(self, action: str, asked: dict[str, object], timeout: float | None = None, patience: float | None = None) -> Any:
+        body = orjson.dumps(asked | self._known())
 
         def act(client: Any, seconds: float) -> Any:
             options = flight.FlightCallOptions(timeout=seconds)

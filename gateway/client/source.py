@@ -74,7 +74,8 @@ class Piece(NamedTuple):
         """The offset of each record."""
         if self.column is None:
             return range(self.next - self.batch.num_rows, self.next)
-        return self.column.to_pylist()
+        offsets: list[int] = self.column.to_numpy().tolist()
+        return offsets
 
 
 class Source(Protocol):
@@ -124,8 +125,14 @@ class Source(Protocol):
     def ticks(self, start: int, end: int | None = None) -> list[Tick]:
         """Ticks between offsets."""
 
-    def topics(self) -> list[Topic]:
-        """All topics."""
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
+
+        Only ticks whose number `every` divides count.
+        """
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""

@@ -130,6 +130,33 @@ def test_a_reader_that_has_seen_more_is_not_served_less(client: flight.FlightCli
     assert read(client, seen=320, columns=["offset"]).num_rows == 320
 
 
+ACTIONS: dict[str, dict[str, Any]] = {
+    "frontier": {},
+    "offset_for_time": {"time_us": 0},
+    "ticks": {},
+    "tick_end": {"start": 0, "limit": 1, "end": 2},
+    "plan": {},
+    "topics": {},
+    "producers": {},
+    "readers": {},
+    "save_offset": {"reader": "spark", "offset": 170},
+}
+
+
+def test_no_action_is_answered_below_what_was_seen_or_for_another_log(client: flight.FlightClient, gateway: FakeGateway) -> None:
+    """The log is checked first: what was seen of another says nothing here, and is not waited for."""
+    assert {action.type for action in client.list_actions()} == set(ACTIONS)
+    saved = list(gateway.saved)
+    for action, body in ACTIONS.items():
+        known = {**body, "seen": 320, "log": LOG.hex()}
+        assert ask(client, action, **known) is not None
+        kind, info = refusal(lambda a=action, k=known: ask(client, a, **{**k, "seen": 400, "log": "0" * 32}))  # type: ignore[misc]  # bound at once
+        assert (kind, info["code"], info["log"]) == (flight.FlightServerError, "other_log", LOG.hex())
+    assert gateway.saved[len(saved) :] == [("spark", 170)]
+    assert refusal(lambda: read(client, log="0" * 32))[1]["code"] == "other_log"
+    assert refusal(lambda: ask(client, "topics", seen=321))[1]["code"] == "behind"
+
+
 @pytest.mark.parametrize("how", [{"splits": 4}, {"split_bytes": 8000}, {}])
 def test_splits_read_side_by_side_give_the_range(client: flight.FlightClient, process: ReadsProcess, how: dict[str, int]) -> None:
     command = {"start": 20, "end": 310, "columns": ["offset", "value"], **how}
@@ -184,6 +211,13 @@ def test_actions(log: LogMaker, client: flight.FlightClient) -> None:
     assert ask(client, "ticks") == ticks
     assert ask(client, "ticks", from_tick=2) == ticks[1:]
     assert ask(client, "ticks", start=0, end=200) == ticks[:1]
+    for start, limit, end, every, found in (
+        (0, 320, 320, 1, 270),
+        (0, 200, 320, 1, 150),
+        (150, 200, 320, 1, 270),
+        (0, 320, 320, 3, 0),
+    ):
+        assert ask(client, "tick_end", start=start, limit=limit, end=end, every=every) == {"offset": found}
     flights, weather = ask(client, "topics")
     assert (flights["name"], flights["records"], flights["first_offset"], flights["last_offset"]) == ("flights", 300, 0, 319)
     assert (weather["name"], weather["records"], weather["first_time_us"]) == ("weather", 20, TIME + 150_000)
@@ -219,7 +253,7 @@ def test_saved_offsets_go_through_the_gateway(
     client: flight.FlightClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ask(client, "save_offset", reader="spark", offset=170) == {"reader": "spark", "offset": 170}
-    assert gateway.saved == [("spark", 170)]
+    assert gateway.saved[-1] == ("spark", 170)
     monkeypatch.setattr(gateway, "denies", "space")
     kind, info = refusal(lambda: ask(client, "save_offset", reader="spark", offset=171))
     assert (kind, info["code"], info["reason"]) == (flight.FlightServerError, "refused", "space")

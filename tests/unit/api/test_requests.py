@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.faults import Fault
-from gateway.api.requests import AtTime, Command, FrontierAsk, NothingAsked, SaveAsk, Ticket, decode, encode
+from gateway.api.requests import AtTime, Command, FrontierAsk, NothingAsked, SaveAsk, Ticket, TicksAsk, decode, encode
 from gateway.core import limits
 
 
@@ -24,6 +24,13 @@ def refused(kind: type, data: bytes) -> Fault:
 def test_nothing_said_is_the_whole_log() -> None:
     assert decode(Ticket, b"", "the ticket") == Ticket() == ticket()
     assert (ticket().start, ticket().end, ticket().topics, ticket().follow) == ("earliest", None, None, False)
+
+
+@pytest.mark.parametrize("kind", [Ticket, Command, FrontierAsk, NothingAsked, TicksAsk])
+def test_every_request_may_say_what_its_caller_knows(kind: type[Ticket]) -> None:
+    known = decode(kind, b'{"seen": 7, "log": "abc"}', "the request")
+    assert (known.seen, known.log) == (7, "abc")
+    assert refused(kind, b'{"log": "%s"}' % (b"x" * 65)).code == "malformed"
 
 
 def test_places() -> None:
@@ -66,7 +73,7 @@ def test_no_json_and_too_much_of_it() -> None:
     assert "malformed" in str(refused(Ticket, b"\xff\xfe"))
     assert str(limits.TICKET_BYTES_MAX) in str(refused(Ticket, b" " * (limits.TICKET_BYTES_MAX + 1)))
     assert refused(Ticket, b'{"topics":' + b"[" * 60_000).code == "malformed"
-    assert "no fields" in str(refused(NothingAsked, b'{"a": 1}'))
+    assert "a JSON object of: seen, log" in str(refused(NothingAsked, b'{"a": 1}'))
 
 
 def test_a_command_is_cut_one_way() -> None:

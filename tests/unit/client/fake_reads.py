@@ -56,15 +56,21 @@ class FakeReads(flight.FlightServerBase):
         asked = json.loads(action.body.to_pybytes() or b"{}")
         self.asked.append((action.type, asked))
         self.fail(action.type)
+        self._known(asked)
         return iter([json.dumps(getattr(self, action.type)(asked)).encode()])
+
+    def _known(self, asked: dict[str, Any]) -> None:
+        """As a gateway refuses who knows more, or another log."""
+        if asked["log"] not in ("", self.log):
+            raise error_of("other_log", f"this gateway serves log {self.log}: the url names gateways of different groups")
+        if len(self.records) < asked["seen"]:
+            raise error_of("behind", f"the frontier is {len(self.records)} and {asked['seen']} was seen")
 
     def frontier(self, asked: dict[str, Any]) -> object:
         until = time.monotonic() + asked.get("timeout_ms", 0) / 1000
         while asked.get("beyond") is not None and len(self.records) <= asked["beyond"] and time.monotonic() < until:
             time.sleep(0.005)
         frontier = len(self.records)
-        if frontier < asked["seen"]:
-            raise error_of("behind", f"the frontier is {frontier} and {asked['seen']} was seen")
         return {
             "log": self.log,
             "start": self.start,
@@ -90,6 +96,9 @@ class FakeReads(flight.FlightServerBase):
     def ticks(self, asked: dict[str, Any]) -> object:
         return [[1, 5, 0], [2, 6, 3]]
 
+    def tick_end(self, asked: dict[str, Any]) -> object:
+        return {"offset": min(asked["limit"], asked["end"])}
+
     def topics(self, asked: dict[str, Any]) -> object:
         names = ("name", "records", "bytes", "first_offset", "last_offset", "first_time_us", "last_time_us")
         return [dict(zip(names, ("t", 1, 2, 3, 4, 5, 6), strict=True))]
@@ -105,6 +114,7 @@ class FakeReads(flight.FlightServerBase):
         asked = json.loads(ticket.ticket)
         self.asked.append(("do_get", asked))
         self.fail("do_get")
+        self._known(asked)
         if asked["end"] > len(self.records):
             raise error_of("beyond_frontier", f"the log is committed up to {len(self.records)}")
         schema = schema_of(asked["columns"] or COLUMNS)

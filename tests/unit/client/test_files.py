@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.client.files import Files
-from gateway.errors import DirectoryRefused
+from gateway.errors import Behind, DirectoryRefused
 from gateway.log.scalars import Stored, read_scalars
 from tests.unit.log.history import History, other_boot, sample, write_log
 
@@ -34,6 +34,22 @@ def test_a_directory_that_cannot_be_read_any_more_is_passed_over(tmp_path: Path)
             files.frontier()
         with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
             next(files.pieces(0, end))
+
+
+def test_a_directory_that_is_behind_answers_nothing_when_the_one_that_was_ahead_cannot_be_read(tmp_path: Path) -> None:
+    history = sample(20)
+    ahead = stopped(tmp_path / "ahead", history)
+    behind = stopped(tmp_path / "behind", sample(5))
+    end = len(history.records)
+    with Files(behind) as files, pytest.raises(Behind, match=f"{end} was seen: is it a copy of an older state"):
+        files.topics(end)
+    with Files([ahead, behind]) as files:
+        assert files.frontier().offset == end
+        (ahead / "log").rename(ahead / "away")
+        (ahead / "log").write_bytes(b"")
+        for question in (files.frontier, files.topics, files.readers, lambda: files.offset_for_time(0)):
+            with pytest.raises(DirectoryRefused, match="cannot be read"):
+                question()
 
 
 def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,40 @@ def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> N
         assert {asked["seen"] for what, asked in behind.reads.asked if what == "frontier"} == {20}
 
 
+QUESTIONS: dict[str, Callable[[Reads], object]] = {
+    "topics": Reads.topics,
+    "readers": Reads.readers,
+    "ticks": lambda reads: reads.ticks(0),
+    "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
+    "offset_for_time": lambda reads: reads.offset_for_time(7),
+    "plan": lambda reads: reads.plan(0, 20),
+    "save_offset": lambda reads: reads.save_offset("loader", 3),
+    "records": lambda reads: list(reads.pieces(0, 20)),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
+    gateway: ReadableGateway, question: Callable[[Reads], object]
+) -> None:
+    with ReadableGateway(records=10) as behind, ReadableGateway(records=20, log="b" * 32) as other:
+        for next_one, error, said in ((behind, Behind, "20 was seen"), (other, Refused, "different groups")):
+            gateway.reads.fail = lambda what: None
+            reads = Reads(f"{gateway.url},127.0.0.1:{next_one.gateway.port}", timeout=0.3, patience=0.3)
+            assert reads.frontier().offset == 20
+            gateway.reads.fail = _always("behind")
+            with pytest.raises(error, match="was seen|all the time" if error is Behind else said):
+                question(reads)
+
+
+def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: ReadableGateway) -> None:
+    reads = Reads(gateway.url, timeout=0.3)
+    with pytest.raises(Behind, match="25 was seen"):
+        reads.topics(25)
+    gateway.add(5)
+    assert reads.topics(25)
+
+
 def test_a_gateway_of_another_log_is_refused(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=20, log="b" * 32) as other:
         reads = Reads(f"{gateway.url},127.0.0.1:{other.gateway.port}")

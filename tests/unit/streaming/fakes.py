@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 import pyarrow as pa
 
 from gateway.client.source import Frontier, Piece, Range, Tick, Topic
+from gateway.log.cuts import tick_end
 
 
 class FakeLog:
@@ -61,7 +62,13 @@ class FakeLog:
         self.asked.append(("ticks", start, end))
         return [tick for tick in self.tick_list if start <= tick.offset and (end is None or tick.offset <= end)]
 
-    def topics(self) -> list[Topic]:
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        self.asked.append(("tick_end", start, limit, end, every))
+        ticks = [(tick.number, tick.time_us, tick.offset) for tick in self.tick_list]
+        return tick_end(lambda low, high: [tick for tick in ticks if low <= tick[2] <= high], start, limit, end, every)
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        self.asked.append(("topics", upto))
         return [Topic(name, 1, 1, 0, 0, 0, 0) for name in self.names]
 
     def readers(self) -> dict[str, int]:
@@ -85,6 +92,7 @@ class FakeLog:
         topics: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
         self.asked.append(("pieces", start, end, topics, columns, absent_ok))
         offsets = pa.array(range(start, end), pa.int64())

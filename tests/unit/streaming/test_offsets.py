@@ -72,28 +72,6 @@ def test_an_empty_first_batch_and_what_follows_it() -> None:
     assert batch_range(empty, StreamOffset("u", 9, 0)) == (0, 9)
 
 
-TICKS = [(1, 10), (2, 20), (3, 20), (4, 45)]
-
-
-@pytest.mark.parametrize(
-    ("start", "available", "records_max", "every", "end"),
-    [
-        (0, 50, None, 1, 45),
-        (0, 44, None, 1, 20),
-        (0, 50, 25, 1, 20),
-        (0, 50, 5, 1, 10),  # one alone exceeds the limit
-        (0, 50, 5, 2, 20),
-        (0, 50, None, 3, 20),
-        (0, 50, None, 5, 0),
-        (20, 50, None, 1, 45),
-        (20, 44, None, 1, 20),
-        (45, 50, None, 1, 45),
-    ],
-)
-def test_ends_at_ticks(start: int, available: int, records_max: int | None, every: int, end: int) -> None:
-    assert next_end(start, available, records_max, TICKS, every) == end
-
-
 @given(start=st.integers(0, 100), available=st.integers(0, 100), records_max=st.none() | st.integers(1, 50))
 def test_ends_without_ticks(start: int, available: int, records_max: int | None) -> None:
     end = next_end(start, available, records_max)
@@ -101,15 +79,3 @@ def test_ends_without_ticks(start: int, available: int, records_max: int | None)
     assert end <= max(start, available)
     assert records_max is None or end - start <= records_max
     assert end > start or available <= start
-
-
-@given(gaps=st.lists(st.integers(0, 30), min_size=1), available=st.integers(0, 400), records_max=st.none() | st.integers(1, 60))
-def test_batches_that_end_at_ticks_reach_the_last_one(gaps: list[int], available: int, records_max: int | None) -> None:
-    offsets = [sum(gaps[: number + 1]) for number in range(len(gaps))]
-    ticks = list(enumerate(offsets, start=1))
-    start, ends = 0, [0]
-    while (end := next_end(start, available, records_max, ticks)) > start:
-        ends.append(end)
-        start = end
-    assert ends[-1] == max((offset for offset in offsets if offset <= available), default=0)
-    assert set(ends[1:]) <= set(offsets)

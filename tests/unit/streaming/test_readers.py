@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from gateway.client.source import Tick
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, UsageError
-from streaming import batch, planning, records, stream
+from streaming import batch, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
-from streaming.planning import RecordsPartition, partitions, splits_of, ticks_between
+from streaming.planning import RecordsPartition, partitions, splits_of
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
@@ -113,7 +113,7 @@ def test_batches_end_at_ticks_and_ticks_are_not_asked_for_at_each_poll(log: Fake
     assert last == offset(90, 60)
     for _ in range(100):
         assert reader.latestOffset(last, ReadMaxRows(50)) is last
-    assert sum(asked[0] == "ticks" for asked in log.asked) == 4
+    assert sum(asked[0] == "tick_end" for asked in log.asked) == 4
 
 
 def test_another_log_or_a_damaged_checkpoint_is_refused(log: FakeLog, readers: list[StreamReader]) -> None:
@@ -206,6 +206,7 @@ def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
         return [part.topics for part in parts if isinstance(part, RecordsPartition)]
 
     assert topics("flights.") == [("flights2",)]
+    assert ("topics", 10) in log.asked  # as the log knows them that goes as far as the range
     assert topics(".*") == [("flights", "flights2", "weather")]
     assert topics("fl") == []
 
@@ -254,16 +255,3 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
     assert opened == [("log-1", 6)]
     assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
     assert list(records.read_partition(options, InputPartition(None))) == []
-
-
-def test_more_ticks_than_an_answer_holds(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.tick_list = [Tick(number, 0, number * 10) for number in range(1, 8)]
-    monkeypatch.setattr(limits, "TICKS_AN_ANSWER_MAX", 3)
-    whole = log.ticks
-
-    def some(start: int, end: int | None = None) -> list[Tick]:
-        return whole(start, end)[:3]
-
-    monkeypatch.setattr(log, "ticks", some)
-    assert ticks_between(log, 0, 60) == [(number, number * 10) for number in range(1, 7)]
-    assert planning.ticks_between(log, 65, 66) == []
