@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core import record
 from gateway.core.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
-from gateway.core.messages import Order
+from gateway.core.messages import Forward, Order
 from gateway.data.bodies import OffsetsBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.wire import Done
@@ -109,6 +109,17 @@ class Run:
         if self.group.network:
             self.group.network.pop((a << 8 | b) % len(self.group.network))
 
+    def damage(self, a: int, b: int) -> None:
+        """A message arrives with another body than was sent."""
+        if not self.group.network:
+            return
+        sender, to, data = self.group.network.pop((a << 8 | b) % len(self.group.network))
+        message = record.decode_message(data)
+        if isinstance(message, Forward | Order):
+            body = bytes(message.frames[b % len(message.frames)].body)
+            data = data.replace(body, b"?" * len(body), 1)
+        self.group.hand_over(sender, to, data)
+
     def twice(self, a: int, b: int) -> None:
         if self.group.network:
             self.group.hand_over(*self.group.network[(a << 8 | b) % len(self.group.network)])
@@ -159,9 +170,11 @@ class Run:
     def change(self, a: int, b: int) -> None:
         """The view ends, and another one begins with whoever coordinates; what was on the way may come late, or never."""
         members = list(self.group.members.values())
-        if self.alone or any(member.stack.layers.atomic._withheld for member in members):
-            return  # what a member could not take when a view ends is for the view change to settle, which is given here
+        if self.alone:
+            return
         self._repair()
+        if any(member.stack.layers.atomic._withheld for member in members):
+            return  # what a member could not take when a view ends is for the view change to settle, which is given here
         self.view = ((self.view >> 16) + 1) << 16 | 1 + b % len(NAMES)
         if a % 2:
             self.group.network.clear()
@@ -219,6 +232,7 @@ MOVES = {
     "retry": (Run.retry, 2),
     "lose": (Run.lose, 1),
     "twice": (Run.twice, 1),
+    "damage": (Run.damage, 1),
     "gap": (Run.gap, 1),
     "cut": (Run.cut, 1),
     "move": (Run.move, 1),
