@@ -157,5 +157,5 @@ class Actions:
                 start=self._reader.start,
                 frontier=frontier.offset,
             )
-        self._gateway.save_offset(asked.reader, asked.offset)
+        self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
         return {"reader": asked.reader, "offset": asked.offset}

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -49,14 +50,14 @@ class GatewayLink:
         status = self._status
         return UNKNOWN if status is None else str(status.get("state", UNKNOWN))
 
-    def save_offset(self, reader: str, offset: int) -> None:
-        """Save a named reader's offset; committed when this returns.
+    def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
+        """Save a named reader's offset, a lower one than before only to go `back`; committed when this returns.
 
         Raises:
             Unavailable: the gateway does not answer.
             Refused: it would not do it.
         """
-        self._control.save_offset(reader, offset)
+        self._control.save_offset(reader, offset, back, given_up)
 
     def close(self) -> None:
         """Say goodbye."""

@@ -90,6 +90,7 @@ class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     reader: str
     offset: Natural
+    back: bool = False
 
 
 class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):

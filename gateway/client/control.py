@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -35,7 +35,7 @@ class Control(Talk):
         check_producer(name)
         self.ask(wire.Done, lambda request: wire.Fence(request, name))
 
-    def save_offset(self, reader: str, offset: int) -> None:
-        """A named reader's offset commit; durable when this returns."""
+    def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
+        """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
         check_name("reader", reader)
-        self.ask(wire.Done, lambda request: wire.SaveOffset(request, reader, offset))
+        self.ask(wire.Done, lambda request: wire.SaveOffset(request, reader, offset, back), given_up)

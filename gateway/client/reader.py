@@ -95,6 +95,7 @@ class Reader:
         self._source: Reads | Files
         self._source = Reads(url, connect_timeout, patience) if url is not None else Files(path if path is not None else "")
         self._pieces: Iterator[Piece] | None = None
+        self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
         self._silent_since: float | None = None
         self._deadline = Deadline()
         frontier = self._source.frontier()
@@ -168,12 +169,14 @@ class Reader:
 
         Raises:
             UsageError: the reader has no name, or reads files.
+            Refused: another reader of that name is further (code "offset"). Only one that was told where to start goes back.
         """
         if self._name is None:
             raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
         if isinstance(self._source, Files):
             raise UsageError("a reader of files cannot save its position: it goes through the log, which a gateway writes")
-        self._source.save_offset(self._name, self._position)
+        self._source.save_offset(self._name, self._position, self._goes_back)
+        self._goes_back = False
 
     def close(self) -> None:
         """Stop; connections and files are let go."""

@@ -143,10 +143,10 @@ class Reads:
         """What named readers saved."""
         return dict(self._act("readers", {}))
 
-    def save_offset(self, reader: str, offset: int) -> None:
-        """A named reader's offset commit; durable when this returns."""
+    def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
+        """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
         check_name("reader", reader)
-        self._act("save_offset", {"reader": reader, "offset": offset})
+        self._act("save_offset", {"reader": reader, "offset": offset, "back": back})
 
     # -- records
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -21,6 +22,7 @@ from gateway.data import wire
 from gateway.errors import ConfigError, FormatError, Refused, Unavailable
 
 _GOODBYE_S = 0.2
+_LOOK_S = 0.25  # who waits for a turn and gives up is noticed this soon
 
 Answer = TypeVar("Answer", wire.Welcome, wire.Done, wire.StatusAnswer)
 
@@ -57,8 +59,8 @@ class Talk:
 
     def welcome(self) -> wire.Welcome:
         """Who the gateway is and where its other ports are; asked anew each time, so that the state is the present one."""
-        with self._lock:
-            deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout
+        with self._turn(deadline):
             if self._link is not None and self._welcome is not None:
                 self._say(self._hello())
                 welcome = self._answer(0, wire.Welcome, deadline)
@@ -93,10 +95,13 @@ class Talk:
         """Close."""
         self.close()
 
-    def ask(self, kind: type[Answer], make: Callable[[int], msgspec.Struct]) -> Answer:
-        """Put a question; `make` gives it for its number, `kind` is its answer's type."""
-        with self._lock:
-            deadline = time.monotonic() + self._timeout
+    def ask(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
+        """Put a question; `make` gives it for its number, `kind` is its answer's type.
+
+        Who waits for its turn waits within its time, and has none when it has `given_up` by then: nothing is asked for nobody.
+        """
+        deadline = time.monotonic() + self._timeout
+        with self._turn(deadline, given_up):
             self._retry_us = limits.RETRY_US_MIN
             while True:
                 self._connected(deadline)
@@ -105,6 +110,18 @@ class Talk:
                 answer = self._answer(self._request, kind, deadline)
                 if answer is not None:
                     return answer
+
+    @contextlib.contextmanager
+    def _turn(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
+        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))):
+            if given_up() or time.monotonic() >= deadline:
+                raise Unavailable(f"{self.address} has not answered those who asked before within {self._timeout:g} s")
+        try:
+            if given_up():
+                raise Unavailable("who asked has given up")
+            yield
+        finally:
+            self._lock.release()
 
     # -- one connection after another
 

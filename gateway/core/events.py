@@ -104,12 +104,13 @@ class TopicAsked(msgspec.Struct, frozen=True, tag=True):
 
 
 class OffsetsAsked(msgspec.Struct, frozen=True, tag=True):
-    """A named reader commits its offset."""
+    """A named reader commits its offset; one below what it committed before only if it wants to go `back`."""
 
     session: int
     request: int
     reader: str
     offset: int
+    back: bool = True
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, tag=True):

@@ -59,11 +59,12 @@ class OpenTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class SaveOffset(msgspec.Struct, frozen=True, tag=True):
-    """A named reader's offset commit."""
+    """A named reader's offset commit; below what it committed before it is refused, unless the reader wants to go `back`."""
 
     request: int
     reader: str
     offset: int
+    back: bool = False
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):

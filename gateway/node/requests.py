@@ -104,9 +104,9 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             return EpochAsked(session, request, name, instance, epoch)
         case OpenTopic(request, name):
             return TopicAsked(session, request, check_name("topic", name))
-        case SaveOffset(request, reader, offset):
+        case SaveOffset(request, reader, offset, back):
             _check_range("offset", offset, 0, OFFSET_MAX)
-            return OffsetsAsked(session, request, check_name("reader", reader), offset)
+            return OffsetsAsked(session, request, check_name("reader", reader), offset, back)
         case Forget(request, names):
             if not 1 <= len(names) <= limits.FORGET_PRODUCERS_MAX:
                 raise UsageError(f"{len(names)} producers cannot be forgotten at once: name 1 to {limits.FORGET_PRODUCERS_MAX}")

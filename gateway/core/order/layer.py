@@ -60,7 +60,7 @@ class Ordering:
         elif isinstance(event, TopicAsked):
             self.requests.topic(event.session, event.request, event.name)
         elif isinstance(event, OffsetsAsked):
-            self.requests.offsets(event.session, event.request, event.reader, event.offset)
+            self.requests.offsets(event.session, event.request, event.reader, event.offset, event.back)
         else:
             self.requests.forget(event.session, event.request, event.names)
 

@@ -74,7 +74,7 @@ class Requests:
         else:
             self._ask(session, number, AskTopic(name))
 
-    def offsets(self, session: int, number: int, reader: str, offset: int) -> None:
+    def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
         """Log an offset commit, behind those of the same reader that wait here.
 
         Each names the offset that it follows: one that was sent again, or late, takes back nothing that came after it.
@@ -88,6 +88,10 @@ class Requests:
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in waiting):
             return  # asked again while it is under way
         before = waiting[-1][1].offset if waiting else self._window.state.readers.get(reader, -1)
+        if offset < before and not back:
+            reason = f"reader {reader!r} has committed offset {before} already, and {offset} lies below: say so if it is to go back"
+            self.deny(session, number, "offset", reason, retry=False)
+            return
         self._ask(session, number, AskOffsets(reader, offset, before))
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:

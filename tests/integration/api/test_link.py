@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -58,6 +58,35 @@ def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monke
     gateway.denies = "space"
     with pytest.raises(Refused, match="not now"):
         link.save_offset("spark", 5)
+
+
+def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who_has_given_up(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    link.save_offset("spark", 1)
+    ended: list[float] = []
+    began = time.monotonic()
+
+    def save(offset: int, given_up: Callable[[], bool]) -> None:
+        with pytest.raises(Unavailable):
+            link.save_offset("spark", offset, given_up=given_up)
+        ended.append(time.monotonic() - began)
+
+    gateway.state = None
+    savers = [threading.Thread(target=save, args=(offset, bool)) for offset in range(2, 8)]
+    savers += [threading.Thread(target=save, args=(9, lambda: True))]
+    for saver in savers:
+        saver.start()
+    until(lambda: bool(ended))
+    for saver in savers:
+        saver.join(20)
+    assert len(ended) == 7
+    assert max(ended) < 2.5  # and not a second for each
+    gateway.state = "primary"
+    with pytest.raises(Unavailable, match="given up"):
+        link.save_offset("spark", 9, given_up=lambda: True)
+    link.save_offset("spark", 10)
+    assert 9 not in [offset for _, offset in gateway.saved]
 
 
 def test_who_asks_for_the_state_waits_only_when_nobody_else_does(gateway: FakeGateway, link: GatewayLink) -> None:

@@ -107,6 +107,8 @@ class FakeReads(flight.FlightServerBase):
         return self.saved
 
     def save_offset(self, asked: dict[str, Any]) -> object:
+        if asked["offset"] < self.saved.get(asked["reader"], 0) and not asked["back"]:
+            raise error_of("refused", f"{asked['offset']} lies below {self.saved}", reason="offset")
         self.saved[asked["reader"]] = asked["offset"]
         return asked
 

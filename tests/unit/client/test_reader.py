@@ -221,6 +221,24 @@ def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
         reader.save()
 
 
+def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
+    gateway.reads.saved["loader"] = 4
+    with Reader(gateway.url, name="loader") as reader:
+        gateway.reads.saved["loader"] = 20
+        next(reader)
+        with pytest.raises(Refused, match="8 lies below") as caught:
+            reader.save()
+        assert caught.value.code == "offset"
+    with Reader(gateway.url, name="loader", start=0) as reader:
+        next(reader)
+        reader.save()
+        assert gateway.reads.saved == {"loader": 4}
+        gateway.reads.saved["loader"] = 20
+        next(reader)
+        with pytest.raises(Refused, match="8 lies below"):
+            reader.save()
+
+
 def test_a_stream_that_is_cut_goes_on_where_it_was(gateway: ReadableGateway) -> None:
     for topics, expected in ((None, list(range(20))), (["b"], list(range(1, 20, 2)))):
         gateway.reads.cut_after = 4

@@ -291,6 +291,26 @@ def test_an_offset_commit_that_is_asked_again_takes_nothing_back() -> None:
     assert done == [10, 11]
 
 
+def test_a_reader_goes_back_only_when_it_says_so() -> None:
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 2)))
+    group.settle()
+    group.step(member, OffsetsAsked(1, 10, "reader", 2, False))
+    group.step(member, OffsetsAsked(1, 11, "reader", 1, False))  # below what is on its way
+    group.settle()
+    group.step(member, OffsetsAsked(1, 12, "reader", 1, False))
+    group.step(member, OffsetsAsked(1, 13, "reader", 2, False))
+    group.settle()
+    assert member.stack.decided.readers == {"reader": 2}
+    assert [(one.request, one.code, one.retry) for one in answers(member, Denied) if isinstance(one, Denied)] == [
+        (11, "offset", False),
+        (12, "offset", False),
+    ]
+    group.step(member, OffsetsAsked(1, 14, "reader", 1, True))
+    group.settle()
+    assert member.stack.decided.readers == {"reader": 1}
+
+
 def test_too_many_or_no_names_are_not_forgotten() -> None:
     group, member = opened()
     group.step(member, ForgetAsked(1, 5, ()))
