@@ -1,12 +1,13 @@
 """One number for the records of a range: equal wherever the range is the same, however it was batched, compressed and stored.
 
-Canonical form: SHA-256 over `tutti-digest-1`, a newline, and then for each run of records whose offsets have the same quotient by
-4096 (cut at the ends of the range), all numbers little-endian:
+Canonical form: SHA-256 over `tutti-digest-1`, a newline, first offset u64, records u64, and then the SHA-256 (32 bytes each) of
+these, each over all records of the range in order, all numbers little-endian:
 
-1. first offset u64, records u32;
-2. topics, keys, values, each as lengths i32 of all records (-1 for null), then the bytes back to back;
-3. timestamps i64, us;
-4. headers: how many per record i32 (-1 for null), then of all of them names and values, each as lengths and bytes as in 2.
+1. topics, keys, values: for each of the three the lengths i32 (-1 for null), then the bytes back to back, so six sums;
+2. timestamps i64, us;
+3. headers: how many i32 (-1 for null), then of the names, and of the values, the lengths and the bytes as in 1, so five sums.
+
+So no more than one batch is ever held, however large the records are.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ import pyarrow.compute as pc
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 
-CHUNK = 4096
 _COLUMNS = ("topic", "key", "value", "timestamp", "headers")
-_HEAD = struct.Struct("<QI")
+_HEAD = struct.Struct("<QQ")
 
 
 class Digest(NamedTuple):
@@ -49,7 +49,7 @@ def digest(
     """The digest of the committed records [start, end) of a directory, from its first one to its frontier unless said otherwise.
 
     Args:
-        progress: called now and then with records done and records in all.
+        progress: called after each batch with records done and records in all.
 
     Raises:
         DirectoryRefused, OffsetOutOfRange, UsageError: there is no such range.
@@ -63,46 +63,47 @@ def digest(
 
 
 def _digest(found: Iterable[pa.RecordBatch], low: int, high: int, progress: Callable[[int, int], None] | None) -> str:
-    hasher = hashlib.sha256(b"tutti-digest-1\n")
-    waiting: list[pa.RecordBatch] = []
-    count, at = 0, low
+    topics, keys, values, names, contents = (_Texts() for _ in range(5))
+    times, counts = hashlib.sha256(), hashlib.sha256()
+    done = 0
     for batch in found:
-        while batch.num_rows:
-            take = min(CHUNK - (at + count) % CHUNK, batch.num_rows)
-            waiting.append(batch.slice(0, take))
-            batch = batch.slice(take)
-            count += take
-            if (at + count) % CHUNK == 0:
-                _chunk(hasher.update, at, waiting)
-                at, count, waiting = at + count, 0, []
-                if progress is not None:
-                    progress(at - low, high - low)
-    if waiting:
-        _chunk(hasher.update, at, waiting)
+        topic, key, value, timestamp, headers = batch.columns
+        for texts, column in ((topics, topic), (keys, key), (values, value)):
+            texts.take(column)
+        times.update(timestamp.cast(pa.int64()).to_numpy().data)
+        counts.update(_int32(pc.list_value_length(headers)).data)
+        entries = cast("pa.StructArray", cast("pa.ListArray[Any]", headers).flatten())
+        names.take(entries.field(0))
+        contents.take(entries.field(1))
+        done += batch.num_rows
+        if progress is not None:
+            progress(done, high - low)
+    hasher = hashlib.sha256(b"tutti-digest-1\n" + _HEAD.pack(low, high - low))
+    for texts in (topics, keys, values):
+        hasher.update(texts.sums())
+    hasher.update(times.digest() + counts.digest() + names.sums() + contents.sums())
     return hasher.hexdigest()
 
 
-def _chunk(update: Callable[[Any], None], offset: int, batches: list[pa.RecordBatch]) -> None:
-    update(_HEAD.pack(offset, sum(batch.num_rows for batch in batches)))
-    topic, key, value, timestamp, headers = (
-        pa.concat_arrays([batch.column(number) for batch in batches]) for number in range(len(_COLUMNS))
-    )
-    for column in (topic, key, value):
-        _texts(update, column)
-    update(timestamp.cast(pa.int64()).to_numpy())
-    update(_int32(pc.list_value_length(headers)))
-    entries = cast("pa.StructArray", cast("pa.ListArray[Any]", headers).flatten())
-    for number in (0, 1):
-        _texts(update, entries.field(number))
+class _Texts:
+    """Two sums over texts or bytes: one over their lengths, one over what they are."""
 
+    def __init__(self) -> None:
+        self._lengths = hashlib.sha256()
+        self._bytes = hashlib.sha256()
 
-def _texts(update: Callable[[Any], None], column: pa.Array[Any]) -> None:
-    update(_int32(pc.binary_length(cast("pa.BinaryArray", column))))
-    there = column.drop_null()  # what stands behind a null is nobody's business
-    _, offsets, data = there.buffers()
-    if len(there) and offsets is not None and data is not None:
-        bounds = np.frombuffer(memoryview(offsets), np.int32)[there.offset : there.offset + len(there) + 1]
-        update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
+    def take(self, column: pa.Array[Any]) -> None:
+        """Some more of them."""
+        self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
+        there = column.drop_null()  # what stands behind a null is nobody's business
+        _, offsets, data = there.buffers()
+        if len(there) and offsets is not None and data is not None:
+            bounds = np.frombuffer(memoryview(offsets), np.int32)[there.offset : there.offset + len(there) + 1]
+            self._bytes.update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
+
+    def sums(self) -> bytes:
+        """Both."""
+        return self._lengths.digest() + self._bytes.digest()
 
 
 def _int32(lengths: pa.Array[Any]) -> npt.NDArray[np.int32]:

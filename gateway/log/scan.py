@@ -47,7 +47,7 @@ def scan(
         topics: names, None for all; those that the log does not know have no records.
         columns: names of `gateway.data.columns.COLUMNS`, None for all.
         rows_max: most records of a batch.
-        bytes_max: small frames are joined up to so many bytes; a larger frame comes alone.
+        bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
 
     Raises:
         UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
@@ -59,18 +59,17 @@ def scan(
     for view, rows in reader.batches(start, end):
         wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
         for low, high in _groups(wanted, rows_max, bytes_max):
-            run = _Run(reader, view, wanted[low:high], start, end)
-            if len(run.rows):
-                whole = run.batch(chosen, schema)
-                for at in range(0, whole.num_rows, rows_max):
-                    yield whole.slice(at, rows_max)
-            if run.damage is not None:
-                raise run.damage
-            run.release()
+            some = wanted[low:high]
+            first, last = int(some["place"][0]), int(some["place"][-1]) + int(some["size"][-1])
+            view.segment.populate(first, last)
+            for joined, bodies in _joined(view, some, bytes_max):
+                for part in _cut(reader, joined, bodies, start, end, rows_max):
+                    yield part.batch(chosen, schema)
+            view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
 
 
 def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Runs of frames that make one batch together."""
+    """Runs of frames that are read together; of one batch, unless they are compressed."""
     low = count = size = 0
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at > low and (count + records > rows_max or size + length > bytes_max):
@@ -82,38 +81,71 @@ def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, in
         yield low, len(rows)
 
 
-class _Run:
-    """Frames that become one batch. What stands behind a damaged one is left out, and `damage` is set."""
+def _joined(view: View, rows: Rows, bytes_max: int) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
+    """Runs of the frames of a group that make one batch once they are decompressed: what is small on disk may be large here, and a
+    compressed frame's size is known only then. So no more than `bytes_max` and one frame are ever held.
 
-    def __init__(self, reader: LogReader, view: View, rows: Rows, start: int, end: int) -> None:
-        self._reader = reader
-        self._view = view
-        self._low = int(rows["place"][0])
-        self._high = int(rows["place"][-1]) + int(rows["size"][-1])
-        self.damage: Damaged | None = None
-        view.segment.populate(self._low, self._high)
-        self._bodies: list[pa.RecordBatch] = []
+    Raises:
+        Damaged: a frame is; everything before it was given.
+    """
+    low = held = 0
+    bodies: list[pa.RecordBatch] = []
+    damage: Damaged | None = None
+    for at, (place, position, count, size) in enumerate(
+        zip(rows["place"].tolist(), rows["position"].tolist(), rows["count"].tolist(), rows["size"].tolist(), strict=True)
+    ):
         try:
-            for place, position, count in zip(
-                rows["place"].tolist(), rows["position"].tolist(), rows["count"].tolist(), strict=True
-            ):
-                self._bodies.append(_body(view, place, position, count))
+            body, compressed = _body(view, place, position, count)
         except Damaged as error:
-            self.damage = error
-        self.rows = rows = rows[: len(self._bodies)]
-        offsets = rows["offset"]
-        skip = np.maximum(start - offsets, 0)
-        keep = np.minimum(end - offsets, rows["count"]) - skip
-        self._counts = keep
-        self._offsets = offsets + skip
-        self._sequences = rows["first_sequence"].astype(np.int64) + skip
-        for at in {0, len(rows) - 1} if len(rows) else ():
-            if keep[at] != rows["count"][at]:  # only the first and the last frame of a range can be cut
-                self._bodies[at] = self._bodies[at].slice(int(skip[at]), int(keep[at]))
+            damage = error
+            break
+        if compressed:
+            size = body.get_total_buffer_size()
+        if bodies and held + size > bytes_max:
+            yield rows[low:at], bodies
+            low, held, bodies = at, 0, []
+        bodies.append(body)
+        held += size
+    if bodies:
+        yield rows[low : low + len(bodies)], bodies
+    if damage is not None:
+        raise damage
 
-    def release(self) -> None:
-        """The consumer is done with the batch: the frames need not stay in this process's memory."""
-        self._view.segment.release(self._low, self._high)
+
+def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int, end: int, rows_max: int) -> Iterator[_Part]:
+    """What of the frames is in the range; a frame of too many records, which is alone, in parts."""
+    skip = np.maximum(start - rows["offset"], 0)
+    keep = np.minimum(end - rows["offset"], rows["count"]) - skip
+    if len(bodies) == 1:
+        first, last = int(skip[0]), int(skip[0] + keep[0])
+        for at in range(first, last, rows_max):
+            count = min(rows_max, last - at)
+            yield _Part(reader, rows, [bodies[0].slice(at, count)], np.array([at]), np.array([count]))
+        return
+    for at in (0, -1):
+        if keep[at] != rows["count"][at]:  # only the first and the last frame of a range can be cut
+            bodies[at] = bodies[at].slice(int(skip[at]), int(keep[at]))
+    yield _Part(reader, rows, bodies, skip, keep)
+
+
+class _Part:
+    """Frames, or a part of one, that become one batch."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        rows: Rows,
+        bodies: list[pa.RecordBatch],
+        skip: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+    ) -> None:
+        """`bodies` are those of `rows`, each without its first `skip` records and with `counts` of them."""
+        self._reader = reader
+        self._rows = rows
+        self._bodies = bodies
+        self._counts = counts
+        self._offsets = rows["offset"] + skip
+        self._sequences = rows["first_sequence"].astype(np.int64) + skip
 
     def batch(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
         """The batch."""
@@ -130,8 +162,8 @@ class _Run:
             return _counting(self._sequences, self._counts)
         if name in _NAMED:
             kind, field = _NAMED[name]
-            return self._names(kind, self.rows[field])
-        return _int64(np.repeat(self.rows[name].astype(np.int64), self._counts))
+            return self._names(kind, self._rows[field])
+        return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
 
     def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
         distinct, codes = np.unique(numbers, return_inverse=True)
@@ -142,7 +174,8 @@ class _Run:
         return pa.array(names, pa.string()).take(indices)
 
 
-def _body(view: View, place: int, position: int, count: int) -> pa.RecordBatch:
+def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
+    """The records of a frame, and whether they were compressed; if not, they are a view of the segment."""
     data = view.segment.view
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
     progress_at = place + HEADER_SIZE
@@ -156,7 +189,7 @@ def _body(view: View, place: int, position: int, count: int) -> pa.RecordBatch:
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
         raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records and the index says {count}")
-    return batch
+    return batch, data[place + 6] != 0
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:

@@ -1,0 +1,90 @@
+"""What is small on disk may be large in memory: no reader of a log holds more than a batch, whatever compression made of it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gateway.core import limits
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.tools import digest
+from tests.unit.log.history import Compression, History, expected, seen, write_log
+
+KIB, MIB = 1 << 10, 1 << 20
+OPTIONS = LogOptions(segment_bytes=4 * MIB, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
+
+
+@contextmanager
+def most_memory() -> Iterator[list[int]]:
+    """The most that Arrow held at once, bytes, once the block is left."""
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    most: list[int] = []
+    pa.set_memory_pool(pool)
+    try:
+        yield most
+        most.append(pool.max_memory() or 0)
+    finally:
+        pa.set_memory_pool(before)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("lie", [0, None])
+def test_compressed_frames_are_joined_by_what_they_become(tmp_path: Path, compression: Compression, lie: int | None) -> None:
+    history = History()
+    for number in range(64):
+        frame = history.batch("p", "t", [b"%d" % number * 1000, bytes(256 * KIB)], compression=compression)
+        if lie is not None:  # nothing rests on what a header says of it
+            frame.raw_length = lie
+    history.batch("p", "t", [bytes(2 * MIB)], compression=compression)
+    history.batch("p", "t", [b"small"])
+    write_log(tmp_path, history, OPTIONS)
+    reader = LogReader(tmp_path)
+    end = len(history.records)
+    assert sum(map(int, [frame.size for frame in history.frames])) < MIB  # they fit into one batch, as they stand on the disk
+    with most_memory() as most:
+        sizes = [batch.get_total_buffer_size() for batch in scan(reader, 0, end, bytes_max=MIB)]
+    assert len(sizes) == 64 // 3 + 3
+    assert max(sizes[:-2]) <= MIB + 64 * KIB
+    assert most[0] < 2 * (2 * MIB + MIB)  # a batch, and the frame behind it
+    assert seen(scan(reader, 1, end - 1, bytes_max=MIB)) == expected(history, 1, end - 1)
+    reader.close()
+
+
+def test_a_frame_of_very_many_records_comes_in_parts_that_are_made_one_by_one(tmp_path: Path) -> None:
+    history = History()
+    topic = "t" * 200
+    history.batch("p", topic, [b""] * 100_000, compression="zstd")
+    history.batch("p", topic, [b"x"])
+    write_log(tmp_path, history, OPTIONS)
+    reader = LogReader(tmp_path)
+    tracemalloc.start()
+    counts = [batch.num_rows for batch in scan(reader, 3, 99_999, columns=["topic"], rows_max=1000)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts == [1000] * 99 + [996]
+    assert most < 10 * MIB  # the names of all records together are 20 MB
+    parts = list(scan(reader, 3, 99_999, columns=["offset", "sequence"], rows_max=1000))
+    assert pa.Table.from_batches(parts)["offset"].to_pylist() == list(range(3, 99_999))
+    assert pa.Table.from_batches(parts)["sequence"].to_pylist() == list(range(4, 100_000))
+    reader.close()
+
+
+def test_a_digest_holds_no_more_than_a_batch(tmp_path: Path) -> None:
+    found = []
+    chosen: tuple[Compression, ...] = (None, "zstd")
+    for compression in chosen:
+        history = History()
+        for number in range(150):
+            history.batch("p", "t", [b"%d" % number, bytes(256 * KIB)], compression=compression)
+        write_log(tmp_path / str(compression), history, OPTIONS)
+        with most_memory() as most:
+            found.append(digest(tmp_path / str(compression)).sha256)
+    assert most[0] < 3 * limits.READ_BATCH_BYTES_MAX  # of 37 MiB in all
+    assert found[0] == found[1]
