@@ -50,12 +50,15 @@ class LivePage:
     """The gateway's side: the only writer."""
 
     def __init__(self, directory: str) -> None:
-        """Map the page, which is made if it is not there; `publish` makes it good."""
+        """Map the page, which is made if it is not there; `publish` makes it good.
+
+        Raises:
+            OSError: there is no room for it, or the disk failed.
+        """
         path = os.path.join(directory, LIVE)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if os.fstat(fd).st_size < PAGE:
-                os.ftruncate(fd, PAGE)
+            os.posix_fallocate(fd, 0, PAGE)  # a store into a page without a block ends the process when the disk is full
             self._inode = os.fstat(fd).st_ino
             self._map = mmap.mmap(fd, PAGE)
         finally:

@@ -73,7 +73,10 @@ class LogWriter:
             DiskFull, DiskFailed: the disk has no room, or failed.
         """
         options, storage = options or LogOptions(), storage or Storage()
-        live = LivePage(directory.path)
+        try:
+            live = LivePage(directory.path)
+        except OSError as error:
+            raise _failure("making the live page of", directory.path, error) from error
         try:
             found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
             writer = cls(directory, options, storage, found, live)
