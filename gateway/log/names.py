@@ -7,6 +7,8 @@ reads the same at any time (C8).
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 
 import numpy as np
 
@@ -15,12 +17,14 @@ from gateway.data.bodies import EpochBody, RosterBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged
-from gateway.log.catalog import Catalog, Upto
+from gateway.log.catalog import Catalog, Upto, View
 from gateway.log.index import Rows
-from gateway.log.snapshot import newest_snapshot, read_snapshot
+from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 _WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
 _KINDS = np.array(list(_WHAT), dtype=np.uint8)
+
+_TOGETHER = 1024  # producers whose names are looked up at once
 
 Known = dict[tuple[int, int], str]
 
@@ -30,11 +34,13 @@ class Names:
     ROSTER (gateways). Not thread-safe: its user holds a lock.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Names of the log of `catalog`."""
+    def __init__(self, catalog: Catalog, looking: AbstractContextManager[None]) -> None:
+        """Names of the log of `catalog`, which is looked at, and no more than that, within `looking`."""
         self._catalog = catalog
+        self._looking = looking
         self._known: Known = {}
         self._learned = 0  # up to this position
+        self._numbers: dict[int, int] = {}  # by a segment's first position: the next producer's number there
 
     def of(self, kind: Kind, number: int, upto: Upto) -> str:
         """The name that a number stands for; empty for 0.
@@ -48,9 +54,7 @@ class Names:
         if name is None and self._learned < upto.position:
             self._learn(upto)
             name = self._known.get((kind, number))
-        if name is None:
-            name = self._known[kind, number] = self._search(kind, number, upto)
-        return name
+        return self._search(kind, number, upto) if name is None else name
 
     def topics(self, upto: Upto) -> dict[int, str]:
         """All topics, by number."""
@@ -60,42 +64,96 @@ class Names:
 
     def _learn(self, upto: Upto) -> None:
         """Take in what was registered since the last look; at the first, since the newest snapshot."""
-        if len(self._known) > limits.NAMES_KEPT_MAX:
-            self._known.clear()
-            self._learned = 0
+        self._make_room()
         if not self._learned:
-            state = newest_snapshot(self._catalog.directory, upto.position).state
+            with self._looking:
+                state = newest_snapshot(self._catalog.directory, upto.position).state
             self._known.update(_known_to(state))
             self._learned = state.position
         at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, 0)
         while at < len(self._catalog.firsts) and self._learned < upto.position:
-            for rows in self._catalog.good_rows(at, upto)[0]:
+            view, parts = self._rows(at, upto)
+            for rows in parts:
                 some = rows[max(self._learned + 1 - int(rows["position"][0]), 0) :]
                 if len(some):
-                    self._known.update(self._registered(at, some))
+                    self._take(view, some[np.isin(some["kind"], _KINDS)])
                     self._learned = int(some["position"][-1])
             at += 1
 
-    def _registered(self, at: int, rows: Rows) -> Known:
-        """Names that the frames of `rows`, of one segment, register."""
-        view, found = self._catalog.view(at), {}
-        for index in np.flatnonzero(np.isin(rows["kind"], _KINDS)):
-            found.update(_registered_by(view.frame(rows[index])))
-        return found
+    def _make_room(self) -> None:
+        if len(self._known) > limits.NAMES_KEPT_MAX:
+            self._known.clear()
+            self._learned = 0  # what is in use is learned anew when it is asked for
+
+    def _rows(self, at: int, upto: Upto) -> tuple[View, list[Rows]]:
+        with self._looking:
+            return self._catalog.view(at), self._catalog.good_rows(at, upto)[0]
+
+    def _take(self, view: View, rows: Rows) -> None:
+        """Take in the names that the frames of `rows` register. A damaged frame hides no other's name, and its own may stand
+        elsewhere too.
+        """
+        for row in rows:
+            with suppress(Damaged):
+                self._known.update(_registered_by(view.frame(row)))
 
     def _search(self, kind: Kind, number: int, upto: Upto) -> str:
-        """Go back through the log: the snapshots at the starts of segments know what was known there."""
-        for at in reversed(range(len(self._catalog.firsts))):
-            snapshot = read_snapshot(self._catalog.directory, self._catalog.firsts[at])
-            found = _known_to(snapshot.state) if snapshot is not None else {}
-            for rows in self._catalog.good_rows(at, upto)[0]:
-                found |= self._registered(at, rows)
-            if (kind, number) in found:
-                return found[kind, number]
+        """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else."""
+        self._make_room()
+        for at in self._places(kind, number):
+            view, parts = self._rows(at, upto)
+            for rows in parts:
+                self._take(view, _around(rows[rows["kind"] == kind], kind, number))
+            name = self._known.get((kind, number)) or self._known_at_start(at).get((kind, number))
+            if name is not None:
+                self._known[kind, number] = name
+                return name
         raise Damaged(
             f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
             f"see `tutti log verify {self._catalog.directory}`"
         )
+
+    def _places(self, kind: Kind, number: int) -> Iterator[int]:
+        """All segments, the likeliest first. Producers get their numbers in order, and each snapshot at the start of a segment says
+        which is the next: so a few of them tell where a producer was registered.
+        """
+        low, high = 0, len(self._catalog.firsts)
+        count = high
+        while low < high and kind == Kind.EPOCH:
+            middle = (low + high) // 2
+            if self._next_number(middle) <= number:
+                low = middle + 1
+            else:
+                high = middle
+        yield from reversed(range(high))
+        yield from reversed(range(high, count))
+
+    def _next_number(self, at: int) -> int:
+        """The next producer's number at the start of a segment, or where that is not said, at the start of one before it."""
+        for earlier in reversed(range(1, at + 1)):
+            first = self._catalog.firsts[earlier]
+            if first not in self._numbers:
+                snapshot = self._snapshot(first)
+                if snapshot is None:
+                    continue
+                self._numbers[first] = snapshot.state.next_producer
+            return self._numbers[first]
+        return 0
+
+    def _known_at_start(self, at: int) -> Known:
+        snapshot = self._snapshot(self._catalog.firsts[at])
+        return {} if snapshot is None else _known_to(snapshot.state)
+
+    def _snapshot(self, first: int) -> Snapshot | None:
+        return read_snapshot(self._catalog.directory, first)
+
+
+def _around(rows: Rows, kind: Kind, number: int) -> Rows:
+    """The rows that register a name, with its neighbours, which are asked for next: a segment may hold very many producers."""
+    if kind != Kind.EPOCH:
+        return rows
+    low = number - number % _TOGETHER
+    return rows[(rows["producer"] >= low) & (rows["producer"] < low + _TOGETHER)]
 
 
 def _known_to(state: LogState) -> Known:

@@ -10,7 +10,6 @@ import errno
 import os
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple
@@ -58,7 +57,11 @@ class Frontier(NamedTuple):
 
 
 class _Lock:
-    """A reader's lock, held wherever files are looked at: what the system refuses there is told as a refusal of the directory."""
+    """A lock held where files are looked at: what the system refuses there is told as a refusal of the directory.
+
+    The one that all share is held for a look alone, never while what was found is worked through: else one caller's scan would
+    stop every other's frontier. Others, for what takes longer, are taken before it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -99,11 +102,13 @@ class LogReader:
         self._lock = _Lock(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._names = Names(self._catalog)
+        self._naming = _Lock(self.path)
+        self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _SAME_S
         self._segment = 0
         self._seen = Frontier(0, 0, 0, 0, False)
+        self._advancing = _Lock(self.path)
         self._state = LogState()
         self._log = identity.log
         self._incarnation = identity.incarnation
@@ -198,7 +203,7 @@ class LogReader:
 
     def state(self) -> LogState:
         """The LogState at the frontier. It is not to be changed; later calls give other objects."""
-        with self._lock:
+        with self._advancing:
             _, upto = self._look()
             if self._state.position < upto.position:
                 self._state = self._advanced(upto)
@@ -210,18 +215,13 @@ class LogReader:
             snapshot = newest_snapshot(self.path, upto.position).state
             state = max(state, snapshot, key=lambda one: one.position)
         state = state.copy()
-        at = bisect_right(self._catalog.firsts, state.position + 1) - 1
-        while state.position < upto.position:
-            view, kept = self._catalog.view(at), 0
-            for rows in self._catalog.rows(at, upto):
-                first = int(rows["position"][0])
-                some = rows[max(state.position + 1 - first, 0) :]
-                for place, flags in zip(some["place"].tolist(), some["flags"].tolist(), strict=True):
-                    state.apply(decode_frame(view.segment.view, place), bool(flags & ABORTED))
-                    if place - kept > _LET_GO_BYTES:
-                        view.segment.release(kept, place)
-                        kept = place
-            at += 1
+        kept = 0
+        for view, rows in self.positions(state.position + 1, upto.position):
+            for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
+                state.apply(decode_frame(view.segment.view, place), bool(flags & ABORTED))
+                if not kept <= place <= kept + _LET_GO_BYTES:
+                    view.segment.release(kept, place)
+                    kept = place
         return state
 
     def topic(self, number: int) -> str:
@@ -238,13 +238,13 @@ class LogReader:
 
     def name_of(self, kind: Kind, number: int) -> str:
         """Name of what a frame of `kind` registered under a number; empty for 0."""
-        with self._lock:
+        with self._naming:
             return self._names.of(kind, number, self._look()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
         """Numbers of those of the topics that the log knows."""
         wanted = set(names)
-        with self._lock:
+        with self._naming:
             topics = self._names.topics(self._look()[1])
         return frozenset(number for number, name in topics.items() if name in wanted)
 
@@ -292,20 +292,24 @@ class LogReader:
         """Offset of the committed record of a producer (number) with this sequence, with the `count` records from it on behind each
         other; None if the log does not hold them, or other records stand between them.
         """
-        with self._lock:
-            _, upto = self._look()
-            for at in reversed(range(len(self._catalog.firsts))):
-                for rows in reversed(self._catalog.rows(at, upto)):
-                    mine = rows[(rows["producer"] == producer) & (rows["kind"] == Kind.BATCH) & (rows["count"] > 0)]
-                    index = int(np.searchsorted(mine["first_sequence"], first_sequence, "right")) - 1
-                    if index >= 0:  # sequences only grow, so an older segment has none that fits better
-                        row = mine[index]
-                        ahead = first_sequence - int(row["first_sequence"])
-                        offset, left = int(row["offset"]) + ahead, int(row["count"]) - ahead
-                        if left <= 0 or (left < count and self.find(producer, first_sequence + count - 1) != offset + count - 1):
-                            return None
-                        return offset
+        _, upto = self._look()
+        for at in reversed(range(len(self._catalog.firsts))):
+            for rows in reversed(self._rows(at, upto)[1]):
+                mine = rows[(rows["producer"] == producer) & (rows["kind"] == Kind.BATCH) & (rows["count"] > 0)]
+                index = int(np.searchsorted(mine["first_sequence"], first_sequence, "right")) - 1
+                if index >= 0:  # sequences only grow, so an older segment has none that fits better
+                    row = mine[index]
+                    ahead = first_sequence - int(row["first_sequence"])
+                    offset, left = int(row["offset"]) + ahead, int(row["count"]) - ahead
+                    if left <= 0 or (left < count and self.find(producer, first_sequence + count - 1) != offset + count - 1):
+                        return None
+                    return offset
         return None
+
+    def _rows(self, at: int, upto: Upto) -> tuple[View, list[Rows]]:
+        """A segment and its rows."""
+        with self._lock:
+            return self._catalog.view(at), self._catalog.rows(at, upto)
 
     def offset_for_time(self, time_us: int) -> int:
         """Offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier's if there is none.
@@ -313,34 +317,35 @@ class LogReader:
         Raises:
             Damaged: the batch that holds it is.
         """
-        with self._lock:
-            frontier, upto = self._look()
-            for at, first in enumerate(self._catalog.firsts):
+        frontier, upto = self._look()
+        for at, first in enumerate(self._catalog.firsts):
+            with self._lock:
                 sealed = sealed_header(self.path, first)
-                if sealed is not None and sealed.max_timestamp < time_us:
-                    continue
-                for rows in self._catalog.rows(at, upto):
-                    hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us))
-                    if len(hits):
-                        row = rows[hits[0]]
-                        times = decode_batch(self._catalog.view(at).frame(row).body).column(2).cast(pa.int64())
-                        return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
-            return frontier.offset
+            if sealed is not None and sealed.max_timestamp < time_us:
+                continue
+            view, parts = self._rows(at, upto)
+            for rows in parts:
+                hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us))
+                if len(hits):
+                    row = rows[hits[0]]
+                    times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
+                    return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
+        return frontier.offset
 
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """The ticks at offsets from `start` to `end`, both included: (number, time us, offset); records below it came before."""
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
+        _, upto = self._look()
         with self._lock:
-            _, upto = self._look()
             at = max(self._catalog.holding(start - 1, upto), 0)
-            while at < len(self._catalog.firsts):
-                for rows in self._catalog.rows(at, upto):
-                    some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]
-                    found += zip(some["tick"].tolist(), some["max_timestamp"].tolist(), some["offset"].tolist(), strict=True)
-                    if len(rows) and int(rows["offset"][-1]) > end:
-                        return found
-                at += 1
+        while at < len(self._catalog.firsts):
+            for rows in self._rows(at, upto)[1]:
+                some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]
+                found += zip(some["tick"].tolist(), some["max_timestamp"].tolist(), some["offset"].tolist(), strict=True)
+                if len(rows) and int(rows["offset"][-1]) > end:
+                    return found
+            at += 1
         return found
 
     def plan(
