@@ -150,7 +150,7 @@ class Run:
         else:
             offset, request = b % (1 + member.stack.decided.next_offset), 2 + len(self.commits)
             self.commits[request] = member.stack.layers.context.standing.me, f"reader{b % 2}", offset
-            self.group.step(member, OffsetsAsked(self.asking, request, f"reader{b % 2}", offset))
+            self.group.step(member, OffsetsAsked(self.asking, request, f"reader{b % 2}", offset, back=a % 2 == 0))
 
     def check_commits(self) -> None:
         """An offset commit is in the log when it is answered, and once at most, however often it was sent."""

@@ -74,7 +74,7 @@ all_events = st.one_of(
     st.builds(events.Submitted, u32, runs),
     st.builds(events.EpochAsked, u32, u32, names, ids, u32),
     st.builds(events.TopicAsked, u32, u32, names),
-    st.builds(events.OffsetsAsked, u32, u32, names, u64),
+    st.builds(events.OffsetsAsked, u32, u32, names, u64, st.booleans()),
     st.builds(events.ForgetAsked, u32, u32, st.lists(names, max_size=3).map(tuple)),
     st.builds(events.SessionClosed, u32),
     st.builds(events.Received, u16, all_messages),
