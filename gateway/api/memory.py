@@ -7,28 +7,23 @@ so a hostile one can make it grow; `private_bytes` lets the process notice and e
 
 from __future__ import annotations
 
-import ctypes
-
 import pyarrow as pa
 
+from gateway import allocator
 from gateway.core import limits
 
-_M_ARENA_MAX = -8
 _STATUS = "/proc/self/status"
 
 
 def tune() -> bool:
     """Bound the allocator's arenas; call before other threads start. False where the C library has no mallopt."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return bool(mallopt and mallopt(_M_ARENA_MAX, limits.MALLOC_ARENAS_MAX))
+    return allocator.tune(arenas=limits.MALLOC_ARENAS_MAX)
 
 
 def trim() -> None:
     """Give free memory back to the system."""
     pa.default_memory_pool().release_unused()
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
+    allocator.give_back()
 
 
 def private_bytes() -> int:

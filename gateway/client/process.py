@@ -1,4 +1,4 @@
-"""Producers and the life of the process: what a fork and the end of the interpreter mean for those that are open."""
+"""Producers and the life of the process: its allocator, its forks, and what its end means for those that are open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 
+from gateway import allocator
 from gateway.client.forking import after_fork
 from gateway.client.pump import Pump
 from gateway.client.session import State
@@ -20,6 +21,16 @@ LOG = logging.getLogger("tutti.client")
 _pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
 _lock = threading.Lock()
 _watched_pid = 0
+_tuned = False
+
+
+def tune() -> None:
+    """Keep batches on the heap, once in the process, unless its environment says how glibc's allocator is to work."""
+    global _tuned  # noqa: PLW0603 - once a process
+    if not _tuned:
+        _tuned = True
+        if not allocator.tuned_by_user():
+            allocator.tune(mmap=limits.CLIENT_MMAP_BYTES, trim=limits.CLIENT_TRIM_BYTES)
 
 
 def watch(pump: Pump) -> None:

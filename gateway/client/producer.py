@@ -16,10 +16,10 @@ import pyarrow as pa
 from gateway.client.delivery import Delivery
 from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
 from gateway.client.feed import Feed, FeedOptions
-from gateway.client.process import watch
+from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
 from gateway.client.receipt import Header, OnDelivery, Receipt, Resume
-from gateway.client.seconds import check_seconds
+from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
 from gateway.client.url import parse_url
 from gateway.core import limits
@@ -86,6 +86,7 @@ class Producer:
         name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
         options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
         check_seconds("connect_timeout", connect_timeout)
+        tune()
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
         self._feed = Feed(options)
         self._hold, self._slot = self._feed.hold, self._feed.slot
@@ -254,7 +255,7 @@ class Producer:
         Every record gets an outcome by its delivery deadline, so this ends also without a timeout.
         """
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            check_wait(timeout)
         return self._feed.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
@@ -266,7 +267,7 @@ class Producer:
             Unavailable: no epoch was open within `timeout` seconds.
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
         """
-        check_seconds("timeout", timeout)
+        check_wait(timeout)
         delivery = self._delivery
         if self._feed.wait_opened(time.monotonic() + timeout) is None:
             trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gateway.client.files import Files, Paths
 from gateway.client.reads import Reads
-from gateway.client.seconds import Deadline, check_seconds
+from gateway.client.seconds import Deadline, check_seconds, check_wait
 from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -146,7 +146,7 @@ class Reader:
         Raises:
             UsageError: `timeout` is no number of seconds.
         """
-        check_seconds("timeout", timeout)
+        check_wait(timeout)
         piece = self._next(timeout)
         if piece is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.client.forking import after_fork
-from gateway.client.seconds import check_seconds
+from gateway.client.seconds import check_wait
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, UsageError
 
@@ -274,7 +274,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         batch = self.batch
         if not batch.done:
             if timeout is not None:
-                check_seconds("timeout", timeout)
+                check_wait(timeout)
             batch.wait(timeout)
         if batch.failure is not None:
             batch.failure.throw()

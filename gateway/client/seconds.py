@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from gateway.errors import UsageError
@@ -30,3 +31,13 @@ def check_seconds(what: str, value: object) -> None:
     """
     if not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise UsageError(f"{what} is a number of seconds, not {value!r}")
+
+
+def check_wait(value: object) -> None:
+    """Refuse what is no time to wait. One that is negative is over already, as `deadline - now` may be.
+
+    Raises:
+        UsageError: no number.
+    """
+    if not isinstance(value, int | float) or math.isnan(value):
+        raise UsageError(f"timeout is a number of seconds, not {value!r}")

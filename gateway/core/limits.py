@@ -134,9 +134,14 @@ MALLOC_MMAP_BYTES = 64 * MIB
 MALLOC_TRIM_BYTES = 256 * MIB
 MALLOC_TOP_PAD_BYTES = 16 * MIB
 MALLOC_ARENAS_MAX = 2
+CLIENT_MMAP_BYTES = 8 * MIB  # in a process with producers: batches live on the heap
+CLIENT_TRIM_BYTES = 64 * MIB  # of which it keeps so much
 READS_RESTART_US_MIN = 100_000  # before the reads process is started again; doubled up to the next
 READS_RESTART_US_MAX = 5_000_000
-READS_PROBE_US = 20_000
+READS_PROBE_US = 20_000  # the reads process is looked for this often while it starts
+READS_LOOK_US = 5_000_000  # and this often later on
+READS_ANSWER_US_MAX = 1_000_000  # for it to say anything on a port
+READS_SILENT_US_MAX = 60_000_000  # one that said nothing for so long hangs, and is ended
 READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
 
 # Client
@@ -226,7 +231,9 @@ invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its 
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
+invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
+invariant(3 * (READS_LOOK_US + 2 * READS_ANSWER_US_MAX) < READS_SILENT_US_MAX, "a few lost answers do not end the reads process")
 invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
 invariant(BATCH_BYTES_MAX < BODY_BYTES_MAX, "a batch that is full still fits into a body")
 invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a producer's buffer holds full batches")

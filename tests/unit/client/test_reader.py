@@ -361,7 +361,7 @@ def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait
     [
         (lambda url: Reader(url, patience=float("nan")), "patience is a number of seconds, not nan"),
         (lambda url: Reader(url, connect_timeout=-1), "connect_timeout is a number of seconds, not -1"),
-        (lambda url: Reader(url).poll(-1), "timeout is a number of seconds, not -1"),
+        (lambda url: Reader(url).poll("1"), "timeout is a number of seconds, not '1'"),  # type: ignore[arg-type]  # the mistake,
     ],
 )
 def test_what_is_no_duration_is_told(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:
