@@ -69,9 +69,8 @@ class Sequencer:
         self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """Whether something of the producer is undecided, or somebody waits for that."""
-        line = self._received.lines.get(number)
-        return bool(line is not None and line.undecided) or number in self._epochs or number in self._refused
+        """Whether something of the producer is undecided, or was turned away and is to come again."""
+        return number in self._received.lines or number in self._refused
 
     # Batches
 

@@ -207,6 +207,20 @@ def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch
         member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
 
 
+def test_a_producer_that_waits_for_room_is_not_forgotten() -> None:
+    group, member = opened(undecided_bytes_max=100)
+    group.step(member, EpochAsked(1, 3, "q", incarnation("q"), 1))
+    group.settle()
+    group.step(member, Submitted(1, batches(1, 1)))
+    later = Frame(Kind.BATCH, b"body", producer=2, epoch=1, first_sequence=1, count=1, topic=1)
+    group.step(member, Submitted(1, (later,)))
+    assert len(member.stack.layers.context.window.frames) == 1, "there is no room for the second"
+    group.step(member, ForgetAsked(1, 4, ("q",)))
+    assert [(one.request, one.code, one.retry) for one in answers(member, Denied) if isinstance(one, Denied)] == [(4, "busy", True)]
+    group.settle()
+    assert [one.producer for one in answers(member, Committed) if isinstance(one, Committed)] == [1, 2]
+
+
 def test_requests_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUESTS_MAX", 2)
     group, member = alone()
