@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent(options.parent, signal.SIGKILL)  # the pipe tells only who can listen, and the ports are wanted at once
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread starts: they inherit it
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread of ours starts: they inherit it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()
     logs.set_up()

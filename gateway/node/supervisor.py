@@ -1,4 +1,4 @@
-"""Keeps the reads process alive: starts it, starts it again with a growing wait when it dies, and takes it down with the gateway.
+"""Keeps the reads process alive: starts it, again with a growing wait when it dies or hangs, and takes it down with the gateway.
 
 The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone. It also
 asks the kernel to kill it with the thread that started it, which is this one and lives as long as the gateway does: a child that is
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 US = 1_000_000
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # HTTP/2's preface, and empty settings
 
 
 class Notifier:
@@ -128,8 +129,9 @@ class Supervisor:
             return self._stop_asked(0)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> bool:
-        """Wait until the child ends (False) or the gateway stops (True)."""
+        """Wait until the child ends, by itself or because it hangs (False), or the gateway stops (True)."""
         pidfd = os.pidfd_open(child.pid)
+        heard_at = looked_at = time.monotonic()
         try:
             poll = select.poll()
             poll.register(self._stop_fd, select.POLLIN)
@@ -146,6 +148,15 @@ class Supervisor:
                     self.ready = True
                     if self._on_ready is not None:
                         self._on_ready()
+                now = time.monotonic()
+                if now - looked_at >= limits.READS_LOOK_US / US:
+                    looked_at = now
+                    if all(_reacts(host, port) for host, port in self._ports):
+                        heard_at = time.monotonic()
+                    elif now - heard_at >= limits.READS_SILENT_US_MAX / US:
+                        self._tell("the reads process does not answer; it is ended", silent_s=round(now - heard_at))
+                        self._end(child)
+                        return self._stop_asked(0)
         finally:
             os.close(pidfd)
 
@@ -164,3 +175,19 @@ def _answers(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def _reacts(host: str, port: int) -> bool:
+    """Whether who listens there does anything at all: the kernel takes connections for a process that hangs, too.
+
+    It is greeted as by gRPC, which answers at once; the admin port answers that this is the wrong port. A place refused counts.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
+            connection.sendall(_GREETING)
+            connection.recv(1)
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    except OSError:
+        return False
+    return True

@@ -55,6 +55,16 @@ def test_ctrl_c_is_the_gateways_matter(process: ReadsProcess, client: flight.Fli
     assert process.end() == 0
 
 
+def test_sigterm_waits_for_the_thread_that_ends_the_process_in_order(process: ReadsProcess) -> None:
+    blocked = {}
+    for task in Path(f"/proc/{process.process.pid}/task").iterdir():
+        lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        blocked[task.name] = (lines["Name"], int(lines["SigBlk"], 16) >> (signal.SIGTERM - 1) & 1)
+    assert len(blocked) > 2
+    main = str(process.process.pid)  # which waits for it, and blocks it but while it waits
+    assert [name for task, (name, block) in blocked.items() if not block and task != main] == []
+
+
 def test_it_is_nice(process: ReadsProcess) -> None:
     assert os.getpriority(os.PRIO_PROCESS, process.process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
 

@@ -1,4 +1,4 @@
-"""Proves that the reads process is started again when it dies, is told of, ends when told to, and sees the end of its gateway."""
+"""Proves that the reads process is started again when it dies or hangs, ends when told to, and sees the end of its gateway."""
 
 import os
 import signal
@@ -70,6 +70,61 @@ def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.M
     pid = supervisor.pid
     supervisor.stop()
     assert not alive(pid)
+
+
+# Answers each connection by what is told: a word, its end, or nothing.
+ANSWERING = """
+import socket, sys
+held = []
+for connection, _ in iter(socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept, None):
+    if sys.argv[2] == "word":
+        connection.recv(100)
+        connection.sendall(b"x")
+    elif sys.argv[2] == "nothing":
+        held.append(connection)
+        continue
+    connection.close()
+"""
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, microseconds in (
+        ("READS_RESTART_US_MIN", 1000),
+        ("READS_LOOK_US", 20_000),
+        ("READS_ANSWER_US_MAX", 100_000),
+        ("READS_SILENT_US_MAX", 1_500_000),
+        ("READS_END_US_MAX", 100_000),
+        ("POLL_US_MAX", 20_000),
+    ):
+        monkeypatch.setattr(limits, name, microseconds)
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("answer", ["word", "end"])
+def test_a_child_that_hangs_is_replaced(answer: str) -> None:
+    port, ready = free_port(), []
+    supervisor = Supervisor([sys.executable, "-c", ANSWERING, str(port), answer], [], [("127.0.0.1", port)])
+    supervisor.attach(LOG, lambda: ready.append(1))
+    supervisor.start()
+    wait_for(lambda: bool(ready))
+    first = supervisor.pid
+    time.sleep(2.5)  # many looks, each answered
+    assert (supervisor.pid, supervisor.starts) == (first, 1)
+    os.kill(first, signal.SIGSTOP)
+    wait_for(lambda: supervisor.pid not in (0, first))
+    assert not alive(first)
+    supervisor.stop()
+    assert ready == [1]
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_child_that_listens_and_never_answers_is_replaced() -> None:
+    port = free_port()
+    supervisor = Supervisor([sys.executable, "-c", ANSWERING, str(port), "nothing"], [], [("127.0.0.1", port)])
+    supervisor.start()
+    wait_for(lambda: supervisor.starts == 2)
+    supervisor.stop()
 
 
 def test_a_command_that_cannot_run_does_not_stop_the_supervisor() -> None:
