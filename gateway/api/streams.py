@@ -16,6 +16,7 @@ from pyarrow import flight
 from gateway.api.faults import Fault, flight_error
 from gateway.api.ranges import Range, Ranges
 from gateway.api.requests import Ticket
+from gateway.api.room import Room
 from gateway.api.slots import Lease, Slots
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
@@ -83,6 +84,7 @@ class Streams:
         self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
         self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
         self.meters = StreamMeters()
+        self._room = Room()
 
     def open(self, ticket: Ticket, given_up: Callable[[], bool]) -> flight.FlightDataStream:
         """The stream that a ticket asks for; `given_up` says whether its caller went away.
@@ -117,14 +119,15 @@ class Streams:
 
         A stream that waits for its reader holds about three times that: a batch in gRPC and the next one, with computed columns.
         """
-        share = limits.READ_BUFFERS_BYTES // (3 * max(1, self.scans.used + self.followers.used))
+        streams = max(1, self.scans.used + self.followers.used)
+        share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, limits.READ_BATCH_BYTES_MIN), limits.READ_BATCH_BYTES_MAX)
 
     def _scan(self, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The batches of a range that is committed."""
         reached = start
         try:
-            for batch in scan(
+            batches = scan(
                 self._reader,
                 start,
                 end,
@@ -132,14 +135,20 @@ class Streams:
                 columns=ticket.columns,
                 rows_max=limits.READ_BATCH_ROWS_MAX,
                 bytes_max=self._batch_bytes(),
-            ):
+            )
+            while (batch := self._made(batches)) is not None:
                 if self._watch.stopping:
                     raise _stopping()
                 yield batch
                 reached += batch.num_rows
+                del batch  # the next one is made without this one in memory
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
             raise Fault("damaged", str(error), **where) from error
+
+    def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._room.for_a_batch():
+            return next(batches, None)
 
     def _follow(self, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
         """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""

@@ -81,8 +81,11 @@ TOPICS_A_READ_MAX = 1000
 TICKS_AN_ANSWER_MAX = 100_000
 LOG_NAME_CHARACTERS_MAX = 64  # a log's uuid as hex has 32
 READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
-READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 256 * KIB, 4 * MIB
-READ_BUFFERS_BYTES = 128 * MIB  # what streams that are not read may hold together: with more of them, batches are smaller
+READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
+READ_BATCHES_A_STREAM = 3  # one in gRPC, one on its way there, one that is made
+READ_BUFFERS_BYTES = 128 * MIB  # what joined batches of streams that are not read may take together: with more, they are smaller
+READ_MAKING_BYTES = 2 * RAW_BYTES_MAX  # that making one batch may take: a frame decompressed, and its columns
+READ_HELD_BYTES_MAX = 640 * MIB  # of all batches, however compressed they were; above it no other is made
 CALLS_MAX = 256  # actions and plans in progress, long polls too: each has a thread
 BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams; as many wait at most as have one
 FOLLOW_BEAT_US = 1_000_000  # a follower hears something this often
@@ -227,6 +230,12 @@ invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
+invariant(
+    (STREAMS_MAX + FOLLOWERS_MAX) * READ_BATCHES_A_STREAM * READ_BATCH_BYTES_MIN <= READ_BUFFERS_BYTES,
+    "all streams together can keep to what their joined batches may take",
+)
+invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "streams of small frames never wait for room")
+invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is read alone never ends the reads process")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")

@@ -12,11 +12,14 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from gateway.data.frame import Frame, Kind
+from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
 from gateway.log.layout import positions_named, segment_path
-from tests.integration.api.house import ROOT, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
+from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -144,6 +147,36 @@ FEW_PLACES = (
     "l.STREAMS_MAX, l.FOLLOWERS_MAX, l.CALLS_MAX, l.BUSY_WAIT_US_MAX = 2, 2, 2, 200_000; "
     "from gateway.api.main import main; os._exit(main())"
 )
+
+
+LITTLE_ROOM = (
+    "import os; from gateway.core import limits as l; "
+    "l.READ_HELD_BYTES_MAX, l.READ_MAKING_BYTES, l.BUSY_WAIT_US_MAX = 160 << 20, 40 << 20, 300_000; "
+    "from gateway.api.main import main; os._exit(main())"
+)
+
+
+def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_told_busy(
+    log: LogMaker, gateway: FakeGateway
+) -> None:
+    columns = ([None] * 8, [b"x" * (2 << 20)] * 8, [TIME] * 8, [None] * 8)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, BATCH_SCHEMA, strict=True)]
+    body = memoryview(encode_batch(pa.RecordBatch.from_arrays(arrays, schema=BATCH_SCHEMA), "zstd"))
+    topic, producer = log.topic("flights"), log.producer("ewr")
+    about = {"flags": compression_flags("zstd"), "topic": topic, "producer": producer, "epoch": 1, "origin": 1, "count": 8}
+    times = {"min_timestamp": TIME, "max_timestamp": TIME, "raw_length": 16 << 20}
+    log.put([Frame(Kind.BATCH, body, first_sequence=1 + 8 * number, **about, **times) for number in range(6)])
+    process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", LITTLE_ROOM)).ready()
+    with flight.connect(process.url) as client:
+        streams = [client.do_get(flight.Ticket(b'{"columns": ["value"]}')) for _ in range(12)]
+        until(lambda: process.page("/v1/status")[1]["reads_served"]["streams"]["failed"] > 0)
+        assert process.page("/v1/status")[1]["reads_served"]["memory"]["private_bytes"] < 320 << 20
+        for stream in streams:
+            stream.cancel()
+        del streams
+        until(lambda: served(client, b'{"columns": ["value"]}'))
+        assert read(client, columns=["value"]).num_rows == 48
+    assert process.end() == 0
 
 
 def served(client: flight.FlightClient, ticket: bytes) -> bool:
