@@ -97,7 +97,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     undecided_bytes: Annotated[
         int,
         Meta(
-            ge=limits.WINDOW_BYTES,
+            ge=limits.UNDECIDED_BYTES_LEAST,
             le=limits.UNDECIDED_BYTES_MOST,
             description="taken in and not yet decided; above it clients wait, bytes",
         ),

@@ -21,7 +21,8 @@ MESSAGE_BYTES_MAX = 16 * MIB
 # Client port
 SESSIONS_MAX = 4096
 SESSIONS_MOST = 16_384  # that a configuration may ask for
-WINDOW_BYTES = 4 * MIB  # in flight per connection
+WINDOW_BYTES = 16 * MIB  # in flight per connection: what passes while one batch goes all the way round, and some more
+UNDECIDED_BYTES_LEAST = 4 * MIB  # that a configuration may ask for; a connection's window is no larger
 UNDECIDED_BYTES_MAX = 64 * MIB  # ordered or forwarded and not decided: above it the client port is not drained
 UNDECIDED_BYTES_MOST = 512 * MIB  # that a configuration may ask for
 UNDECIDED_FRAMES_MAX = 65_536  # of every kind: an ABORT stands no further behind the batch that it voids
@@ -104,7 +105,7 @@ READS_STOP_US_MAX = 2_000_000  # for streams to end
 
 # Node: the socket thread, the disk thread, the process
 DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepped
-DRAIN_BYTES_MAX = 4 * MIB
+DRAIN_BYTES_MAX = 512 * KIB  # so that the disk has work while the rest is looked at
 SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above it they are dropped and the client asks again
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
 CONNECTION_BEAT_MS = 5_000  # a connection whose other end fell silent for three of them is closed
@@ -202,9 +203,9 @@ invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by
 invariant(
     max(
         node_bytes(SESSIONS_MAX, PRODUCERS_MAX, TOPICS_MAX, UNDECIDED_BYTES_MOST),
-        node_bytes(SESSIONS_MOST, PRODUCERS_MAX, TOPICS_MAX, WINDOW_BYTES),
-        node_bytes(1, PRODUCERS_MOST, 1, WINDOW_BYTES),
-        node_bytes(1, 1, TOPICS_MOST, WINDOW_BYTES),
+        node_bytes(SESSIONS_MOST, PRODUCERS_MAX, TOPICS_MAX, UNDECIDED_BYTES_LEAST),
+        node_bytes(1, PRODUCERS_MOST, 1, UNDECIDED_BYTES_LEAST),
+        node_bytes(1, 1, TOPICS_MOST, UNDECIDED_BYTES_LEAST),
     )
     <= NODE_MEMORY_BYTES_MAX,
     "no bound alone makes a gateway close its connections; the configuration looks at them together",
@@ -239,6 +240,7 @@ invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is re
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
 invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
+invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")

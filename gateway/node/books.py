@@ -118,7 +118,7 @@ class Books:
             reads=self._reads_url,
             admin=self._admin_url,
             gateways={config.name: self._url},
-            window_bytes=limits.WINDOW_BYTES,
+            window_bytes=min(limits.WINDOW_BYTES, config.limits.undecided_bytes),
             frame_bytes_max=limits.BODY_BYTES_MAX,
             raw_bytes_max=limits.RAW_BYTES_MAX,
         )

@@ -129,7 +129,7 @@ class Driver:
         """
         return self._lookups.waiting < limits.LOOKUPS_MAX and (
             bool(self.halted)
-            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.UNDECIDED_FRAMES_MAX)
+            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_ROOM_FRAMES)
         )
 
     def wait_us(self) -> int:

@@ -70,8 +70,8 @@ class Reads:
 
 
 class Bench:
-    def __init__(self) -> None:
-        config, mistakes = parse_config(CONFIG)
+    def __init__(self, more: str = "") -> None:
+        config, mistakes = parse_config(CONFIG + more)
         assert config is not None, mistakes
         self.stack, self.driver, self.disk = Stack(), Driver(), Disk()
         self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads())
@@ -121,6 +121,7 @@ def test_the_welcome_says_where_everything_is() -> None:
     welcome = Bench().books.welcome()
     assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500"}
     assert welcome.window_bytes == limits.WINDOW_BYTES
+    assert Bench("\n[limits]\nundecided_bytes = 5000000\n").books.welcome().window_bytes == 5_000_000
     assert welcome.log == bytes(range(16)).hex()
 
 
