@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from gateway.data.frame import Frame, Kind
-from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
+from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
 from gateway.log.layout import positions_named, segment_path
 from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 
@@ -159,13 +160,32 @@ LITTLE_ROOM = (
 def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_told_busy(
     log: LogMaker, gateway: FakeGateway
 ) -> None:
-    columns = ([None] * 8, [b"x" * (2 << 20)] * 8, [TIME] * 8, [None] * 8)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, BATCH_SCHEMA, strict=True)]
+    arrays: list[pa.Array[Any]] = [
+        pa.nulls(8, pa.binary()),
+        pa.array([b"x" * (2 << 20)] * 8, pa.binary()),
+        pa.array([TIME] * 8, TIMESTAMP),
+        pa.nulls(8, HEADERS),
+    ]
     body = memoryview(encode_batch(pa.RecordBatch.from_arrays(arrays, schema=BATCH_SCHEMA), "zstd"))
     topic, producer = log.topic("flights"), log.producer("ewr")
-    about = {"flags": compression_flags("zstd"), "topic": topic, "producer": producer, "epoch": 1, "origin": 1, "count": 8}
-    times = {"min_timestamp": TIME, "max_timestamp": TIME, "raw_length": 16 << 20}
-    log.put([Frame(Kind.BATCH, body, first_sequence=1 + 8 * number, **about, **times) for number in range(6)])
+    frames = [
+        Frame(
+            Kind.BATCH,
+            body,
+            flags=compression_flags("zstd"),
+            topic=topic,
+            producer=producer,
+            epoch=1,
+            origin=1,
+            count=8,
+            first_sequence=1 + 8 * number,
+            min_timestamp=TIME,
+            max_timestamp=TIME,
+            raw_length=16 << 20,
+        )
+        for number in range(6)
+    ]
+    log.put(frames)
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", LITTLE_ROOM)).ready()
     with flight.connect(process.url) as client:
         streams = [client.do_get(flight.Ticket(b'{"columns": ["value"]}')) for _ in range(12)]

@@ -28,6 +28,20 @@ def error_of(code: str, message: str, **fields: object) -> flight.FlightError:
     return error
 
 
+def always(code: str) -> Callable[[str], None]:
+    """What fails whatever is asked."""
+
+    def fail(what: str) -> None:
+        raise error_of(code, f"{code} all the time")
+
+    return fail
+
+
+def values(batches: Any) -> list[int]:
+    """The values of all records."""
+    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
 class FakeReads(flight.FlightServerBase):
     """Serves `records`: pairs of topic and value; offsets are their places."""
 

@@ -17,12 +17,10 @@ import pytest
 from gateway.client.reader import Reader, Record
 from gateway.client.reads import Reads, schema_of
 from gateway.client.source import Frontier, Range, Tick, Topic
-from gateway.core import limits
 from gateway.data.columns import COLUMNS
-from gateway.data.wire import Hello
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tests.unit.client.fake import LOG_UUID
-from tests.unit.client.fake_reads import ReadableGateway, error_of
+from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 from tests.unit.client.test_process import _in_child
 
 
@@ -30,10 +28,6 @@ from tests.unit.client.test_process import _in_child
 def gateway() -> Iterator[ReadableGateway]:
     with ReadableGateway(records=20) as fake:
         yield fake
-
-
-def values(batches: Any) -> list[int]:
-    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
 def test_a_range_in_offset_order(gateway: ReadableGateway) -> None:
@@ -138,76 +132,6 @@ def test_records_one_by_one(gateway: ReadableGateway) -> None:
     assert (only.value, only.offset, only.topic) == (b"3", 3, None)
 
 
-@pytest.mark.parametrize("topics", [None, ["b"]])
-def test_the_position_is_behind_each_record_that_was_given(gateway: ReadableGateway, topics: list[str] | None) -> None:
-    with Reader(gateway.url, topics=topics, columns=["value"], name="loader") as reader:
-        for record in reader.records():
-            assert reader.position == int(record.value or b"") + 1
-            if record.value == b"5":
-                reader.save()
-                break
-        assert gateway.reads.saved == {"loader": 6}
-        batch = reader.poll(10)  # the rest of a batch that was left in its middle
-        assert batch is not None
-        assert values([batch])[0] == (6 if topics is None else 7)
-    with Reader(gateway.url, start=0) as reader:
-        records = reader.records()
-        seen = [next(records).offset, next(records).offset]
-        seen += values([next(reader)])  # somebody else goes on
-        seen += [record.offset for record in records]
-        assert seen == list(range(20))
-        assert reader.position == 20
-
-
-def test_a_reader_that_failed_goes_on_where_it_was(gateway: ReadableGateway) -> None:
-    with Reader(gateway.url, start=0, patience=0.2) as reader:
-        gateway.reads.cut_after = 4
-        assert values([reader.poll(10)]) == [0, 1, 2, 3]
-        gateway.reads.fail = _always("damaged")
-        for _ in range(2):
-            with pytest.raises(Damaged):
-                reader.poll(10)
-            assert reader.position == 4
-        gateway.reads.fail = lambda what: None
-        assert values(reader) == list(range(4, 20))
-
-
-@pytest.mark.parametrize("follow", [False, True])
-def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway, follow: bool) -> None:
-    with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
-        gateway.reads.fail = _always("unavailable")
-        began = time.monotonic()
-        assert reader.poll(0.2) is None
-        assert time.monotonic() - began < 1
-        with pytest.raises(Unavailable):  # noqa: PT012 - once that was so for the reader's patience
-            while time.monotonic() - began < 20:
-                assert reader.poll(0.2) is None
-        assert 1.5 < time.monotonic() - began < 6
-        gateway.reads.fail = lambda what: None
-        assert values([reader.poll(10)]) == [0, 1, 2, 3]
-
-
-def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STREAM_US_MAX", 400_000)
-    reads, seen = Reads(gateway.url, patience=1), []
-    for piece in reads.pieces(0, 20):
-        seen += values([piece.batch])
-        time.sleep(0.5)  # longer than a stream may take
-    assert seen == list(range(20))
-    assert reads._route.rounds == 0
-    assert len([asked for asked in gateway.gateway.heard if isinstance(asked, Hello)]) == 1
-
-
-def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
-    reads = Reads(gateway.url)
-    pieces = reads.pieces(0, 20)
-    for _ in range(3):
-        gateway.reads.cut_after = 4
-        next(pieces)
-        assert reads._route.rounds == 0
-    assert len(list(pieces)) == 2
-
-
 def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, name="loader") as reader:
         assert reader.position == 0
@@ -219,24 +143,6 @@ def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
     assert Reader(gateway.url, name="loader", start=1).position == 1
     with Reader(gateway.url) as reader, pytest.raises(UsageError, match="has no name"):
         reader.save()
-
-
-def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
-    gateway.reads.saved["loader"] = 4
-    with Reader(gateway.url, name="loader") as reader:
-        gateway.reads.saved["loader"] = 20
-        next(reader)
-        with pytest.raises(Refused, match="8 lies below") as caught:
-            reader.save()
-        assert caught.value.code == "offset"
-    with Reader(gateway.url, name="loader", start=0) as reader:
-        next(reader)
-        reader.save()
-        assert gateway.reads.saved == {"loader": 4}
-        gateway.reads.saved["loader"] = 20
-        next(reader)
-        with pytest.raises(Refused, match="8 lies below"):
-            reader.save()
 
 
 def test_a_stream_that_is_cut_goes_on_where_it_was(gateway: ReadableGateway) -> None:
@@ -264,17 +170,10 @@ def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
         with Reader(f"{gateway.url},127.0.0.1:{other.gateway.port}", start=0) as reader:
             gateway.reads.cut_after = 4
             seen = values([next(reader)])
-            gateway.reads.fail = _always("busy")
+            gateway.reads.fail = always("busy")
             seen += values(reader)
         assert seen == list(range(20))
         assert any(what == "do_get" for what, _ in other.reads.asked)
-
-
-def _always(code: str) -> Any:
-    def fail(what: str) -> None:
-        raise error_of(code, f"{code} all the time")
-
-    return fail
 
 
 def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> None:
@@ -282,7 +181,7 @@ def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> N
         url = f"{gateway.url},127.0.0.1:{behind.gateway.port}"
         reads = Reads(url, timeout=0.5)
         assert reads.frontier().offset == 20
-        gateway.reads.fail = _always("stopping")
+        gateway.reads.fail = always("stopping")
         with pytest.raises(Behind, match="20 was seen"):
             reads.frontier()
         behind.add(10)
@@ -290,45 +189,11 @@ def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> N
         assert {asked["seen"] for what, asked in behind.reads.asked if what == "frontier"} == {20}
 
 
-QUESTIONS: dict[str, Callable[[Reads], object]] = {
-    "topics": Reads.topics,
-    "readers": Reads.readers,
-    "ticks": lambda reads: reads.ticks(0),
-    "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
-    "offset_for_time": lambda reads: reads.offset_for_time(7),
-    "plan": lambda reads: reads.plan(0, 20),
-    "save_offset": lambda reads: reads.save_offset("loader", 3),
-    "records": lambda reads: list(reads.pieces(0, 20)),
-}
-
-
-@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
-def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
-    gateway: ReadableGateway, question: Callable[[Reads], object]
-) -> None:
-    with ReadableGateway(records=10) as behind, ReadableGateway(records=20, log="b" * 32) as other:
-        for next_one, error, said in ((behind, Behind, "20 was seen"), (other, Refused, "different groups")):
-            gateway.reads.fail = lambda what: None
-            reads = Reads(f"{gateway.url},127.0.0.1:{next_one.gateway.port}", timeout=0.3, patience=0.3)
-            assert reads.frontier().offset == 20
-            gateway.reads.fail = _always("behind")
-            with pytest.raises(error, match="was seen|all the time" if error is Behind else said):
-                question(reads)
-
-
-def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: ReadableGateway) -> None:
-    reads = Reads(gateway.url, timeout=0.3)
-    with pytest.raises(Behind, match="25 was seen"):
-        reads.topics(25)
-    gateway.add(5)
-    assert reads.topics(25)
-
-
 def test_a_gateway_of_another_log_is_refused(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=20, log="b" * 32) as other:
         reads = Reads(f"{gateway.url},127.0.0.1:{other.gateway.port}")
         assert reads.frontier().log == LOG_UUID
-        gateway.reads.fail = _always("stopping")
+        gateway.reads.fail = always("stopping")
         with pytest.raises(Refused, match="different groups") as caught:
             reads.frontier()
         assert caught.value.code == "log"
@@ -373,14 +238,14 @@ def test_patience_ends(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start=0, follow=True, patience=0.4) as reader:
         gateway.reads.cut_after = 4
         assert values([reader.poll(10)]) == [0, 1, 2, 3]
-        gateway.reads.fail = _always("unavailable")
+        gateway.reads.fail = always("unavailable")
         began = time.monotonic()
         with pytest.raises(Unavailable, match="unavailable all the time"):
             list(reader)
         assert 0.3 < time.monotonic() - began < 8
     gateway.reads.fail = lambda what: None
     with Reader(gateway.url, start="latest", follow=True, patience=30) as reader:
-        gateway.reads.fail = _always("unavailable")
+        gateway.reads.fail = always("unavailable")
         began = time.monotonic()
         assert reader.poll(0.2) is None
         assert time.monotonic() - began < 5
@@ -402,7 +267,7 @@ def test_patience_ends(gateway: ReadableGateway) -> None:
 )
 def test_what_a_gateway_says_is_raised_as_what_it_is(gateway: ReadableGateway, code: str, error: type[TuttiError]) -> None:
     reads = Reads(gateway.url)
-    gateway.reads.fail = _always(code)
+    gateway.reads.fail = always(code)
     with pytest.raises(error, match="all the time"):
         list(reads.scan(0, 5))
     with pytest.raises(error, match="all the time"):

@@ -45,7 +45,6 @@ from gateway.data.wire import (
     encode_submit,
 )
 from gateway.errors import InvariantViolated
-from gateway.node.desk import StatusAsked
 from gateway.node.driver import Driver, Happening
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
@@ -341,26 +340,6 @@ def test_wrong_requests_are_denied_by_name(asked: object) -> None:
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
     assert (denied.request, denied.code) == (3, "name")
-
-
-def test_a_halted_gateway_hears_its_clients_though_its_window_is_full() -> None:
-    bench = Bench(undecided_bytes_max=1000)
-    bench.hello()
-    bench.answers[Submitted] = [Persist(1, (placed(batch_frame([b"x" * 900]), 1),))]
-    bench.say(submit(A, batch_frame([b"x" * 900])))
-    assert not takes(bench)
-    bench.happen(WriteFailed("Input/output error"))
-    assert takes(bench)
-    bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
-    assert not takes(bench)
-
-
-def test_the_status_is_told_whatever_the_port_does() -> None:
-    bench = Bench(undecided_bytes_max=0)
-    assert not takes(bench)
-    told: list[bytes] = []
-    assert bench.happen(StatusAsked(told.append)) == []
-    assert told == [b'{"state":"primary"}']
 
 
 def test_status_is_answered_at_once() -> None:

@@ -1,0 +1,145 @@
+"""Proves where a reader stands: behind each record that it gave, whatever is raised; that polls end in time, that a slow consumer
+keeps its gateway, and that no gateway answers below what was seen or for another log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gateway.client.reader import Reader
+from gateway.client.reads import Reads
+from gateway.core import limits
+from gateway.data.wire import Hello
+from gateway.errors import Behind, Damaged, Refused, Unavailable
+from tests.unit.client.fake_reads import ReadableGateway, always, values
+
+
+@pytest.fixture
+def gateway() -> Iterator[ReadableGateway]:
+    with ReadableGateway(records=20) as fake:
+        yield fake
+
+
+@pytest.mark.parametrize("topics", [None, ["b"]])
+def test_the_position_is_behind_each_record_that_was_given(gateway: ReadableGateway, topics: list[str] | None) -> None:
+    with Reader(gateway.url, topics=topics, columns=["value"], name="loader") as reader:
+        for record in reader.records():
+            assert reader.position == int(record.value or b"") + 1
+            if record.value == b"5":
+                reader.save()
+                break
+        assert gateway.reads.saved == {"loader": 6}
+        batch = reader.poll(10)  # the rest of a batch that was left in its middle
+        assert batch is not None
+        assert values([batch])[0] == (6 if topics is None else 7)
+    with Reader(gateway.url, start=0) as reader:
+        records = reader.records()
+        seen = [next(records).offset, next(records).offset]
+        seen += values([next(reader)])  # somebody else goes on
+        seen += [record.offset for record in records]
+        assert seen == list(range(20))
+        assert reader.position == 20
+
+
+def test_a_reader_that_failed_goes_on_where_it_was(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, start=0, patience=0.2) as reader:
+        gateway.reads.cut_after = 4
+        assert values([reader.poll(10)]) == [0, 1, 2, 3]
+        gateway.reads.fail = always("damaged")
+        for _ in range(2):
+            with pytest.raises(Damaged):
+                reader.poll(10)
+            assert reader.position == 4
+        gateway.reads.fail = lambda what: None
+        assert values(reader) == list(range(4, 20))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway, follow: bool) -> None:
+    with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
+        gateway.reads.fail = always("unavailable")
+        began = time.monotonic()
+        assert reader.poll(0.2) is None
+        assert time.monotonic() - began < 1
+        with pytest.raises(Unavailable):  # noqa: PT012 - once that was so for the reader's patience
+            while time.monotonic() - began < 20:
+                assert reader.poll(0.2) is None
+        assert 1.5 < time.monotonic() - began < 6
+        gateway.reads.fail = lambda what: None
+        assert values([reader.poll(10)]) == [0, 1, 2, 3]
+
+
+def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAM_US_MAX", 400_000)
+    reads, seen = Reads(gateway.url, patience=1), []
+    for piece in reads.pieces(0, 20):
+        seen += values([piece.batch])
+        time.sleep(0.5)  # longer than a stream may take
+    assert seen == list(range(20))
+    assert reads._route.rounds == 0
+    assert len([asked for asked in gateway.gateway.heard if isinstance(asked, Hello)]) == 1
+
+
+def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
+    reads = Reads(gateway.url)
+    pieces = reads.pieces(0, 20)
+    for _ in range(3):
+        gateway.reads.cut_after = 4
+        next(pieces)
+        assert reads._route.rounds == 0
+    assert len(list(pieces)) == 2
+
+
+def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
+    gateway.reads.saved["loader"] = 4
+    with Reader(gateway.url, name="loader") as reader:
+        gateway.reads.saved["loader"] = 20
+        next(reader)
+        with pytest.raises(Refused, match="8 lies below") as caught:
+            reader.save()
+        assert caught.value.code == "offset"
+    with Reader(gateway.url, name="loader", start=0) as reader:
+        next(reader)
+        reader.save()
+        assert gateway.reads.saved == {"loader": 4}
+        gateway.reads.saved["loader"] = 20
+        next(reader)
+        with pytest.raises(Refused, match="8 lies below"):
+            reader.save()
+
+
+QUESTIONS: dict[str, Callable[[Reads], object]] = {
+    "topics": Reads.topics,
+    "readers": Reads.readers,
+    "ticks": lambda reads: reads.ticks(0),
+    "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
+    "offset_for_time": lambda reads: reads.offset_for_time(7),
+    "plan": lambda reads: reads.plan(0, 20),
+    "save_offset": lambda reads: reads.save_offset("loader", 3),
+    "records": lambda reads: list(reads.pieces(0, 20)),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
+    gateway: ReadableGateway, question: Callable[[Reads], object]
+) -> None:
+    with ReadableGateway(records=10) as behind, ReadableGateway(records=20, log="b" * 32) as other:
+        for next_one, error, said in ((behind, Behind, "20 was seen"), (other, Refused, "different groups")):
+            gateway.reads.fail = lambda what: None
+            reads = Reads(f"{gateway.url},127.0.0.1:{next_one.gateway.port}", timeout=0.3, patience=0.3)
+            assert reads.frontier().offset == 20
+            gateway.reads.fail = always("behind")
+            with pytest.raises(error, match="was seen|all the time" if error is Behind else said):
+                question(reads)
+
+
+def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: ReadableGateway) -> None:
+    reads = Reads(gateway.url, timeout=0.3)
+    with pytest.raises(Behind, match="25 was seen"):
+        reads.topics(25)
+    gateway.add(5)
+    assert reads.topics(25)

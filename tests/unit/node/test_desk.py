@@ -1,0 +1,53 @@
+"""Proves that the status is told past a client port that is not drained, that a halted gateway hears its clients, and that the desk
+answers each question once, whoever asked before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+from gateway.core import limits
+from gateway.core.actions import Persist
+from gateway.core.events import Submitted, WriteFailed
+from gateway.data.wire import Duplicate
+from gateway.node.desk import Desk, StatusAsked
+from tests.unit.node.fakes import batch_frame
+from tests.unit.node.test_driver import A, Bench, placed, submit, takes
+from tests.unit.node.test_supervisor import wait_for
+
+
+def test_a_halted_gateway_hears_its_clients_though_its_window_is_full() -> None:
+    bench = Bench(undecided_bytes_max=1000)
+    bench.hello()
+    bench.answers[Submitted] = [Persist(1, (placed(batch_frame([b"x" * 900]), 1),))]
+    bench.say(submit(A, batch_frame([b"x" * 900])))
+    assert not takes(bench)
+    bench.happen(WriteFailed("Input/output error"))
+    assert takes(bench)
+    bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
+    assert not takes(bench)
+
+
+def test_the_status_is_told_whatever_the_port_does() -> None:
+    bench = Bench(undecided_bytes_max=0)
+    assert not takes(bench)
+    told: list[bytes] = []
+    assert bench.happen(StatusAsked(told.append)) == []
+    assert told == [b'{"state":"primary"}']
+
+
+def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
+    asked: list[StatusAsked] = []
+    with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+        reads.settimeout(10)
+        reads.send(b"question")
+        desk.open(asked.append)
+        wait_for(lambda: bool(asked))
+        asked[0].answer(b"{}")
+        assert reads.recv(100) == b"question{}"
+        for _ in range(10_000):  # more than the socket holds
+            asked[0].answer(b"x" * 100)
+        reads.close()
+    asked[0].answer(b"late")
