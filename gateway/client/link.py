@@ -20,7 +20,7 @@ from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
 
-_ZERO_COPY_BYTES_MIN = 32 * limits.KIB
+_ZERO_COPY_BYTES_MIN = 128 * limits.KIB  # below it a copy costs less than the thread that frees what was not copied
 _MS = 1000
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 _contexts_lock = threading.Lock()
