@@ -1,0 +1,52 @@
+"""A disk that counts what is asked of it, and fails when told to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from gateway.data.frame import Buffer
+from gateway.log.storage import Storage
+
+
+class Watched(Storage):
+    """Counts what is asked, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.fail: Callable[[str], None] = lambda what: None
+        self.free: int | None = None
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        self.fail("write")
+        self.calls.append(("write", at))
+        super().write(fd, parts, at)
+
+    def sync(self, fd: int) -> None:
+        self.fail("sync")
+        self.calls.append(("sync", fd))
+        super().sync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        self.fail("sync directory")
+        self.calls.append(("sync directory", 0))
+        super().sync_directory(path)
+
+    def free_bytes(self, path: str) -> int:
+        return super().free_bytes(path) if self.free is None else self.free
+
+    def allocate(self, fd: int, size: int) -> None:
+        self.fail("allocate")
+        super().allocate(fd, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self.fail("rename")
+        super().rename(old, new)
+
+
+def failing(what: str, number: int) -> Callable[[str], None]:
+    def fail(asked: str) -> None:
+        if asked == what:
+            raise OSError(number, os.strerror(number))
+
+    return fail
