@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from benchmarks.figures import Figure, figure, foreign_load, percentile
 from benchmarks.fleet import Measured, gateway
-from benchmarks.machine import MIB, SEGMENT, disk_mbs
+from benchmarks.machine import KIB, MIB, SEGMENT, disk_mbs, sync_us, zeromq_us
 from tutti import Producer
 
 _Work = Callable[[Producer], float]
@@ -21,44 +21,48 @@ def ingest(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """Throughput into prepared segments (1 GB a round), and of large batches into fresh ones (2 GB) too."""
     volume = 256 * MIB if quick else 1024 * MIB
     segments = volume // SEGMENT + 2
-    small, large, batches, raw = [], [], [], []
+    small, large, batches, raw, raw_small = [], [], [], [], []
     foreign: list[float] = []
     for _ in range(rounds):
         raw.append(disk_mbs(directory, volume, prepared=True))
+        raw_small.append(disk_mbs(directory, volume, prepared=True, chunk=256 * KIB))
         with foreign_load(foreign):
             small.append(_one(directory, segments, lambda p: _send(p, bytes(100), volume // 200)))
             large.append(_one(directory, segments, lambda p: _send(p, os.urandom(1000), volume // 1024)))
             batches.append(_one(directory, segments, lambda p: _send_batches(p, 256 * 1024, volume // (256 * 1024))))
     state = f"{volume // MIB} MiB into prepared segments, foreign CPU {max(foreign):.2f}"
-    shares = [100 * ours / disk for ours, disk in zip(batches, raw, strict=True)]
     out = [
         figure("raw: 1 MiB appends with fdatasync", raw, "MB/s", beside="prepared segments"),
+        figure("raw: 256 KiB appends with fdatasync", raw_small, "MB/s", beside="prepared segments"),
         figure("send() of 100 B records", [value / 100e6 * 1e6 for value in small], "M/s", 2.0, beside=state),
         figure("send() of 1 KB records", large, "MB/s", 600, beside=state),
         figure("send_batch() of 256 KiB", batches, "MB/s", beside=state),
-        figure("send_batch() of 256 KiB, share of the raw disk", shares, "%", 75, beside=state),
+        _share(batches, raw, "1 MiB", 75),
+        _share(batches, raw_small, "256 KiB"),
     ]
     return out + _fresh(directory, rounds, quick)
 
 
 def _fresh(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     volume = 512 * MIB if quick else 2048 * MIB
-    raw, ours = [], []
+    raw, raw_small, ours = [], [], []
     for _ in range(rounds):
         raw.append(disk_mbs(directory, volume, prepared=False))
+        raw_small.append(disk_mbs(directory, volume, prepared=False, chunk=256 * KIB))
         ours.append(_one(directory, 0, lambda p: _send_batches(p, 256 * 1024, volume // (256 * 1024))))
     state = f"{volume // MIB} MiB into fresh segments"
     return [
         figure("raw: 1 MiB appends with fdatasync", raw, "MB/s", beside="fresh segments, allocated only"),
+        figure("raw: 256 KiB appends with fdatasync", raw_small, "MB/s", beside="fresh segments, allocated only"),
         figure("send_batch() of 256 KiB, fresh", ours, "MB/s", beside=state),
-        figure(
-            "send_batch() of 256 KiB, share of the raw disk",
-            [100 * value / disk for value, disk in zip(ours, raw, strict=True)],
-            "%",
-            75,
-            beside=state,
-        ),
+        _share(ours, raw, "1 MiB", 75),
+        _share(ours, raw_small, "256 KiB"),
     ]
+
+
+def _share(ours: list[float], raw: list[float], chunk: str, target: float | None = None) -> Figure:
+    shares = [100 * value / disk for value, disk in zip(ours, raw, strict=True)]
+    return figure(f"  its share of the raw disk at {chunk}", shares, "%", target)
 
 
 def _one(directory: Path, segments: int, work: _Work) -> float:
@@ -97,7 +101,7 @@ def _send_batches(producer: Producer, size: int, count: int) -> float:
 def latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """One record at a time, each waited for; and 1,000 a second, paced."""
     count = 1000 if quick else 5000
-    half, most, paced_half, paced_most = [], [], [], []
+    half, most, paced_half, paced_most, bare = [], [], [], [], []
     foreign: list[float] = []
     with gateway(directory) as measured, _producer(measured) as producer:
         measured.wait_prepared(1)
@@ -106,6 +110,7 @@ def latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
                 times = sorted(_one_at_a_time(producer, count))
                 half.append(percentile(times, 0.5))
                 most.append(percentile(times, 0.99))
+                bare.append((zeromq_us() + sync_us(directory, 512)) / 1000)
                 times = sorted(_paced(producer, 1000, count // 1000 * 1.0))
                 paced_half.append(percentile(times, 0.5))
                 paced_most.append(percentile(times, 0.99))
@@ -113,6 +118,7 @@ def latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return [
         figure("one at a time, p50", half, "ms", 0.35, "less", state),
         figure("one at a time, p99", most, "ms", 0.7, "less", state),
+        figure("raw: bare ZeroMQ echo and one fdatasync", bare, "ms", better="less", beside="one after the other, p50 of each"),
         figure("1,000/s paced, p50", paced_half, "ms", better="less", beside=state),
         figure("1,000/s paced, p99", paced_most, "ms", better="less", beside=state),
     ]

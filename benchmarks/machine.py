@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import zmq
 
 from benchmarks.figures import Figure, figure, percentile
 from gateway.data.frame import crc32c
@@ -28,6 +29,8 @@ def limits(directory: Path, rounds: int) -> list[Figure]:
         figure("raw: memory copy", _each(rounds, _copy_gbs), "GB/s"),
         figure("raw: CRC32C", _each(rounds, _crc_gbs), "GB/s"),
         figure("raw: loopback round trip between processes, TCP", _each(rounds, _round_trip_us), "us"),
+        figure("raw: bare ZeroMQ round trip between processes", _each(rounds, zeromq_us), "us", better="less"),
+        figure("raw: Python, one turn of an empty loop", _each(rounds, _loop_ns), "ns", better="less"),
     ]
 
 
@@ -120,3 +123,37 @@ def _round_trip_us(count: int = 3000) -> float:
             ours.shutdown(socket.SHUT_WR)
             echo.wait(10)
     return percentile(sorted(times), 0.5)
+
+
+_ZEROMQ_ECHO = """
+import sys, zmq
+peer = zmq.Context().socket(zmq.DEALER)
+peer.connect("tcp://127.0.0.1:" + sys.argv[1])
+peer.send(b"")
+while data := peer.recv():
+    peer.send(data)
+"""
+
+
+def zeromq_us(count: int = 3000) -> float:
+    """Median round trip of 200 bytes over a ROUTER and a DEALER, each in its process, us: what no reply over ZeroMQ beats."""
+    times = []
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = str(router.bind_to_random_port("tcp://127.0.0.1"))
+        with subprocess.Popen([sys.executable, "-c", _ZEROMQ_ECHO, port]) as echo:
+            routing, _ = router.recv_multipart()
+            for _ in range(count):
+                start = time.perf_counter_ns()
+                router.send_multipart([routing, b"x" * 200])
+                router.recv_multipart()
+                times.append((time.perf_counter_ns() - start) / 1000)
+            router.send_multipart([routing, b""])
+            echo.wait(10)
+    return percentile(sorted(times), 0.5)
+
+
+def _loop_ns(count: int = 3_000_000) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        pass
+    return (time.perf_counter_ns() - start) / count
