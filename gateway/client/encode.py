@@ -91,26 +91,32 @@ def to_us(timestamp: object) -> int:
     """A record's time in microseconds since 1970, UTC, from an aware datetime or an int of microseconds.
 
     Raises:
-        UsageError: anything else, or outside of int64.
+        UsageError: anything else, or outside of the years 1 to 9999, UTC.
     """
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise UsageError(f"the timestamp {timestamp.isoformat()} has no zone: give an aware datetime, as with tzinfo=UTC")
-        return (timestamp - _EPOCH) // timedelta(microseconds=1)
+        return _in_range((timestamp - _EPOCH) // timedelta(microseconds=1), timestamp.isoformat())
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | np.integer):
         raise UsageError(
             f"a timestamp is an aware datetime or an int (microseconds since 1970, UTC), "
             f"not {type(timestamp).__name__} ({timestamp!r})"
         )
-    if not TIME_US_MIN <= timestamp <= TIME_US_MAX:
-        raise UsageError(f"the timestamp {timestamp} us is outside of the years 1 to 9999: is it in another unit?")
-    return int(timestamp)
+    return _in_range(int(timestamp), f"{timestamp} us")
+
+
+def _in_range(time_us: int, given: str) -> int:
+    if not TIME_US_MIN <= time_us <= TIME_US_MAX:
+        raise UsageError(f"the timestamp {given} is outside of the years 1 to 9999, UTC: is it in another unit, or its zone wrong?")
+    return time_us
 
 
 def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
     if not headers:
         return ()
     if isinstance(headers, str | bytes | dict):
+        raise UsageError(f"headers are pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
+    if not isinstance(headers, Iterable):
         raise UsageError(f"headers are pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
     pairs = []
     for header in headers:
@@ -121,7 +127,14 @@ def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
 
 
 def _is_pair(header: object) -> bool:
-    return isinstance(header, tuple | list) and len(header) == 2 and isinstance(header[0], str)
+    """Whether it is a name and a value; a name is text that UTF-8 has bytes for."""
+    if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
+        return False
+    try:
+        header[0].encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def encode_open(batch: Batch, compression: Compression) -> None:

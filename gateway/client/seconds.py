@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import threading
 import time
+from typing import TypeGuard
 
 from gateway.errors import UsageError
+
+_LONGEST_S = threading.TIMEOUT_MAX
 
 
 class Deadline:
@@ -27,9 +30,9 @@ def check_seconds(what: str, value: object) -> None:
     """Refuse what is no duration.
 
     Raises:
-        UsageError: no number, negative or without end; the message names `what`.
+        UsageError: no number, negative, or longer than any wait can be; the message names `what`.
     """
-    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if not _is_number(value) or not 0 <= value <= _LONGEST_S:
         raise UsageError(f"{what} is a number of seconds, not {value!r}")
 
 
@@ -37,7 +40,11 @@ def check_wait(value: object) -> None:
     """Refuse what is no time to wait. One that is negative is over already, as `deadline - now` may be.
 
     Raises:
-        UsageError: no number.
+        UsageError: no number, or longer than any wait can be.
     """
-    if not isinstance(value, int | float) or math.isnan(value):
+    if not _is_number(value) or not value <= _LONGEST_S:
         raise UsageError(f"timeout is a number of seconds, not {value!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

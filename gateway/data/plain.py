@@ -6,7 +6,8 @@ handful of comparisons; Arrow's own functions cost five times that for a lone re
 processor's caches. What is not of this form is left to Arrow (`gateway.data.schema`): these functions answer None, which says
 nothing.
 
-The bytes are Arrow's to the last one: `encode_plain` gives what `RecordBatch.serialize` gives (Arrow columnar format, "IPC").
+The bytes of `encode_plain` are Arrow's to the last one: what `RecordBatch.serialize` gives (Arrow columnar format, "IPC"). Of a
+slice Arrow writes some bytes of its neighbours too, where `encode_plain_batch` writes zeros.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ _FIXED = _fixed_parts()
 class Layout(NamedTuple):
     """Where the buffers of a plain body lie, bytes from its start.
 
-    `key_size`, `value_size`: bytes of all keys and values; `raw_length`: of all buffers together.
+    `key_size`, `value_size`: bytes of all keys and values; `key_nulls`, `value_nulls`: how many are null; `raw_length`: bytes of
+    all buffers together.
     """
 
     metadata: bytes
     key_size: int
     value_size: int
+    key_nulls: int
+    value_nulls: int
     key_validity: int
     key_offsets: int
     key_data: int
@@ -93,7 +97,7 @@ def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nu
     at = _METADATA.size
     raw_length = key_bits + value_bits + bits + key_data + value_data + 3 * offsets + 8 * count + 8
     return Layout(
-        *(metadata, key_data, value_data),
+        *(metadata, key_data, value_data, key_nulls, value_nulls),
         *(at, at + a, at + b, at + c, at + d, at + e, at + f, at + g, at + end),
         raw_length,
     )
@@ -224,13 +228,13 @@ def check_plain(frame: Frame) -> Layout | None:
     if layout is None or layout.raw_length != frame.raw_length:
         return None
     values = _ends(body, count, layout.value_offsets, layout.value_size)
-    if not values or not _bits(body, count, layout.value_validity, layout.value_offsets, _VALUE_NULLS_AT):
+    if not values or not _bits(body, count, layout.value_validity, layout.value_offsets, layout.value_nulls):
         return None
     if not layout.key_size and _zeros(body, layout.key_validity, layout.key_data):
-        keys = layout.key_validity == layout.key_offsets or _nulls(body, _KEY_NULLS_AT) == count
+        keys = layout.key_nulls in (0, count)
     else:
         keys = _ends(body, count, layout.key_offsets, layout.key_size)
-        keys = keys and _bits(body, count, layout.key_validity, layout.key_offsets, _KEY_NULLS_AT)
+        keys = keys and _bits(body, count, layout.key_validity, layout.key_offsets, layout.key_nulls)
     if not keys or not _zeros(body, layout.headers, layout.end):
         return None
     if count <= _FEW:
@@ -246,10 +250,6 @@ def _zeros(body: Buffer, start: int, end: int) -> bool:
     return bytes(body[start:end]) == bytes(end - start)
 
 
-def _nulls(body: Buffer, at: int) -> int:
-    return int(_NUMBERS.unpack_from(body, at)[0])
-
-
 def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
     """Whether offsets begin at 0, never fall, and end within `size` bytes."""
     if count <= _FEW:
@@ -259,9 +259,9 @@ def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
     return bool(ends[0] == 0 and ends[-1] <= size and (ends[1:] >= ends[:-1]).all())
 
 
-def _bits(body: Buffer, count: int, start: int, end: int, nulls_at: int) -> bool:
-    """Whether the bitmap, if there is one, has as many zeros as the metadata says."""
+def _bits(body: Buffer, count: int, start: int, end: int, nulls: int) -> bool:
+    """Whether the bitmap, if there is one, has `nulls` zeros."""
     if start == end:
         return True
     bits = int.from_bytes(body[start : start + (count + 7) // 8], "little") & ((1 << count) - 1)
-    return count - bits.bit_count() == _nulls(body, nulls_at)
+    return count - bits.bit_count() == nulls

@@ -1,8 +1,8 @@
 """The gate: what a client submitted is checked here as a whole, before anything of it is ordered or written.
 
-The body's CRC is the producer's own, so damage on the way shows here; Arrow's full validation and the limits come next. What fails
-is answered with the reason and never reaches the stack: the next batch of the same producer then meets a sequence gap, and its
-client decides what to do.
+The body's CRC is the producer's own, so damage on the way shows here; then comes its content, by a few comparisons when it is plain
+and by Arrow's full validation when not, and the limits. What fails is answered with the reason and never reaches the stack: the next
+batch of the same producer then meets a sequence gap, and its client decides what to do.
 """
 
 from __future__ import annotations

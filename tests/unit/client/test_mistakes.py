@@ -101,7 +101,7 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
         assert p.send("t", b"fine").result(10) == 0
 
 
-@pytest.mark.parametrize("timeout", ["a", b"1", float("nan")])
+@pytest.mark.parametrize("timeout", ["a", b"1", float("nan"), True, 10**400])
 def test_a_wait_that_is_no_duration_is_told(timeout: Any) -> None:
     rig = Rig().ready()
     receipt = rig.send()
