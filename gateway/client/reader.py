@@ -204,18 +204,18 @@ class Reader:
         self._deadline.within(timeout)
         while not self._finished():
             try:
-                if self._open():
-                    piece = self._piece()
-                    if piece is not None:
-                        return piece
-                elif not self._deadline.left():
-                    return None
-            except Unavailable:
-                # Its own patience over, or that of several polls: else the poll's time is, and the next one goes on looking.
-                if self._deadline.left() or self._silent_too_long():
-                    raise
-                return None
+                opened = self._open()
+                piece = self._piece() if opened else None
+            except Unavailable as error:
+                if self._deadline.left():
+                    raise  # its own patience is over
+                silence = self._silence()
+                if silence >= self._patience:
+                    raise type(error)(f"{error} (and so it was at each poll, for {silence:.1f} s)") from error
+                return None  # this poll's time is over, and the next one goes on looking
             self._silent_since = None
+            if piece is not None or not (opened or self._deadline.left()):
+                return piece
         return None
 
     def _open(self) -> bool:
@@ -247,10 +247,11 @@ class Reader:
             self._reached, self._pieces = piece.next, pieces
         return piece
 
-    def _silent_too_long(self) -> bool:
+    def _silence(self) -> float:
+        """Seconds since the first poll in a row that no gateway answered."""
         now = time.monotonic()
         self._silent_since = now if self._silent_since is None else self._silent_since
-        return now - self._silent_since >= self._patience
+        return now - self._silent_since
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

@@ -227,7 +227,8 @@ class Reads:
                 failing_since = now if failing_since is None else failing_since
                 kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
-                self._move_on(str(error), until if left is None else min(until, now + left()), self._patience, kind)
+                until = until if left is None else min(until, now + left())
+                self._move_on(str(error), until, until - failing_since, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
@@ -336,7 +337,7 @@ class Reads:
             wait = self._route.move_on(reason)
         left = deadline - time.monotonic()
         if left <= 0:
-            raise kind(f"no gateway could be read from within {seconds:g} s: {self._route.told()}")
+            raise kind(f"no gateway could be read from within {round(seconds, 2):g} s: {self._route.told()}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _same_log(self, log: str) -> str:

@@ -64,12 +64,28 @@ def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway,
         began = time.monotonic()
         assert reader.poll(0.2) is None
         assert time.monotonic() - began < 1
-        with pytest.raises(Unavailable):  # noqa: PT012 - once that was so for the reader's patience
+        said = r"read from within 0\.\d+ s: .* \(and so it was at each poll, for 1\.\d s\)"
+        with pytest.raises(Unavailable, match=said):  # noqa: PT012 - once that was so for the reader's patience
             while time.monotonic() - began < 20:
                 assert reader.poll(0.2) is None
         assert 1.5 < time.monotonic() - began < 6
         gateway.reads.fail = lambda what: None
         assert values([reader.poll(10)]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_patience_begins_anew_with_each_answer_to_a_poll(gateway: ReadableGateway, quiet: bool) -> None:
+    with Reader(gateway.url, start="latest" if quiet else 0, follow=quiet, patience=0.6) as reader:
+        for _ in range(3):
+            gateway.reads.fail = always("unavailable")
+            assert reader.poll(0.1) is None  # and does not raise
+            gateway.reads.fail = lambda what: None
+            if quiet:
+                assert reader.poll(0.1) is None  # nothing new, as the gateway says
+            else:
+                gateway.reads.cut_after = 4
+                assert reader.poll(10) is not None
+            time.sleep(0.7)
 
 
 def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
