@@ -3,6 +3,7 @@
 SHELL := bash
 PYSPARK ?= 4.2.0
 MINUTES ?= 10
+JOBS ?= 2
 VENV := $(if $(filter 4.2.0,$(PYSPARK)),.venv,.venv-pyspark-$(PYSPARK))
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
@@ -19,8 +20,8 @@ setup: $(READY) ## the environment, in .venv
 demo: $(READY) java ## the main job on real input, start to end, checked
 	@$(RUN)/tutti demo $(ARGS)
 
-test: $(READY) java ## every test but the long runs (ARGS=... goes to pytest)
-	@$(RUN)/python -m pytest $(ARGS)
+test: $(READY) java ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
+	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(RUN)/ruff check --quiet .
