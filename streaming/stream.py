@@ -35,7 +35,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
-        self._tick_end_known: tuple[tuple[int, int], int] = ((-1, -1), 0)
+        self._without_tick = (-1, -1, 0)
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """What travels to workers: the options; they only read."""
@@ -104,13 +104,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch.frontier(known.offset)
 
     def _tick_end(self, begin: int, limit: int, available: int, every: int, tick: int) -> int:
-        """The end at a tick; asked for again only when there is another one (`tick` is the last), as Spark asks every 10 ms."""
-        if available <= begin:
+        """The end at a tick, `begin` where there is none. Spark asks every 10 ms: it is looked for again only when there is another
+        one (`tick` is the last), or in what has become available since; a tick at the very end may have been decided later.
+        """
+        known_begin, known_tick, known_upto = self._without_tick
+        known = (known_begin, known_tick) == (begin, tick)
+        if available <= (known_upto if known else begin):
             return begin
-        question = (begin, tick)
-        if self._tick_end_known[0] != question:
-            self._tick_end_known = (question, self._source.tick_end(begin, limit, available, every))
-        return self._tick_end_known[1]
+        start = max(begin, known_upto - 1) if known else begin
+        end = self._source.tick_end(start, limit, available, every)
+        if end > start:
+            return end
+        self._without_tick = (begin, tick, available)
+        return begin
 
     @property
     def _source(self) -> Source:

@@ -171,13 +171,14 @@ class LogReader:
         # Each word is read before those that the gateway stores before it: what is seen of one has what belongs to it in the next.
         words = live.words
         indexed = words[page.INDEXED_POSITION]
+        tick_time = words[page.TICK_TIME]
+        tick = words[page.TICK]
         offset = words[page.FRONTIER_OFFSET]
         position = words[page.FRONTIER_POSITION]
         if words[page.SEGMENT] != self._segment:
             self._segment = words[page.SEGMENT]
             self._catalog.refresh()
-        found = Frontier(position, offset, words[page.TICK_TIME], words[page.TICK], live.alive)
-        return found, indexed
+        return Frontier(position, offset, tick_time, tick, live.alive), indexed
 
     def _watermark(self) -> tuple[Frontier, int]:
         stored = read_scalars(self.path)

@@ -192,3 +192,40 @@ def test_a_follower_goes_on_where_the_same_directory_was_put_back(tmp_path: Path
     write_log(path, history)  # the gateway started again on the copy, and wrote
     assert files.frontier(1, 20).offset == 2
     files.close()
+
+
+@pytest.mark.parametrize("between", range(8))
+def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: int
+) -> None:
+    history = History()
+    history.batch("a", "t", [b"1", b"2"])
+    before = len(history.frames)
+    history.batch("a", "t", [b"3", b"4"])
+    history.tick()
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, before)
+    reader = LogReader(tmp_path)
+    assert reader.frontier().offset == 2
+    assert reader._live is not None
+    words, read = reader._live.words, 0
+
+    class Words:
+        """Another run is decided while a look goes from word to word."""
+
+        def __getitem__(self, number: int) -> int:
+            nonlocal read
+            read += 1
+            if read == between + 1:
+                decide(writer, history, before + 1, len(history.frames))
+            return words[number]
+
+    monkeypatch.setattr(reader._live, "words", Words())
+    monkeypatch.setattr(live.LiveView, "good", True)
+    monkeypatch.setattr(live.LiveView, "alive", True)
+    found = reader.frontier()
+    assert found.tick == 0 or found.offset == 4
+    reader.close()
+    close()

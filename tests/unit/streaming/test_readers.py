@@ -116,6 +116,24 @@ def test_batches_end_at_ticks_and_ticks_are_not_asked_for_at_each_poll(log: Fake
     assert sum(asked[0] == "tick_end" for asked in log.asked) == 4
 
 
+def test_a_tick_that_was_shown_before_its_records_ends_a_batch_once_they_are(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.set(10)
+    log.tick, log.tick_list = 1, [Tick(1, 0, 12)]
+    reader = reading(readers, cut_ticks=1)
+    begin = offset(5, 5)
+    for _ in range(3):
+        assert reader.latestOffset(begin, ALL) is begin
+    for upto in (11, 12):
+        log.set(upto)
+        wait_until(lambda upto=upto: reader._watch.frontier().offset == upto)  # type: ignore[misc]  # bound at once
+        assert reader.latestOffset(begin, ALL) == (begin if upto == 11 else offset(12, 5))
+    assert [asked for asked in log.asked if asked[0] == "tick_end"] == [
+        ("tick_end", 5, 10, 10, 1),
+        ("tick_end", 9, 11, 11, 1),  # what was looked through is not looked through again
+        ("tick_end", 10, 12, 12, 1),
+    ]
+
+
 def test_another_log_or_a_damaged_checkpoint_is_refused(log: FakeLog, readers: list[StreamReader]) -> None:
     reader = reading(readers)
     with pytest.raises(UsageError, match="log other"):
