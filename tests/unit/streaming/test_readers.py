@@ -125,7 +125,7 @@ def test_a_tick_that_was_shown_before_its_records_ends_a_batch_once_they_are(log
         assert reader.latestOffset(begin, ALL) is begin
     for upto in (11, 12):
         log.set(upto)
-        wait_until(lambda upto=upto: reader._watch.frontier().offset == upto)  # type: ignore[misc]  # bound at once
+        wait_until(lambda upto=upto: reader._watch.frontier().offset == upto)
         assert reader.latestOffset(begin, ALL) == (begin if upto == 11 else offset(12, 5))
     assert [asked for asked in log.asked if asked[0] == "tick_end"] == [
         ("tick_end", 5, 10, 10, 1),
