@@ -139,7 +139,7 @@ class Producer:
             headers: pairs (name, bytes or None).
             progress: up to 256 bytes that commit with the record and come back by `resume()`: a position in the source.
             on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: it may
-                send and must not wait. What it raises is logged.
+                send and must not wait. What it raises is logged, also of `sys.exit()`.
             ordering: "total"; "unordered" is not built yet.
 
         Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.

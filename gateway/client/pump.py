@@ -88,7 +88,7 @@ class Pump:
         try:
             while not self._over():
                 self._turn(time.monotonic())
-        except Exception as error:
+        except BaseException as error:  # whatever it was, nobody else tells those who wait
             LOG.exception("the I/O thread of producer %s ended", self.delivery.identity.name)
             if self.delivery.state is not State.ENDED:
                 self.delivery.end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))

@@ -208,7 +208,7 @@ class Batch:
         for receipt, callback in callbacks or ():
             try:
                 callback(error, receipt)
-            except Exception:
+            except BaseException:  # also of sys.exit(), which would end the thread that brings all outcomes
                 LOG.exception("on_delivery of a record to topic %s raised", self.topic)
 
     def wait(self, timeout: float | None) -> None:
