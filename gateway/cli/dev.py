@@ -40,10 +40,11 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float) -> int:
     One line of JSON on standard output says that they are ready and where they are. Ctrl-C or SIGTERM stops all.
     """
     with Loading():
-        from gateway.cli.fleet import Fleet, Gateway
+        from gateway.cli.fleet import Fleet, Gateway, keeping
 
     if count > 1:
         raise UsageError(f"--gateways {count}: groups of several gateways are not built yet; leave it at 1")
     directory = directory.absolute()
-    gateways = [Gateway(f"g{number + 1}", port + PORTS_A_GATEWAY * number, directory) for number in range(count)]
-    return Fleet(gateways, restart_after_s).run()
+    with keeping(directory):
+        gateways = [Gateway(f"g{number + 1}", port + PORTS_A_GATEWAY * number, directory) for number in range(count)]
+        return Fleet(gateways, restart_after_s).run()

@@ -5,6 +5,7 @@ One thread, one loop: it sleeps until a gateway says something, dies or is due t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import signal
@@ -20,7 +21,8 @@ import orjson
 
 from gateway.children import ending_with_this
 from gateway.cli.output import note, print_json
-from gateway.errors import Unavailable
+from gateway.errors import DirectoryRefused, Unavailable
+from gateway.log.layout import LOCK
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
@@ -41,6 +43,34 @@ members = {{ {name} = "127.0.0.1:{port}" }}
 """
 
 
+@contextmanager
+def keeping(directory: Path) -> Iterator[None]:
+    """Make `directory` and keep it for this process until the block ends: its gateways start again from the files in it.
+
+    Raises:
+        DirectoryRefused: another process keeps it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(lock, fcntl.LOCK_EX, directory, "`tutti dev`")
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        said = f"{directory} is in use by {whose}, process {holder}: stop it first, or name another --data"
+        raise DirectoryRefused(said) from None
+
+
 def serve_command(config: Path) -> list[str]:
     """What runs one gateway with this very Python."""
     return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
@@ -58,15 +88,29 @@ class Gateway:
     """One gateway of this machine: where it is, its configuration file, and the process that runs it."""
 
     def __init__(self, name: str, port: int, directory: Path) -> None:
-        """Write its configuration into `directory`, beside its own directory; nothing runs yet."""
+        """Write its configuration into `directory`, beside its own directory; nothing runs yet.
+
+        Raises:
+            DirectoryRefused: a gateway that is none of ours runs from a configuration that says something else.
+        """
         self.name = name
         self.url = f"tutti://127.0.0.1:{port}"
         self.data = directory / name
         self.process: Process | None = None
         self.start_at_s: float | None = None  # on the monotonic clock; None: it runs, or will not be started again
         self._config = directory / f"{name}.toml"
-        directory.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(_CONFIG.format(name=name, port=port, data=orjson.dumps(str(self.data)).decode()))
+        self._write(_CONFIG.format(name=name, port=port, data=orjson.dumps(str(self.data)).decode()))
+
+    def _write(self, text: str) -> None:
+        if self._config.exists() and self._config.read_text() == text:
+            return  # one that is about to end may still run from it
+        if (self.data / LOCK).exists():
+            lock = os.open(self.data / LOCK, os.O_RDONLY)
+            try:
+                _lock(lock, fcntl.LOCK_SH, self.data, f"gateway {self.name}")
+            finally:
+                os.close(lock)
+        self._config.write_text(text)
 
     def start(self) -> Process:
         """Start it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -44,9 +45,10 @@ sys.exit(main(sys.argv[1:]))
 class Dev:
     """A `tutti dev` whose gateways are stand-ins."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, port: int = 7400) -> None:
         self.directory = directory
-        command = [sys.executable, "-c", DEV.format(gateway=GATEWAY), "dev", "--port", "7400", "--data", str(directory), *options]
+        given = ["dev", "--port", str(port), "--data", str(directory), *options]
+        command = [sys.executable, "-c", DEV.format(gateway=GATEWAY), *given]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def ready(self) -> dict[str, object]:
@@ -68,8 +70,8 @@ class Dev:
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
     started: list[Dev] = []
 
-    def start_it(*options: str) -> Dev:
-        started.append(Dev(tmp_path, *options))
+    def start_it(*options: str, port: int = 7400) -> Dev:
+        started.append(Dev(tmp_path, *options, port=port))
         return started[-1]
 
     yield start_it
@@ -173,3 +175,34 @@ def test_gateways_do_not_outlive_a_dev_that_is_killed(start: Callable[..., Dev])
     pid = dev.starts()[-1]
     dev.process.kill()
     until(lambda: not alive(pid))
+
+
+def test_a_second_dev_is_refused_before_it_changes_what_the_first_starts_from(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start("--restart-after", "0.1")
+    dev.ready()
+    written = (tmp_path / "g1.toml").read_text()
+    second = start(port=7500)
+    out, err = second.process.communicate(timeout=20)
+    said = f"error: {tmp_path} is in use by `tutti dev`, process {dev.process.pid}: stop it first, or name another --data\n"
+    assert (second.process.returncode, out, err) == (1, "", said)
+    assert (tmp_path / "g1.toml").read_text() == written
+    dev.stop()
+    third = start(port=7500)
+    assert third.ready()["url"] == "tutti://127.0.0.1:7500"
+
+
+def test_a_gateway_that_serve_runs_keeps_the_configuration_it_runs_from(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start()
+    dev.ready()
+    dev.stop()
+    written = (tmp_path / "g1.toml").read_text()
+    (tmp_path / "g1").mkdir()
+    with (tmp_path / "g1" / "LOCK").open("w+") as lock:
+        lock.write("4711\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        out, err = start(port=7500).process.communicate(timeout=20)
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"{tmp_path / 'g1'} is in use by gateway g1, process 4711" in err
+        assert (tmp_path / "g1.toml").read_text() == written
+        start().ready()  # the same port: `tutti serve` waits for one that is about to end
