@@ -84,7 +84,7 @@ class Reads:
         while True:
             left = max(0.0, deadline - time.monotonic())
             asked: dict[str, object] = {}
-            wait = min(left, limits.LONG_POLL_US_MAX / 1e6)
+            wait = min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             if beyond is not None:
                 asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
             slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
