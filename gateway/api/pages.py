@@ -48,10 +48,11 @@ class Pages:
         return OK, JSON, b'{"status":"ok"}'
 
     def ready(self) -> tuple[int, str, bytes]:
-        """Whether the gateway takes records."""
+        """Whether the gateway takes records: not while there is a reason why it would not, as a full disk or one that hangs."""
         status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
         answer = {"state": status.get("state"), "reason": status.get("reason", "")}
-        return OK if answer["state"] == "primary" else UNAVAILABLE, JSON, msgspec.json.encode(answer)
+        ready = answer["state"] == "primary" and not answer["reason"]
+        return OK if ready else UNAVAILABLE, JSON, msgspec.json.encode(answer)
 
     def status(self) -> tuple[int, str, bytes]:
         """Everything that the gateway tells of itself, and this process of its own."""
@@ -90,7 +91,7 @@ class Pages:
         return {
             "pid": os.getpid(),
             "calls": {kind: slots.used for kind, slots in places.items()},
-            "busy": {kind: slots.refused for kind, slots in places.items()},
+            "busy": {kind: slots.refused for kind, slots in places.items()} | {"room": streams.room.refused},
             "streams": {
                 "opened": meters.opened,
                 "failed": meters.failed,
@@ -98,5 +99,5 @@ class Pages:
                 "batches": meters.batches,
                 "bytes": meters.bytes,
             },
-            "memory": {"private_bytes": memory.private_bytes()},
+            "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }

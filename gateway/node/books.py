@@ -133,7 +133,7 @@ class Books:
                 "group": config.group.name,
                 "log": decided.log.hex(),
                 "state": driver.state,
-                "reason": driver.halted or driver.suspected or self._disk.full,
+                "reason": driver.halted or self._no_room() or driver.suspected,
                 "view": self._view(decided),
                 "frontier": driver.offset,
                 "start": 0,
@@ -159,6 +159,11 @@ class Books:
             }
         )
 
+    def _no_room(self) -> str:
+        """Why the disk takes no new records; empty if it does."""
+        disk = self._disk
+        return disk.full or (disk.space.reason if disk.space.low else "")
+
     def _view(self, decided: LogState) -> dict[str, object]:
         view = self._driver.view
         if view is None:
@@ -175,7 +180,7 @@ class Books:
         disk = self._disk
         return {
             "free_bytes": disk.space.free_bytes,
-            "low": disk.space.low or bool(disk.full),
+            "low": bool(self._no_room()),
             "failed": disk.failed,
             **disk.meters.to_dict(),
         }

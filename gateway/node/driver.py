@@ -19,6 +19,7 @@ from gateway.core.events import (
     LeaveAsked,
     Recovered,
     SessionClosed,
+    SpaceChanged,
     Started,
     Submitted,
     TimeAdvanced,
@@ -102,6 +103,7 @@ class Driver:
         self.undecided_frames = 0
         self.halted = ""
         self.suspected = ""
+        self.low = ""  # why the disk takes no new records
         self.leaving = False
         self.stopped = False
 
@@ -166,6 +168,8 @@ class Driver:
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason
+                elif isinstance(happening, SpaceChanged):
+                    self.low = happening.reason if happening.low else ""
                 self._step(happening)
         self.flush()
         now = self._clock.now()
@@ -319,8 +323,10 @@ class Driver:
                 case Stopped():
                     self.stopped = True
                 case Suspect():
+                    told = self.suspected or self.low  # once is enough, and that of the disk says more
                     self.suspected = action.reason
-                    self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
+                    if not told:
+                        self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
                 case Send():
                     invariant(False, f"a group of one has nobody to send to, and a message for {action.to} came out of the stack")
 

@@ -1,7 +1,7 @@
 """The gate: what a client submitted is checked here as a whole, before anything of it is ordered or written.
 
 The body's CRC is the producer's own, so damage on the way shows here; then comes its content, by a few comparisons when it is plain
-and by Arrow's full validation when not, and the limits. What fails is answered with the reason and never reaches the stack: the next
+and by Arrow's full validation when not, and the limits. What fails is answered with the reason and never reaches the stack; a next
 batch of the same producer then meets a sequence gap, and its client decides what to do.
 """
 

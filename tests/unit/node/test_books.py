@@ -106,6 +106,12 @@ def test_trouble_is_told_with_its_reason() -> None:
     status = json.decode(bench.books.status())
     assert (status["disk"]["low"], status["reason"]) == (True, "no room")
     bench.driver.suspected = "the disk does not answer"
+    assert json.decode(bench.books.status())["reason"] == "no room"
+    bench.disk.full = ""
+    bench.disk.space = Space(1000, True, "1000 bytes are free")
+    status = json.decode(bench.books.status())
+    assert (status["disk"]["low"], status["reason"]) == (True, "1000 bytes are free")
+    bench.disk.space = Space(10_000, False, "")
     assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
     bench.driver.halted = "the disk failed"
     assert json.decode(bench.books.status())["reason"] == "the disk failed"

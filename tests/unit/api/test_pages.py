@@ -1,0 +1,37 @@
+"""Proves what the pages for probes say: ready is who takes records, and who does not says why."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from msgspec import json
+
+from gateway.api.gateway import GatewayLink
+from gateway.api.pages import Pages
+
+
+class Link:
+    def __init__(self, status: dict[str, Any] | None) -> None:
+        self._status = status
+        self.reason = "it does not answer"
+
+    def status(self) -> dict[str, Any] | None:
+        return self._status
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        ({"state": "primary", "reason": ""}, 200, ""),
+        ({"state": "primary", "reason": "39 MiB are free"}, 503, "39 MiB are free"),
+        ({"state": "halted", "reason": "the disk failed"}, 503, "the disk failed"),
+        (None, 503, "it does not answer"),
+    ],
+)
+def test_ready_is_who_takes_records(status: dict[str, Any] | None, code: int, reason: str) -> None:
+    unused: Any = None
+    pages = Pages(unused, unused, unused, unused, cast(GatewayLink, Link(status)))
+    found, _, body = pages.ready()
+    assert (found, json.decode(body)["reason"]) == (code, reason)
+    assert pages.health()[0] == (503 if status is None else 200)
