@@ -6,11 +6,17 @@ import sys
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.options import json_option, url_option
 from gateway.cli.output import note, print_json, progress
+from gateway.core import limits
+from gateway.errors import FormatError, TuttiError
+
+if TYPE_CHECKING:
+    from gateway.cli.sending import Report
 
 
 @click.command()
@@ -32,7 +38,8 @@ def produce(
     """Send a file or standard input to a topic, record by record.
 
     FILE is standard input when left out, or -. A record is a line (without its newline), a line of JSON, or a row of CSV as a JSON
-    object with the header's names. The first and the last offset are printed.
+    object with the header's names. The first and the last offset are printed, and how many records are committed, also when
+    something ends the run before its input does: a wrong line, Ctrl-C, a gateway that is gone.
 
     With --producer a record's sequence is its number in the input. What is committed already is skipped, and an input that
     differs from what was committed under the same name is refused. Without it each run is a producer of its own with a random name,
@@ -40,10 +47,10 @@ def produce(
 
     Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
     records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the
-    header). 3: no gateway answers.
+    header). 3: no gateway answers, at the start or for a minute.
     """
     from gateway.cli.inputs import read_records
-    from gateway.cli.sending import Report, Sending
+    from gateway.cli.sending import InputChanged, Report, Sending
     from gateway.data.names import check_name
 
     check_name("topic", topic)
@@ -64,12 +71,23 @@ def produce(
         else:
             sending = stack.enter_context(Sending(url, topic, name, settings=f"{topic} {form} {key}", rate=rate))
             meter = stack.enter_context(progress(topic, None))
-            for chunk in chunks:
-                meter.advance(sending.send(chunk))
-            report = sending.finish()
+            try:
+                for chunk in chunks:
+                    meter.advance(sending.send(chunk))
+                report = sending.finish()
+            except InputChanged:
+                raise  # nothing was sent, and it says what is committed
+            except (TuttiError, OSError, KeyboardInterrupt) as error:
+                wait_us = limits.REQUEST_TIMEOUT_US if isinstance(error, FormatError) else limits.EXIT_FLUSH_US
+                _tell(sending.cut_short(wait_us / 1e6), as_json)
+                raise
+    _tell(report, as_json)
+
+
+def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report.fields())
-    elif report.records:
-        print(f"first offset {report.first}, last offset {report.last}")
-    if not as_json:
-        note(report.sentence())
+        return
+    if report.first is not None:
+        print(f"first offset {report.first}, last offset {report.last}", flush=True)
+    note(report.sentence())

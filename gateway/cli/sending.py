@@ -7,6 +7,7 @@ After an abort it does the same with the batches that it still holds.
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_right
 from collections import deque
@@ -22,7 +23,7 @@ from gateway.cli.inputs import Chunk, InputHash
 from gateway.cli.output import counted
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
-from gateway.errors import Aborted, TuttiError
+from gateway.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
 
 if TYPE_CHECKING:
     from gateway.client.receipt import Receipt
@@ -31,12 +32,20 @@ RECEIPT_WAIT_S = 130.0
 _PROGRAM = "tutti produce"
 
 
+def _told_by_no_receipt(record: logging.LogRecord) -> bool:
+    """Whether a line of the client's log says more than an error that the receipts raise, which the command ends with."""
+    return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
+
+
 class InputChanged(TuttiError):
     """The input is not the one that was committed under the same name before."""
 
 
 class Report(NamedTuple):
-    """What a run did. Offsets are those of the first and the last record sent; None when none was."""
+    """What a run committed. Offsets are those of its first and its last record; None when there is none, or they are not known.
+
+    `complete`: all of the input is committed. `undecided`: so many records were sent, and whether they commit is not known.
+    """
 
     topic: str
     producer: str | None
@@ -45,6 +54,8 @@ class Report(NamedTuple):
     first: int | None
     last: int | None
     seconds: float
+    complete: bool = True
+    undecided: int = 0
 
     def fields(self) -> dict[str, object]:
         """For JSON."""
@@ -53,10 +64,22 @@ class Report(NamedTuple):
     def sentence(self) -> str:
         """For people."""
         before = f"; {self.skipped:,} {_were(self.skipped)} committed before" if self.skipped else ""
+        if not self.complete:
+            return self._cut_short(before)
         if not self.records:
             return f"nothing to send to {self.topic}{before}"
         speed = f" in {self.seconds:.1f} s ({self.records / self.seconds:,.0f} a second)" if self.seconds > 0 else ""
         return f"{counted(self.records, 'record')} committed to {self.topic}{speed}{before}"
+
+    def _cut_short(self, before: str) -> str:
+        open_ones = f"; of {self.undecided:,} more it is not known" if self.undecided else ""
+        if self.producer is not None:
+            hint = "run it again with the same --producer, which goes on behind them"
+        elif self.records or self.undecided:
+            hint = "another run sends them again: send the rest alone, and with --producer NAME a run can go on where one stopped"
+        else:
+            hint = "run it again"
+        return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{open_ones}{before}: {hint}"
 
 
 def _were(count: int) -> str:
@@ -92,11 +115,14 @@ class Sending:
         """
         from gateway.client.producer import Producer
 
+        logging.getLogger("tutti.client").addFilter(_told_by_no_receipt)
         self._topic, self._name = topic, name
         self._producer = Producer(url, producer=name)
         self._hash = InputHash(settings)
         self._held: deque[_Held] = deque()
         self._sent = 0
+        self._skipped = 0
+        self._landed = 0
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -128,6 +154,7 @@ class Sending:
 
         Raises:
             InputChanged: the input ended before what was committed under its name.
+            Unavailable: no gateway answered for as long as a record waits for its outcome.
         """
         if self._hash.count < self._committed:
             raise InputChanged(
@@ -136,9 +163,27 @@ class Sending:
             )
         while self._held:
             self._take_receipt()
+        return self._report(complete=True)
+
+    def cut_short(self, wait_s: float) -> Report:
+        """What a run that something ended has committed, after a wait of at most `wait_s` for what is on its way."""
+        deadline_s = time.monotonic() + wait_s
+        undecided = 0
+        for held in self._held:
+            if held.receipt is None:
+                continue  # it never went out
+            try:
+                self._note(held, held.receipt.result(timeout=max(0.0, deadline_s - time.monotonic())))
+            except (Unknown, Fenced, TimeoutError):
+                undecided += held.batch.num_rows
+            except TuttiError:
+                continue  # in no log
+        return self._report(complete=False, undecided=undecided)
+
+    def _report(self, *, complete: bool, undecided: int = 0) -> Report:
         seconds = time.monotonic() - self._begun_s
-        skipped = self._hash.count - self._sent
-        return Report(self._topic, self._name, self._sent, skipped, self._first, self._last, seconds)
+        first, last = self._first, self._last
+        return Report(self._topic, self._name, self._landed, self._skipped, first, last, seconds, complete, undecided)
 
     def _resume(self) -> tuple[int, str]:
         """Records committed so far, and the hash of the input up to there."""
@@ -163,6 +208,7 @@ class Sending:
             return chunk
         known, rest = chunk.cut(missing)
         self._hash.add(known.values)
+        self._skipped += len(known.values)
         if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
             raise InputChanged(
                 f"the input does not begin with the {counted(self._committed, 'record')} that producer {self._name!r} has "
@@ -210,11 +256,18 @@ class Sending:
                 raise
             self._send_again()
             return
+        except Unknown as error:
+            raise Unavailable(str(error)) from error
         self._aborts = 0
         self._held.popleft()
-        if offset != OFFSET_UNKNOWN:  # committed, and it is not known any more where
+        self._note(oldest, offset)
+
+    def _note(self, held: _Held, offset: int) -> None:
+        """It is committed."""
+        self._landed += held.batch.num_rows
+        if offset != OFFSET_UNKNOWN:  # otherwise it is not known any more where
             self._first = offset if self._first is None else self._first
-            self._last = offset + oldest.batch.num_rows - 1
+            self._last = offset + held.batch.num_rows - 1
 
     def _send_again(self) -> None:
         """After an abort: what is behind the last committed sequence goes out once more, in order."""

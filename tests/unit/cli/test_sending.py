@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.inputs import Chunk
+from gateway.cli.main import main
 from gateway.cli.sending import InputChanged, Report, Sending
 from gateway.core import limits
-from gateway.errors import Aborted, Unknown
+from gateway.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
 
 
 class Log:
@@ -174,8 +178,93 @@ def test_aborts_without_end_end_the_run(house: House) -> None:
 
 def test_another_failure_ends_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: Promise(Unknown("too late")))
-    with pytest.raises(Unknown):
+    with pytest.raises(Unavailable, match="too late") as raised:
         house.run(letters(10))
+    assert raised.value.exit_code == 3
+
+
+def test_what_the_receipts_tell_is_not_told_by_the_log_too(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.run(letters(1))
+    log = logging.getLogger("tutti.client")
+    log.warning("%s", Unknown("no gateway took it"))
+    log.warning("%s: %s", "tutti://x:1", "no gateway")
+    assert caplog.messages == ["tutti://x:1: no gateway"]
+
+
+class Broken(io.BytesIO):
+    """An input that ends with an error after ten good lines of JSON."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(b"".join(b"%d\n" % number for number in range(10)))
+        self._error = error
+
+    def read1(self, size: int | None = -1) -> bytes:
+        block = super().read1(4)
+        if not block:
+            raise self._error
+        return block
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (FormatError("line 11 is no JSON"), 1, "error: line 11 is no JSON\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (OSError(5, "Input/output error"), 1, "error: input/output error\n"),
+    ],
+)
+@pytest.mark.parametrize("name", [None, "p"])
+def test_a_run_that_something_ends_tells_what_it_committed(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    said: str,
+    name: str | None,
+) -> None:
+    options = ["produce", "--url", "tutti://x:1", "--topic", "t", "--format", "json", *(["--producer", name] if name else [])]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Broken(error)))
+    assert main(options) == code
+    out, err = capsys.readouterr()
+    assert out == "first offset 0, last offset 9\n"
+    hint = "run it again with the same --producer, which goes on" if name else "another run sends them again: send the rest alone"
+    assert err.startswith(f"10 records committed to t before it stopped: {hint}")
+    assert err.endswith(said)
+    house.log.producers.pop(None, None)  # a run without a name is a producer of its own
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Broken(error)))
+    assert main([*options, "--json"]) == code
+    told = orjson.loads(capsys.readouterr().out)
+    expected = (0, 10, None, None) if name else (10, 0, 10, 19)
+    assert (told["records"], told["skipped"], told["first"], told["last"]) == expected
+    assert (told["complete"], told["undecided"]) == (False, 0)
+
+
+def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = FakeProducer.send_batch
+    outcomes: list[Exception] = [Unknown("late"), Aborted("no"), Fenced("another"), TimeoutError()]
+
+    def some(producer: FakeProducer, topic: str, batch: pa.RecordBatch, progress: bytes) -> Promise:
+        return commit(producer, topic, batch, progress) if batch.num_rows == 1 else Promise(outcomes.pop())
+
+    monkeypatch.setattr(FakeProducer, "send_batch", some)
+    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+        run.send(Chunk([b"a"], None))
+        for count in range(2, 6):
+            run.send(Chunk([b"x"] * count, None))
+        report = run.cut_short(1.0)
+    assert (report.records, report.first, report.last, report.undecided) == (1, 0, 0, 2 + 3 + 5)
+    assert "1 record committed to t before it stopped; of 10 more it is not known: another run" in report.sentence()
+
+
+def test_an_input_that_is_refused_is_told_once(
+    house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.log.producers["p"] = (3, b"")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n")))
+    assert main(["produce", "--url", "tutti://x:1", "--topic", "t", "--producer", "p"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
 
 
 def test_batches_are_bounded_by_bytes_and_by_count(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
