@@ -98,6 +98,7 @@ class Reader:
         self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
         self._silent_since: float | None = None
         self._deadline = Deadline()
+        self._closed = False
         frontier = self._source.frontier()
         self._position = self._first(start, frontier)
         self._end = self._last(end, frontier)
@@ -144,7 +145,7 @@ class Reader:
         """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`).
 
         Raises:
-            UsageError: `timeout` is no number of seconds.
+            UsageError: `timeout` is no number of seconds, or the reader is closed.
         """
         check_wait(timeout)
         piece = self._next(timeout)
@@ -168,9 +169,10 @@ class Reader:
         """Commit the position under the reader's name; durable when this returns. The next reader of that name begins there.
 
         Raises:
-            UsageError: the reader has no name, or reads files.
+            UsageError: the reader has no name, reads files, or is closed.
             Refused: another reader of that name is further (code "offset"). Only one that was told where to start goes back.
         """
+        self._check_open()
         if self._name is None:
             raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
         if isinstance(self._source, Files):
@@ -179,9 +181,9 @@ class Reader:
         self._goes_back = False
 
     def close(self) -> None:
-        """Stop; connections and files are let go."""
+        """Stop; connections and files are let go. `position` and `end` stay; whatever else is asked raises `UsageError`."""
         self._pieces = None
-        self._end = self._position
+        self._closed = True
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -192,6 +194,10 @@ class Reader:
         """Close."""
         self.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the reader is closed: open another")
+
     def _finished(self) -> bool:
         return self._end is not None and self._position >= self._end
 
@@ -200,7 +206,9 @@ class Reader:
 
         Raises:
             Unavailable: no gateway answered for the reader's patience.
+            UsageError: the reader is closed.
         """
+        self._check_open()
         self._deadline.within(timeout)
         while not self._finished():
             try:

@@ -1,5 +1,5 @@
 """Proves where a reader stands: behind each record that it gave, whatever is raised; that polls end in time, that a slow consumer
-keeps its gateway, and that no gateway answers below what was seen or for another log.
+keeps its gateway, that no gateway answers below what was seen or for another log, and that a closed reader is no empty one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.client.reader import Reader
 from gateway.client.reads import Reads
 from gateway.core import limits
 from gateway.data.wire import Hello
-from gateway.errors import Behind, Damaged, Refused, Unavailable
+from gateway.errors import Behind, Damaged, Refused, Unavailable, UsageError
 from tests.unit.client.fake_reads import ReadableGateway, always, values
 
 
@@ -159,3 +159,24 @@ def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: Re
         reads.topics(25)
     gateway.add(5)
     assert reads.topics(25)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        list,
+        lambda reader: reader.poll(1),
+        lambda reader: list(reader.records()),
+        lambda reader: reader.save(),
+    ],
+)
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_closed_reader_says_so_and_is_not_an_empty_one(
+    gateway: ReadableGateway, follow: bool, use: Callable[[Reader], object]
+) -> None:
+    with Reader(gateway.url, start=0, end=20, follow=follow, name="loader") as reader:
+        assert next(reader).num_rows == 4
+    with pytest.raises(UsageError, match="the reader is closed: open another"):
+        use(reader)
+    assert (reader.position, reader.end) == (4, 20)
+    reader.close()
