@@ -17,9 +17,12 @@ from gateway.config import Config
 from gateway.core import limits
 from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
-from gateway.log.directory import open_directory
+from gateway.errors import DiskFull
+from gateway.log.directory import Directory, open_directory
+from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
+from gateway.log.segment import prepared_paths
 from gateway.log.writer import LogWriter
 from gateway.node import logs, memory
 from gateway.node.books import Books
@@ -67,9 +70,12 @@ class Gateway:
         self._directory = open_directory(config.data, gateway=name, group=group.name)
         opened.callback(self._close_directory)
         self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
-        writer, self._recovered = LogWriter.open(self._directory, _log_options(config))
+        options = _log_options(config)
+        writer, self._recovered = LogWriter.open(self._directory, options)
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
+        if not self._recovered.log:
+            check_room_to_begin(self._directory, options)
         reads.attach(log, self._inbox.wake)
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
@@ -172,6 +178,22 @@ class Gateway:
     def _let_signals_be(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+
+def check_room_to_begin(directory: Directory, options: LogOptions) -> None:
+    """Refuse to begin a log where its first segment has no room: nothing would be taken, and whoever started it would wait.
+
+    Raises:
+        DiskFull: there is none.
+    """
+    if prepared_paths(directory.path) or os.path.exists(os.path.join(directory.path, RESERVE)):
+        return
+    free = directory.storage.free_bytes(directory.path)
+    if free < options.segment_bytes:
+        raise DiskFull(
+            f"{free >> 20} MiB are free on the disk of {directory.path} and {options.segment_bytes >> 20} MiB are needed to begin "
+            f"a log, {options.disk_low_bytes >> 20} MiB to take records: free some space, or name a directory on another disk"
+        )
 
 
 def _stack_config(config: Config) -> StackConfig:

@@ -1,0 +1,42 @@
+"""Proves that a log is not begun where it has no room, and that the refusal says what is free and what is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import DiskFull
+from gateway.log.directory import open_directory
+from gateway.log.layout import RESERVE
+from gateway.log.options import LogOptions
+from gateway.log.storage import Storage
+from gateway.node.process import check_room_to_begin
+
+MIB = 1 << 20
+
+
+class Small(Storage):
+    """A disk with so much room."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+
+def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) -> None:
+    storage = Small(39 * MIB)
+    directory = open_directory(str(tmp_path), gateway="g", group="t", storage=storage)
+    options = LogOptions(segment_bytes=128 * MIB, disk_low_bytes=256 * MIB)
+    try:
+        with pytest.raises(DiskFull, match=r"^39 MiB are free .* 128 MiB are needed to begin a log, 256 MiB to take records"):
+            check_room_to_begin(directory, options)
+        storage.free = 128 * MIB
+        check_room_to_begin(directory, options)
+        storage.free = 0
+        (tmp_path / RESERVE).write_bytes(b"")  # what a start set aside is room, too
+        check_room_to_begin(directory, options)
+    finally:
+        directory.close()
