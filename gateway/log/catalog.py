@@ -19,7 +19,7 @@ from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload, decode_frame, decode_header
 from gateway.errors import Damaged
 from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
-from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path
+from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path
 from gateway.log.snapshot import newest_snapshot, rows_before
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
@@ -168,6 +168,15 @@ class Catalog:
         self._views.move_to_end(first)
         return view
 
+    def check_begin(self) -> None:
+        """Nothing is trimmed yet, so a log begins at position 1: to be asked by who comes to what stands before the first segment.
+
+        Raises:
+            Damaged: the first segment there is begins later.
+        """
+        if self.firsts and self.firsts[0] > 1:
+            raise first_missing(self.directory, self.firsts[0])
+
     def last_of(self, at: int, upto: Upto) -> int:
         """Last position of a segment that is to be looked at; below its first if there is none."""
         return min(upto.position, self.firsts[at + 1] - 1) if at + 1 < len(self.firsts) else upto.position
@@ -212,6 +221,7 @@ class Catalog:
         """Next offset and last tick behind `rows`, the first of a segment."""
         if not len(rows):
             if at == 0:
+                self.check_begin()
                 return 0, 0
             rows = self.rows(at - 1, upto)[-1]
         last = rows[-1]
@@ -266,6 +276,8 @@ class Catalog:
             Damaged: as `rows`, once everything before the damage was given.
         """
         at = self.holding(start, upto)
+        if at == 0 and self.firsts[0] > 1 and self.base(0, upto) > start:
+            self.check_begin()
         while 0 <= at < len(self.firsts):
             view = self.view(at)
             parts, damage = self.good_rows(at, upto)
@@ -290,7 +302,11 @@ class Catalog:
         Raises:
             Damaged: as `rows`, once everything before the damage was given.
         """
-        at = max(bisect_right(self.firsts, start) - 1, 0)
+        at = bisect_right(self.firsts, start) - 1
+        if at < 0:
+            at = 0
+            if last >= start:
+                self.check_begin()
         while at < len(self.firsts) and self.firsts[at] <= last:
             view = self.view(at)
             parts, damage = self.good_rows(at, upto)

@@ -56,6 +56,14 @@ def positions_named(directory: str, kind: str) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _NAMED.match(name)) and match[2] == kind)
 
 
+def first_missing(directory: str, first: int) -> Damaged:
+    """The error of a log whose first segment begins with position `first` and not with 1."""
+    return Damaged(
+        f"segment {segment_path(directory, 1)} is missing: the log goes on with position {first} only. Restore the file; "
+        f"see `tutti log verify {directory}`"
+    )
+
+
 class SegmentHeader(NamedTuple):
     """Page 0 of a segment: uuid of the log, position of its first frame, chain value before that, size of the file when made."""
 

@@ -305,6 +305,8 @@ class LogReader:
                     if left <= 0 or (left < count and self.find(producer, first_sequence + count - 1) != offset + count - 1):
                         return None
                     return offset
+        with self._lock:
+            self._catalog.check_begin()  # else it may stand in what is missing
         return None
 
     def _rows(self, at: int, upto: Upto) -> tuple[View, list[Rows]]:
@@ -319,18 +321,24 @@ class LogReader:
             Damaged: the batch that holds it is.
         """
         frontier, upto = self._look()
+        with self._lock:
+            self._catalog.check_begin()
         for at, first in enumerate(self._catalog.firsts):
             with self._lock:
                 sealed = sealed_header(self.path, first)
-            if sealed is not None and sealed.max_timestamp < time_us:
+                whole = sealed is not None and first + sealed.rows > self._catalog.last_of(at, upto)  # no segment is missing behind
+            if sealed is not None and whole and sealed.max_timestamp < time_us:
                 continue
-            view, parts = self._rows(at, upto)
+            with self._lock:
+                view, (parts, damage) = self._catalog.view(at), self._catalog.good_rows(at, upto)
             for rows in parts:
                 hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us))
                 if len(hits):
                     row = rows[hits[0]]
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
+            if damage is not None:
+                raise damage
         return frontier.offset
 
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
@@ -340,6 +348,8 @@ class LogReader:
         _, upto = self._look()
         with self._lock:
             at = max(self._catalog.holding(start - 1, upto), 0)
+            if at == 0:
+                self._catalog.check_begin()
         while at < len(self._catalog.firsts):
             for rows in self._rows(at, upto)[1]:
                 some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]

@@ -25,6 +25,7 @@ from gateway.log.layout import (
     MARK_SLOTS,
     SCALARS,
     SegmentHeader,
+    first_missing,
     positions_named,
     read_header,
     segment_path,
@@ -107,6 +108,8 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     firsts = positions_named(directory, "seg")
     if stored is None or not firsts:
         return _blank(directory, stored, firsts, log)
+    if firsts[0] > 1:
+        raise first_missing(directory, firsts[0])
     if stored.segment > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, stored.segment)} is missing: restore it, {_or_repair(directory)}")
     mark = newest_mark(directory, stored.mark, firsts)

@@ -1,0 +1,85 @@
+"""What is missing of a log is told as damage, by a start and by every read that comes to it: less never passes for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import Damaged
+from gateway.log.digest import digest
+from gateway.log.inspect import inspect
+from gateway.log.layout import positions_named
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.verify import verify
+from tests.unit.log.history import expected, opened, other_boot, sample, seen, write_log
+
+HISTORY = sample(120, size=1500)
+FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log goes on with position"
+
+
+def no_change(path: Path) -> None:
+    assert path.exists()
+
+
+def no_indexes(path: Path) -> None:
+    other_boot(path)
+    for file in (path / "log").glob("*.idx"):
+        file.unlink()
+
+
+def segment(path: Path, number: int) -> Path:
+    return path / "log" / f"{positions_named(str(path), 'seg')[number]:020d}.seg"
+
+
+READS: list[Callable[[LogReader], object]] = [
+    lambda reader: list(scan(reader, 0, reader.frontier().offset)),
+    lambda reader: list(scan(reader, 0, reader.frontier().offset, topics=["topic1"])),
+    lambda reader: list(scan(reader, 3, 5)),
+    lambda reader: reader.plan(0, 7),
+    lambda reader: list(reader.positions(1, 2)),
+    lambda reader: reader.find(1, 1),
+    lambda reader: reader.offset_for_time(HISTORY.records[0].timestamp),
+    lambda reader: reader.ticks(0, reader.frontier().offset),
+    lambda reader: digest(reader.path),
+    lambda reader: list(inspect(reader.path)),
+]
+
+
+@pytest.mark.parametrize("state", [no_change, other_boot, no_indexes])
+def test_without_its_first_segment_a_log_is_damaged_wherever_it_is_looked_at(tmp_path: Path, state: Callable[[Path], None]) -> None:
+    write_log(tmp_path, HISTORY)
+    state(tmp_path)
+    second = positions_named(str(tmp_path), "seg")[1]
+    segment(tmp_path, 0).unlink()
+    for read in READS:
+        with pytest.raises(Damaged, match=FIRST_IS_MISSING):
+            read(LogReader(tmp_path))
+    damage = verify(tmp_path).damage
+    assert (damage[0].position, damage[0].offset) == (1, 0)
+    assert f"goes on with position {second} only" in damage[0].what
+    with pytest.raises(Damaged, match=FIRST_IS_MISSING):
+        opened(tmp_path)
+
+
+def test_what_stands_behind_the_missing_segment_is_still_read(tmp_path: Path) -> None:
+    write_log(tmp_path, HISTORY)
+    start = HISTORY.offset_after(positions_named(str(tmp_path), "seg")[1] - 1)
+    segment(tmp_path, 0).unlink()
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, start, reader.frontier().offset)) == expected(HISTORY, start)
+    with pytest.raises(Damaged, match=FIRST_IS_MISSING):
+        list(scan(reader, start - 1, start + 1))
+
+
+def test_a_time_is_not_looked_for_behind_a_segment_that_is_missing(tmp_path: Path) -> None:
+    write_log(tmp_path, HISTORY)
+    firsts = positions_named(str(tmp_path), "seg")
+    lost = HISTORY.records[HISTORY.offset_after(firsts[1] - 1)].timestamp
+    segment(tmp_path, 1).unlink()
+    reader = LogReader(tmp_path)
+    assert reader.offset_for_time(HISTORY.records[0].timestamp) == 0
+    with pytest.raises(Damaged, match=f"where position {firsts[1]} must be"):
+        reader.offset_for_time(lost)
