@@ -133,9 +133,8 @@ class _Scrape:
     def _process(self) -> Iterator[Metric]:
         reads = self._reads
         yield labelled(GaugeMetricFamily, "tutti_reads_calls", "Calls of the reads port in progress", "kind", reads["calls"])
-        yield labelled(
-            CounterMetricFamily, "tutti_reads_busy", "Calls refused because all places were taken", "kind", reads["busy"]
-        )
+        text = "Calls refused because all places were taken, and batches that found no room"
+        yield labelled(CounterMetricFamily, "tutti_reads_busy", text, "kind", reads["busy"])
         for name, text in (
             ("opened", "Streams opened"),
             ("failed", "Streams that ended with an error"),
@@ -148,6 +147,11 @@ class _Scrape:
             "tutti_reads_memory_private_bytes",
             "Memory of the reads process that no file backs",
             value=reads["memory"]["private_bytes"],
+        )
+        yield GaugeMetricFamily(
+            "tutti_reads_memory_batches_bytes",
+            "Memory of batches that are made or not sent yet",
+            value=reads["memory"]["batches_bytes"],
         )
 
     def _log(self) -> Iterator[Metric]:

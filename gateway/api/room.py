@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -17,17 +18,19 @@ from gateway.api.faults import Fault
 from gateway.core import limits
 
 US = 1_000_000
-_LOOK_S = 0.02  # nobody tells when gRPC lets a batch go
+_LOOK_S = 0.02  # nobody tells when gRPC lets a batch go: whose turn it is looks this often
 
 
 class Room:
-    """Lets batches be made while there is room for the largest."""
+    """Lets batches be made while there is room for the largest: who waits is let in first who came first."""
 
     def __init__(self, held: Callable[[], int] = pa.total_allocated_bytes) -> None:
         """`held`: bytes that are taken."""
-        self._held = held
+        self.held = held
+        self.refused = 0
         self._making = 0
         self._lock = threading.Lock()
+        self._turns: deque[threading.Condition] = deque()
 
     @contextlib.contextmanager
     def for_a_batch(self) -> Iterator[None]:
@@ -36,23 +39,39 @@ class Room:
         Raises:
             Fault: `busy` when there was none in time.
         """
-        deadline = time.monotonic() + limits.BUSY_WAIT_US_MAX / US
-        while not self._taken():
-            if time.monotonic() >= deadline:
-                raise Fault(
-                    "busy",
-                    f"batches that their readers do not take hold {self._held()} bytes of this gateway's reads process: "
-                    "go on later, or at another gateway, from the offset reached",
-                )
-            time.sleep(_LOOK_S)
+        with self._lock:
+            if self._turns or not self._fits():
+                self._wait()
+            self._making += 1
         try:
             yield
         finally:
             with self._lock:
                 self._making -= 1
+                self._call_next()
 
-    def _taken(self) -> bool:
-        with self._lock:
-            there = self._held() + (self._making + 1) * limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX
-            self._making += there
-        return there
+    def _wait(self) -> None:
+        deadline = time.monotonic() + limits.BUSY_WAIT_US_MAX / US
+        turn = threading.Condition(self._lock)
+        self._turns.append(turn)
+        try:
+            while self._turns[0] is not turn or not self._fits():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self.refused += 1
+                    raise Fault(
+                        "busy",
+                        f"batches that their readers do not take hold {self.held()} bytes of this gateway's reads process: "
+                        "go on later, or at another gateway, from the offset reached",
+                    )
+                turn.wait(min(left, _LOOK_S) if self._turns[0] is turn else left)
+        finally:
+            self._turns.remove(turn)
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self._turns:
+            self._turns[0].notify()
+
+    def _fits(self) -> bool:
+        return self.held() + (self._making + 1) * limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX

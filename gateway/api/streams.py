@@ -1,7 +1,7 @@
 """Streams of records: a range that ends, or one that follows the log.
 
 A stream is an iterator that the Flight library asks for the next batch, from a thread of its own, after it has handed the last one
-to the network. So a slow reader holds a batch or two and one thread; nothing is made ahead of it.
+to the network. So a slow reader holds three batches at most and one thread; nothing is made ahead of it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Streams:
         self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
         self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
         self.meters = StreamMeters()
-        self._room = Room()
+        self.room = Room()
 
     def open(self, ticket: Ticket, given_up: Callable[[], bool]) -> flight.FlightDataStream:
         """The stream that a ticket asks for; `given_up` says whether its caller went away.
@@ -147,7 +147,7 @@ class Streams:
             raise Fault("damaged", str(error), **where) from error
 
     def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        with self._room.for_a_batch():
+        with self.room.for_a_batch():
             return next(batches, None)
 
     def _follow(self, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:

@@ -190,7 +190,10 @@ def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_t
     with flight.connect(process.url) as client:
         streams = [client.do_get(flight.Ticket(b'{"columns": ["value"]}')) for _ in range(12)]
         until(lambda: process.page("/v1/status")[1]["reads_served"]["streams"]["failed"] > 0)
-        assert process.page("/v1/status")[1]["reads_served"]["memory"]["private_bytes"] < 320 << 20
+        told = process.page("/v1/status")[1]["reads_served"]
+        assert told["memory"]["private_bytes"] < 320 << 20
+        assert told["busy"]["room"] > 0
+        assert 16 << 20 < told["memory"]["batches_bytes"] <= told["memory"]["private_bytes"]
         for stream in streams:
             stream.cancel()
         del streams

@@ -12,9 +12,9 @@ from gateway.core import limits
 
 READS: dict[str, Any] = {
     "calls": {"stream": 2, "follow": 1, "action": 0},
-    "busy": {"stream": 3, "follow": 0, "action": 0},
+    "busy": {"stream": 3, "follow": 0, "action": 0, "room": 4},
     "streams": {"opened": 5, "failed": 1, "records": 1000, "batches": 7, "bytes": 4096},
-    "memory": {"private_bytes": 1 << 20},
+    "memory": {"private_bytes": 1 << 20, "batches_bytes": 5000},
 }
 STATUS: dict[str, Any] = {
     "gateway": "jfk",
@@ -81,6 +81,8 @@ def test_figures_of_the_reads_process_come_without_the_gateway_too() -> None:
     found = scrape(None)
     assert found["tutti_up", ()] == 0
     assert found["tutti_reads_records_total", ()] == 1000
+    assert found["tutti_reads_busy_total", (("kind", "room"),)] == 4
+    assert found["tutti_reads_memory_batches_bytes", ()] == 5000
     assert found["tutti_reads_calls", (("kind", "follow"),)] == 1
     assert found["tutti_reads_busy_total", (("kind", "stream"),)] == 3
     assert ("tutti_frontier_offset", ()) not in found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_what_is_held_leaves_less_and_who_waits_is_told_in_the_end(monkeypatch: 
     room = Room(lambda: held)
     with room.for_a_batch(), pytest.raises(Fault, match=f"hold {held} bytes") as caught, room.for_a_batch():
         pass
-    assert caught.value.code == "busy"
+    assert (caught.value.code, room.refused) == ("busy", 1)
     with pytest.raises(ZeroDivisionError), room.for_a_batch():  # a batch that fails gives its place back
         _ = 1 // 0
     held += 1
@@ -63,3 +64,86 @@ def test_room_that_becomes_free_is_taken() -> None:
     threading.Timer(0.1, free).start()
     with room.for_a_batch():
         assert held == 0
+
+
+def test_who_came_first_is_let_in_first() -> None:
+    room, served, entered = Room(lambda: 0), [], []
+    gates = [threading.Event() for _ in range(PLACES)]
+
+    def hold(gate: threading.Event) -> None:
+        with room.for_a_batch():
+            entered.append(gate)
+            gate.wait(20)
+
+    def queue(number: int) -> None:
+        with room.for_a_batch():
+            served.append(number)
+            time.sleep(0.001)
+
+    holders = [threading.Thread(target=hold, args=(gate,)) for gate in gates]
+    for holder in holders:
+        holder.start()
+    _until(lambda: len(entered) == PLACES)
+    waiting = [threading.Thread(target=queue, args=(number,)) for number in range(20)]
+    for number, one in enumerate(waiting):
+        one.start()
+        _until(lambda number=number: len(room._turns) == number + 1)  # type: ignore[misc]  # bound at once
+    gates[0].set()
+    for one in waiting:
+        one.join(20)
+    assert served == list(range(20))
+    for gate in gates:
+        gate.set()
+    for holder in holders:
+        holder.join(20)
+
+
+def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 1_000_000)  # a round of all takes 0.35 s
+    room, refused, ends = Room(lambda: 0), [], time.monotonic() + 3
+
+    def scan() -> None:
+        try:
+            while time.monotonic() < ends:
+                with room.for_a_batch():
+                    time.sleep(0.05)
+        except Fault as fault:
+            refused.append(fault)
+
+    scans = [threading.Thread(target=scan) for _ in range(64)]
+    for one in scans:
+        one.start()
+    for one in scans:
+        one.join(20)
+    assert (refused, room.refused) == ([], 0)
+
+
+def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 300_000)
+    held, got = limits.READ_HELD_BYTES_MAX, []
+    room = Room(lambda: held)
+
+    def take(name: str) -> None:
+        try:
+            with room.for_a_batch():
+                got.append(name)
+        except Fault:
+            got.append(f"{name} refused")
+
+    first = threading.Thread(target=take, args=("first",))
+    first.start()
+    _until(lambda: len(room._turns) == 1)
+    time.sleep(0.15)
+    second = threading.Thread(target=take, args=("second",))
+    second.start()
+    first.join(20)
+    held = 0
+    second.join(20)
+    assert got == ["first refused", "second"]
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
