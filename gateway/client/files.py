@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, time_us_of
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
@@ -45,10 +45,7 @@ class Files:
 
     def __init__(self, paths: Paths) -> None:
         """Open the directories."""
-        several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-        if not several:
-            raise UsageError("no data directory was named")
-        self._readers = [LogReader(path) for path in several]
+        self._readers = [LogReader(path) for path in _directories(paths)]
         logs = {reader.log: reader.path for reader in self._readers if reader.log}
         if len(logs) > 1:
             told = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
@@ -94,15 +91,6 @@ class Files:
         """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
         time_us = time_us_of(time)
         return self._ask(lambda reader: reader.offset_for_time(time_us))
-
-    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
-        """Ticks between offsets."""
-
-        def ask(reader: LogReader) -> list[Tick]:
-            last = reader.frontier().offset if end is None else end
-            return [Tick(*found) for found in reader.ticks(start, last)]
-
-        return self._ask(ask)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
@@ -258,3 +246,15 @@ class Files:
             except _UNREADABLE as error:
                 failed = failed or error
         raise failed or DirectoryRefused(f"no directory could be read: {', '.join(self.paths)}")
+
+
+def _directories(paths: object) -> list[str]:
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths) if isinstance(paths, Iterable) else None
+    if several is None or isinstance(paths, bytes):
+        raise UsageError(f"path is a data directory or a list of them, as text, not {type(paths).__name__} ({paths!r})")
+    if not several:
+        raise UsageError("no data directory was named")
+    for path in several:
+        if not isinstance(path, str | os.PathLike) or "\0" in (named := os.fspath(path)) or not named:
+            raise UsageError(f"{path!r} names no data directory: give its path, as text")
+    return [os.fspath(path) for path in several]

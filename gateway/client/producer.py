@@ -237,11 +237,11 @@ class Producer:
         records = conform(record_batch, time.time_ns() // 1000)
         return self._feed.add_whole(topic, records, check_progress(progress), on_delivery)
 
-    def _check(self, topic: str, on_delivery: OnDelivery | None, ordering: str) -> None:
-        if topic not in self._topics:
-            check_name("topic", topic)
+    def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str) -> None:
+        if not isinstance(topic, str) or topic not in self._topics:
+            name = check_name("topic", topic)
             if len(self._topics) < limits.TOPICS_MAX:
-                self._topics.add(topic)
+                self._topics.add(name)
         if ordering != "total":
             if ordering == "unordered":
                 raise UsageError("ordering='unordered' is not built yet: use ordering='total'")
@@ -325,6 +325,8 @@ def _options(
 ) -> FeedOptions:
     check_seconds("linger", linger)
     check_seconds("delivery_timeout", delivery_timeout)
+    _check_bytes("batch_bytes", batch_bytes)
+    _check_bytes("buffer_bytes", buffer_bytes)
     if not limits.KIB <= batch_bytes <= limits.BATCH_BYTES_MAX:
         raise UsageError(f"batch_bytes={batch_bytes} is outside of {limits.KIB} to {limits.BATCH_BYTES_MAX}")
     if buffer_bytes < limits.BUFFER_BYTES_MIN:
@@ -335,3 +337,8 @@ def _options(
         raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
     compression_flags(compression)
     return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
+
+
+def _check_bytes(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{what} is a whole number of bytes, not {value!r}")

@@ -14,6 +14,7 @@ from gateway.client.files import Files, Paths
 from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline, check_seconds, check_wait
 from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
+from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns
 from gateway.data.names import check_name
@@ -90,10 +91,15 @@ class Reader:
         self._name = check_name("reader", name) if name is not None else None
         check_seconds("connect_timeout", connect_timeout)
         check_seconds("patience", patience)
+        if not isinstance(follow, bool):
+            raise UsageError(f"follow is True or False, not {follow!r}")
         self._follow = follow
         self._patience = patience
         self._source: Reads | Files
-        self._source = Reads(url, connect_timeout, patience) if url is not None else Files(path if path is not None else "")
+        if url is not None:
+            self._source = Reads(parse_url(url), connect_timeout, patience)
+        else:
+            self._source = Files(path if path is not None else "")
         self._pieces: Iterator[Piece] | None = None
         self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
         self._silent_since: float | None = None

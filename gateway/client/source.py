@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
 Place = int | str | datetime
 
-__all__ = ["Frontier", "Piece", "Place", "Range", "Source", "Tick", "Topic", "check_topics", "place_of", "time_us_of"]
+__all__ = ["Frontier", "Piece", "Place", "Range", "Source", "Topic", "check_topics", "place_of", "time_us_of"]
 
 
 class Frontier(NamedTuple):
@@ -38,14 +38,6 @@ class Frontier(NamedTuple):
     time_us: int
     tick: int
     state: str
-
-
-class Tick(NamedTuple):
-    """A tick: its number, its time (us, UTC), and the offset of the first record after it."""
-
-    number: int
-    time_us: int
-    offset: int
 
 
 class Topic(NamedTuple):
@@ -122,9 +114,6 @@ class Source(Protocol):
     def offset_for_time(self, time: int | datetime) -> int:
         """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
 
-    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
-        """Ticks between offsets."""
-
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
 
@@ -145,12 +134,14 @@ def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
     """Topics as they are asked for; None is all.
 
     Raises:
-        UsageError: one text instead of several, or none at all.
+        UsageError: one text instead of several, no names, or none at all.
     """
     if topics is None:
         return None
     if isinstance(topics, str):
         raise UsageError(f"topics is a list of names, not a text: use [{topics!r}]")
+    if not isinstance(topics, Iterable):
+        raise UsageError(f"topics is a list of names, not {type(topics).__name__} ({topics!r})")
     chosen = tuple(topics)
     if not chosen:
         raise UsageError("topics is empty: name some, or leave it out for all")

@@ -36,12 +36,14 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns asked for, in the order asked for; None means all.
 
     Raises:
-        UsageError: one text instead of several names; a name is not known, or comes twice.
+        UsageError: one text instead of several names, or no names; a name is not known, or comes twice.
     """
     if columns is None:
         return COLUMNS
     if isinstance(columns, str):
         raise UsageError(f"columns is a list of names, not a text: use [{columns!r}]")
+    if not isinstance(columns, Iterable):
+        raise UsageError(f"columns is a list of names, not {type(columns).__name__} ({columns!r})")
     chosen = tuple(columns)
     if not chosen:
         raise UsageError(f"no columns were asked for: name some of {', '.join(COLUMNS)}")

@@ -69,7 +69,7 @@ def compression_flags(compression: str | None) -> int:
     Raises:
         UsageError: the name is none of None, "lz4", "zstd".
     """
-    if compression not in _FLAGS:
+    if compression not in list(_FLAGS):  # whatever it is: what has no hash is not known either
         raise UsageError(f"compression {compression!r} is not known: use None, 'lz4' or 'zstd'")
     return _FLAGS[compression]
 

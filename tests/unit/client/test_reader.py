@@ -16,9 +16,9 @@ import pytest
 
 from gateway.client.reader import Reader, Record
 from gateway.client.reads import Reads, schema_of
-from gateway.client.source import Frontier, Range, Tick, Topic
+from gateway.client.source import Frontier, Range, Topic
 from gateway.data.columns import COLUMNS
-from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from gateway.errors import Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tests.unit.client.fake import LOG_UUID
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 from tests.unit.client.test_process import _in_child
@@ -86,6 +86,9 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"columns": ["offse"]}, UsageError, "did you mean 'offset'"),
         ({"columns": []}, UsageError, "no columns"),
         ({"topics": "a"}, UsageError, "use ['a']"),
+        ({"topics": 5}, UsageError, "topics is a list of names, not int (5)"),
+        ({"columns": 5}, UsageError, "columns is a list of names, not int (5)"),
+        ({"follow": "yes"}, UsageError, "follow is True or False, not 'yes'"),
         ({"topics": []}, UsageError, "topics is empty"),
         ({"topics": ["a b"]}, UsageError, "' ' in it"),
         ({"name": "a b"}, UsageError, "reader name"),
@@ -102,6 +105,28 @@ def test_wrong_arguments_are_told(gateway: ReadableGateway, arguments: dict[str,
 def test_no_url_and_no_path() -> None:
     with pytest.raises(UsageError, match="takes a url or path="):
         Reader()
+
+
+@pytest.mark.parametrize("url", [5, ["tutti://127.0.0.1:7400"], b"tutti://127.0.0.1:7400"])
+def test_a_url_that_is_no_text_is_told(url: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a url is text, not {type(url).__name__}"):
+        Reader(url)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (5, "path is a data directory or a list of them, as text, not int (5)"),
+        (b"data", "path is a data directory or a list of them, as text, not bytes (b'data')"),
+        ([], "no data directory was named"),
+        ([5], "5 names no data directory"),
+        ("a\0b", r"'a\x00b' names no data directory"),
+        ("", "'' names no data directory"),
+    ],
+)
+def test_a_path_that_is_none_is_told(path: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Reader(path=path)
 
 
 def test_follow_goes_on_with_what_is_committed_later(gateway: ReadableGateway) -> None:
@@ -297,7 +322,6 @@ def test_questions(gateway: ReadableGateway) -> None:
         assert reads.plan(0, 20, splits=2) == [Range(0, 20, 20, 1)]
         assert reads.offset_for_time(7_000_000) == 7
         assert reads.offset_for_time(datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)) == 7
-        assert reads.ticks(0) == [Tick(1, 5, 0), Tick(2, 6, 3)]
         assert reads.topics() == [Topic("t", 1, 2, 3, 4, 5, 6)]
         assert reads.readers() == {}
         threading.Timer(0.1, gateway.add, (1,)).start()
