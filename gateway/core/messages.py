@@ -32,11 +32,13 @@ class AskTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskOffsets(msgspec.Struct, frozen=True, tag=True):
-    """Log the offset commit of a named reader, whose offset is `before` at that place in the log (-1: none)."""
+    """Log the offset commit of a named reader, unless the log holds one of that reader behind position `frontier`: the asker's own
+    frontier, where it knew what the reader had committed and that this is not among it.
+    """
 
     reader: str
     offset: int
-    before: int
+    frontier: int
 
 
 class AskForget(msgspec.Struct, frozen=True, tag=True):

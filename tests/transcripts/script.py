@@ -9,7 +9,7 @@ stacks did, up to an empty line. Commands:
     restart NAME [watermark=P] [keep=N] [disk=X]   a new process on its disk; N unsynced frames survived; X: on another disk
     epoch NAME sS #R PRODUCER/E INSTANCE           EpochAsked by session S as request R
     topic NAME sS #R TOPIC                         TopicAsked
-    offset NAME sS #R READER=N                     OffsetsAsked
+    offset NAME sS #R READER=N [back]              OffsetsAsked
     forget NAME sS #R PRODUCER...                  ForgetAsked
     submit NAME sS pP/E FIRST+COUNT... [topic=N] [progress=X] [body=X]    Submitted, one frame a FIRST+COUNT
     close NAME sS                       SessionClosed
@@ -171,7 +171,7 @@ class Script:
 
     def offset(self, words: list[str]) -> None:
         reader, offset = words[3].split("=")
-        self._event(words[0], OffsetsAsked(_number(words[1]), _number(words[2]), reader, int(offset)))
+        self._event(words[0], OffsetsAsked(_number(words[1]), _number(words[2]), reader, int(offset), words[4:] == ["back"]))
 
     def forget(self, words: list[str]) -> None:
         self._event(words[0], ForgetAsked(_number(words[1]), _number(words[2]), tuple(words[3:])))

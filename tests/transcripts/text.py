@@ -108,7 +108,7 @@ def ask_text(ask: Ask) -> str:
     if isinstance(ask, AskEpoch):
         return f"epoch {ask.name}/{ask.epoch} instance={_instance(ask.instance)}"
     if isinstance(ask, AskOffsets):
-        return f"offset {ask.reader}={ask.offset} after {ask.before}"
+        return f"offset {ask.reader}={ask.offset} frontier={ask.frontier}"
     return f"forget p{',p'.join(map(str, ask.producers))}" if isinstance(ask, AskForget) else f"topic {ask.name}"
 
 

@@ -170,7 +170,7 @@ class Ordering:
                 self.forward.forgotten(number)
         elif kind == Kind.OFFSETS:
             for reader in decode_body(OffsetsBody, frame.body).readers:
-                self.received.offset_decided(reader, frame.position)
+                self.received.offset_decided(reader)
         if kind in (Kind.EPOCH, Kind.TOPIC, Kind.FORGET, Kind.OFFSETS):
             self.requests.decided(frame)
 

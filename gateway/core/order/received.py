@@ -118,8 +118,7 @@ class Received:
         lines: producers with something undecided, by number.
         names: numbers by name.
         forgotten: producers that an undecided FORGET takes out.
-        readers: offset and position of the last undecided offset commit of each reader.
-        new_readers: those of them that the decided state does not know.
+        new_readers: those whose offset commits are all undecided.
         next_producer, next_topic, floor, tick, tick_time, dirty: as in `LogState`, at the log's end.
     """
 
@@ -133,7 +132,8 @@ class Received:
         self.lines: dict[int, Line] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
-        self.readers: dict[str, tuple[int, int]] = {}
+        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit behind `_begin`
+        self._begin = state.position
         self.new_readers: dict[str, None] = {}
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
@@ -196,21 +196,21 @@ class Received:
         elif kind == Kind.FORGET:
             self._forget(frame)
         elif kind == Kind.OFFSETS:
-            for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
-                self.readers[reader] = offset, frame.position
+            for reader in decode_body(OffsetsBody, frame.body).readers:
+                self._commits[reader] = frame.position
                 if reader not in self._state.readers:
                     self.new_readers[reader] = None
 
-    def reader(self, name: str) -> int:
-        """The reader's offset at the log's end, -1 if it has none."""
-        asked = self.readers.get(name)
-        return self._state.readers.get(name, -1) if asked is None else asked[0]
+    def commit(self, reader: str) -> int:
+        """Where the log's end has the reader's last offset commit: not behind the position returned; 0 if it has none.
 
-    def offset_decided(self, reader: str, position: int) -> None:
-        """The offset commit at the position is decided."""
+        Where it stands exactly is known of what came since this table was made. Whoever asks from behind that place knows the rest.
+        """
+        return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
+
+    def offset_decided(self, reader: str) -> None:
+        """An offset commit of the reader is decided."""
         self.new_readers.pop(reader, None)
-        if self.readers[reader][1] == position:
-            del self.readers[reader]
 
     def _held(self, frame: Frame) -> Line:
         line = self.line(frame.producer)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskTopic, Deny
@@ -22,15 +24,18 @@ class Request:
 
     __slots__ = ("ask", "number", "sent_us", "session")
 
-    def __init__(self, session: int, number: int, ask: Ask, sent_us: int) -> None:
+    def __init__(self, session: int, number: int, ask: Ask) -> None:
         self.session = session
         self.number = number
         self.ask = ask
-        self.sent_us = sent_us
+        self.sent_us = 0
 
 
 class Requests:
-    """The requests that wait, by what they ask for. `names` are numbers by name as decided here."""
+    """The requests that wait, by what they ask for; of the offset commits of one reader only the first is asked of the coordinator.
+
+    `names` are numbers by name as decided here.
+    """
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
@@ -77,7 +82,8 @@ class Requests:
     def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
         """Log an offset commit, behind those of the same reader that wait here.
 
-        Each names the offset that it follows: one that was sent again, or late, takes back nothing that came after it.
+        Each is asked when those before it are decided, and names the frontier here: a copy that was sent again, or comes late, is
+        not ordered behind any commit of the reader that the frontier had not reached, itself included. So it takes nothing back.
         """
         end = self._window.state.next_offset
         if not 0 <= offset <= end:
@@ -92,10 +98,10 @@ class Requests:
             reason = f"reader {reader!r} has committed offset {before} already, and {offset} lies below: say so if it is to go back"
             self.deny(session, number, "offset", reason, retry=False)
             return
-        self._ask(session, number, AskOffsets(reader, offset, before))
+        self._ask(session, number, AskOffsets(reader, offset, self._window.frontier))
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
-        """The offset commits of a reader that wait here, each behind the one that it follows."""
+        """The offset commits of a reader that wait here, in the order in which they came; the first one is asked."""
         waiting = self._waiting.get((AskOffsets, reader), ())
         return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
@@ -118,8 +124,10 @@ class Requests:
             self.deny(session, number, "limit", reason, retry=True)
             return
         self.count += 1
-        self._waiting.setdefault(_key(ask), []).append(Request(session, number, ask, self._outbox.now.mono_us))
-        self._outbox.send(self._standing.coordinator, Asking(self._standing.view, ask))
+        request = Request(session, number, ask)
+        self._waiting.setdefault(_key(ask), []).append(request)
+        if not waiting or not isinstance(ask, AskOffsets):
+            self._send(request, self._window.frontier)
 
     def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
         """Answer that it cannot be done."""
@@ -130,7 +138,7 @@ class Requests:
         gateway from where it was.
         """
         for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
-            self._commits_end(str(name), lambda request, _: request.session == session)
+            self._commits_end(str(name), lambda request: request.session == session)
         for request in self._all():
             if request.session == session:
                 request.session = 0
@@ -141,21 +149,23 @@ class Requests:
         """The coordinator cannot do it."""
         ask = message.ask
         if isinstance(ask, AskOffsets):
-            self._commits_end(ask.reader, lambda _, waiting: waiting == ask, message)
+            first = next(iter(self._commits(ask.reader)), None)
+            if first is not None and first[1] == ask:
+                self._commits_end(ask.reader, lambda request: request is first[0], message)
             return
         for request in self._take(ask):
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
-    def _commits_end(self, reader: str, ends: Callable[[Request, AskOffsets], bool], denied: Deny | None = None) -> None:
-        """An offset commit is not asked any more: those that follow it have nothing to follow, and their clients ask again."""
+    def _commits_end(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
+        """An offset commit is not asked any more: those behind it came in the hope of it, and their clients ask again."""
         waiting = self._commits(reader)
-        first = next((place for place, one in enumerate(waiting) if ends(*one)), None)
+        first = next((place for place, (request, _) in enumerate(waiting) if ends(request)), None)
         if first is None:
             return
-        for request, ask in waiting[first:]:
-            if denied is not None and ends(request, ask):
+        for request, _ in waiting[first:]:
+            if denied is not None and ends(request):
                 self.deny(request.session, request.number, denied.code, denied.reason, denied.retry)
-            elif not ends(request, ask):
+            elif not ends(request):
                 reason = f"an earlier commit of reader {reader!r} was given up; ask again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
         self._keep((AskOffsets, reader), [request for request, _ in waiting[:first]])
@@ -188,7 +198,7 @@ class Requests:
                 self._outbox.answers(request.session).append(TopicOpened(request.number, frame.topic))
         elif frame.kind == Kind.OFFSETS:
             for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
-                self._offset_decided(reader, offset)
+                self._offset_decided(reader, offset, frame.position)
         elif frame.kind == Kind.FORGET:
             self._forget_decided()
 
@@ -206,24 +216,27 @@ class Requests:
             self._outbox.answers(request.session).append(opened if mine else fenced)
         self._keep(key, left)
 
-    def _offset_decided(self, reader: str, offset: int) -> None:
-        """An offset commit of the reader is decided, through whichever gateway it came."""
+    def _offset_decided(self, reader: str, offset: int, position: int) -> None:
+        """An offset commit of the reader is decided, through whichever gateway it came.
+
+        Whoever comes next is asked from its position: the frontier may be further, and what lies between is told after this.
+        """
         waiting = self._commits(reader)
-        if not waiting or offset == waiting[0][1].before != waiting[0][1].offset:
-            return  # what waits still follows
-        reached = next((place for place, (_, ask) in enumerate(waiting) if ask.offset == offset), 0)
+        reached = 0
         while reached < len(waiting) and waiting[reached][1].offset == offset:
+            self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
-        for request, _ in waiting[:reached]:
-            self._outbox.answers(request.session).append(Done(request.number))
-        self._keep((AskOffsets, reader), [request for request, _ in waiting[reached:]] if reached else [])
-        if not reached:
+        left = [request for request, _ in waiting[reached:]]
+        self._keep((AskOffsets, reader), left if reached else [])
+        if reached and left:
+            self._send(left[0], position)
+        elif not reached:
             for request, ask in waiting:
                 # Going on from there is what the reader wants. Going back may be the word of a reader that is no more.
                 reason = (
                     f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again if it is meant"
                 )
-                self.deny(request.session, request.number, "offset", reason, retry=ask.offset > offset)
+                self.deny(request.session, request.number, "offset", reason, retry=ask.offset >= offset)
 
     def _forget_decided(self) -> None:
         known = self._window.state.producers
@@ -242,18 +255,25 @@ class Requests:
 
     def installed(self) -> None:
         """A new coordinator: it is asked everything again."""
-        for request in self._all():
-            self._again(request)
+        for request in self._asked():
+            self._send(request, self._window.frontier)
 
     def beat(self) -> None:
         """Ask again what had no answer for a while."""
-        for request in self._all():
+        for request in self._asked():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
-                self._again(request)
+                self._send(request, self._window.frontier)
 
-    def _again(self, request: Request) -> None:
+    def _send(self, request: Request, frontier: int) -> None:
+        """Ask the coordinator; up to the frontier the log here does not hold what is asked for."""
         request.sent_us = self._outbox.now.mono_us
+        if isinstance(request.ask, AskOffsets):
+            request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
         self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
+
+    def _asked(self) -> Iterator[Request]:
+        for (kind, _), waiting in self._waiting.items():
+            yield from waiting[:1] if kind is AskOffsets else waiting
 
     def _all(self) -> Iterator[Request]:
         for waiting in self._waiting.values():

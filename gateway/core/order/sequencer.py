@@ -254,10 +254,10 @@ class Sequencer:
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 
     def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
-        received, known = self._received, self._window.state.readers
-        if received.reader(ask.reader) != ask.before or received.readers.get(ask.reader, (-1,))[0] == ask.offset:
+        known, new = self._window.state.readers, self._received.new_readers
+        if self._received.commit(ask.reader) > ask.frontier:
             return  # the log answers: it holds this commit, or one that came before it through another gateway
-        if ask.before < 0 and len(known) + len(received.new_readers) >= limits.READERS_MAX:
+        if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
         self.place(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import record
+from gateway.core import limits, record
 from gateway.core.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
 from gateway.core.messages import Forward, Order
 from gateway.data.bodies import OffsetsBody, decode_body
@@ -17,7 +17,7 @@ from gateway.data.frame import Kind
 from gateway.data.wire import Done
 from tests.property.core.checker import check
 from tests.property.core.clients import Client
-from tests.transcripts.group import Group, replay
+from tests.transcripts.group import Group, Member, replay
 
 NAMES = ["g1", "g2", "g3"]
 VIEW = 1 << 16 | 1
@@ -148,9 +148,24 @@ class Run:
             self.group.step(member, SessionClosed(self.asking))
             self.asking += 1
         else:
-            offset, request = b % (1 + member.stack.decided.next_offset), 2 + len(self.commits)
-            self.commits[request] = member.stack.layers.context.standing.me, f"reader{b % 2}", offset
-            self.group.step(member, OffsetsAsked(self.asking, request, f"reader{b % 2}", offset, back=a % 2 == 0))
+            self._commit(member, f"reader{b % 2}", b % (1 + member.stack.decided.next_offset), back=a % 2 == 0)
+
+    def back(self, a: int, b: int) -> None:
+        """A reader goes on to the end and then back to where it was, perhaps before anything of it is decided."""
+        member, reader = self.group.members[self._name(a)], f"reader{b % 2}"
+        decided = member.stack.decided
+        was = decided.readers.get(reader, 0)
+        self._commit(member, reader, decided.next_offset)
+        self._commit(member, reader, was, back=True)
+
+    def _commit(self, member: Member, reader: str, offset: int, back: bool = False) -> None:
+        request = 2 + len(self.commits)
+        self.commits[request] = member.stack.layers.context.standing.me, reader, offset
+        self.group.step(member, OffsetsAsked(self.asking, request, reader, offset, back))
+
+    def again(self, a: int, b: int) -> None:
+        """Nothing was heard for so long that everything is asked again."""
+        self.group.advance(limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US)
 
     def check_commits(self) -> None:
         """An offset commit is in the log when it is answered, and once at most, however often it was sent."""
@@ -240,6 +255,8 @@ MOVES = {
     "space": (Run.space, 1),
     "decline": (Run.decline, 1),
     "requests": (Run.requests, 1),
+    "back": (Run.back, 1),
+    "again": (Run.again, 2),
     "restart": (Run.restart, 1),
     "change": (Run.change, 1),
 }

@@ -1,0 +1,129 @@
+"""Proves that an offset commit of a named reader is ordered once, however often it is asked for, and undoes no later one."""
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
+from gateway.core.messages import Asking, AskOffsets
+from gateway.core.record import decode_message
+from gateway.data.bodies import OffsetsBody, decode_body
+from gateway.data.frame import Kind
+from gateway.data.wire import Denied, Done
+from tests.transcripts.group import Group, Member, incarnation
+from tests.unit.core.rig import answers, batches, opened, three
+
+RESEND_US = limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US
+
+
+def logged(member: Member) -> list[int]:
+    """Offsets that reader `r` committed, as they stand in the member's log, decided or not."""
+    return [decode_body(OffsetsBody, frame.body).readers["r"] for frame in member.log if frame.kind == Kind.OFFSETS]
+
+
+def done(member: Member) -> list[int]:
+    return [one.request for one in answers(member, Done) if isinstance(one, Done)]
+
+
+def forth_and_back(group: Group, member: Member) -> None:
+    """The reader is at 5, goes on to 10 and back to 5 while nothing is decided."""
+    group.step(member, OffsetsAsked(1, 5, "r", 5))
+    group.settle()
+    group.step(member, OffsetsAsked(1, 6, "r", 10))
+    group.step(member, OffsetsAsked(2, 7, "r", 5, True))
+
+
+def three_with_records() -> Group:
+    group = three()
+    first = group.members["g1"]
+    group.step(first, EpochAsked(1, 1, "p", incarnation("p"), 1))
+    group.step(first, TopicAsked(1, 2, "t"))
+    group.settle()
+    group.step(first, Submitted(1, batches(1, 20)))
+    group.settle()
+    return group
+
+
+def carry(group: Group, lost: int | None = None) -> None:
+    """The network works, disks do not; commits of the offset `lost` do not arrive."""
+    while group.network:
+        message = decode_message(group.network[0][2])
+        if isinstance(message, Asking) and isinstance(message.ask, AskOffsets) and message.ask.offset == lost:
+            group.network.pop(0)
+        else:
+            group.deliver()
+
+
+def test_a_stalled_disk_orders_no_commit_again() -> None:
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 20)))
+    group.settle()
+    forth_and_back(group, member)
+    for _ in range(8):
+        group.advance(RESEND_US)
+    assert logged(member) == [5, 10]
+    group.settle()
+    assert logged(member) == [5, 10, 5]
+    assert done(member) == [5, 6, 7]
+    assert member.stack.decided.readers == {"r": 5}
+
+
+def test_a_crowded_window_undoes_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 20)))
+    group.settle()
+    forth_and_back(group, member)
+    for _ in range(4):
+        # Room for one more frame, and so for the first of two that are asked again.
+        monkeypatch.setattr(limits, "REQUEST_ROOM_FRAMES", len(member.stack.layers.context.window.frames) + 1)
+        group.advance(RESEND_US)
+    group.settle()
+    assert done(member) == [5, 6, 7]
+    assert member.stack.decided.readers == {"r": 5}
+
+
+def test_a_lost_message_undoes_no_commit() -> None:
+    group = three_with_records()
+    first, second = group.members["g1"], group.members["g2"]
+    forth_and_back(group, second)
+    carry(group)
+    group.advance(RESEND_US)
+    carry(group, lost=5)
+    group.settle()
+    assert done(second) == [5, 6, 7]
+    assert [member.stack.decided.readers for member in group.members.values()] == [{"r": 5}] * 3
+    assert logged(first) == [5, 10, 5]
+    assert group.problems == []
+
+
+def test_a_late_copy_is_not_ordered_behind_a_commit_that_it_does_not_know() -> None:
+    group = three_with_records()
+    first, second, third = group.members.values()
+    group.step(second, OffsetsAsked(1, 5, "r", 10))
+    late = group.network[-1]
+    for request, offset in enumerate((10, 5, 10, 5)):
+        group.step(third, OffsetsAsked(1, request, "r", offset, True))
+        group.settle()
+    for _ in range(3):
+        group.hand_over(*late)
+        group.settle()
+    assert logged(first) == [10, 5, 10, 5]
+    assert first.stack.decided.readers == {"r": 5}
+    assert done(second) == [5]
+    assert not answers(third, Denied)
+
+
+def test_a_coordinator_that_began_behind_the_asker_leaves_what_it_cannot_judge() -> None:
+    """It learned the reader's offset from a snapshot, which does not say where in the log that was committed."""
+    group, member = opened()
+    group.step(member, Submitted(1, batches(1, 20)))
+    group.settle()
+    group.step(member, OffsetsAsked(1, 5, "r", 5))
+    group.settle()
+    begun = group.restart("g1", watermark=len(member.log), keep=len(member.log))
+    group.settle()
+    ask, view = AskOffsets("r", 10, member.runs[-2]), begun.stack.layers.context.standing.view
+    begun.stack.layers.on_message(1, Asking(view, ask))
+    assert logged(begun) == [5]
+    group.step(begun, OffsetsAsked(1, 6, "r", 10))
+    group.settle()
+    assert logged(begun) == [5, 10]
