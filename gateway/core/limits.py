@@ -133,6 +133,9 @@ STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to st
 DISK_STOP_US_MAX = 10_000_000  # for a thread that uses the disk to end; a disk that hangs is left behind
 LINGER_MS_MAX = 1_000  # for the last answers to leave
 OPEN_FILES = 65_536  # asked of the system, as far as it allows
+SPARE_FILES = 64  # set aside for when connections have used up the others
+FILES_WAIT_US_MAX = 10_000_000  # that the log waits for a descriptor
+FILES_LOOK_US = 10_000
 SWITCH_INTERVAL_US = 100  # Python's own is 5 ms, longer than ten commits
 MALLOC_MMAP_BYTES = 64 * MIB
 MALLOC_TRIM_BYTES = 256 * MIB
@@ -199,7 +202,7 @@ invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
 invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
-invariant(WINDOW_BYTES <= UNDECIDED_BYTES_MAX, "one connection cannot fill the gateway")
+invariant(WINDOW_BYTES <= FORWARDED_MORE_BYTES_MAX, "what a connection has in flight finds room, however little may be undecided")
 invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say")
 invariant(
     max(
@@ -219,7 +222,8 @@ invariant(
     "every undecided batch may get an ABORT, and views their VIEW frames",
 )
 invariant(
-    DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX, "what one drain submits too many waits, and is not refused"
+    FRAME_BYTES_MAX + DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX,
+    "what one drain submits too many waits, and is not refused, however little may be undecided",
 )
 invariant(2 * UNDECIDED_FRAMES_MAX <= FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
 invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undecided when the disk runs low can be written")
@@ -240,7 +244,6 @@ invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "stream
 invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is read alone never ends the reads process")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
-invariant(DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= UNDECIDED_BYTES_MAX, "one drain stays within what may be undecided")
 invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")

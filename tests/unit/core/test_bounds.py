@@ -58,6 +58,20 @@ def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPat
     assert len(answers(member, Committed)) == 10
 
 
+def test_a_drain_waits_for_room_however_little_may_be_undecided() -> None:
+    group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_LEAST)
+    window, body = member.stack.layers.context.window, bytes(limits.BODY_BYTES_MAX)
+    group.step(member, Submitted(1, batches(1, 1, body)))
+    assert window.full
+    drained = (limits.DRAIN_BYTES_MAX + limits.MESSAGE_BYTES_MAX) // len(body) + 1
+    group.step(member, Submitted(1, batches(2, drained, body)))
+    group.step(member, Submitted(1, batches(2 + drained, 1)))
+    assert len(window.frames) == 1
+    assert not answers(member, RefusedAnswer)
+    group.settle()
+    assert len(answers(member, Committed)) == 2 + drained
+
+
 def test_a_stalled_disk_makes_no_frame_of_what_is_ordered_already() -> None:
     group, member = alone()
     for number in range(50):
