@@ -67,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     if sys.platform != "linux":
         return _fail(f"Tutti runs on Linux, and this is {sys.platform}", 1)
+    if sys.stdout is None:
+        return _fail("standard output is closed: let it go to a file, or to /dev/null where nobody reads it", 2)
     try:
         code = _run(arguments)
         sys.stdout.flush()

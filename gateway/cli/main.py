@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading
+from gateway.cli.streams import fill
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tutti ARGUMENTS` (those of the process by default) and return its exit code; errors are one line on stderr."""
+    fill()
     try:
         with Loading():
             from gateway.cli.commands import run

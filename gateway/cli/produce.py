@@ -13,7 +13,7 @@ import click
 from gateway.cli.options import json_option, url_option
 from gateway.cli.output import note, print_json, progress
 from gateway.core import limits
-from gateway.errors import FormatError, TuttiError
+from gateway.errors import FormatError, TuttiError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.sending import Report
@@ -56,6 +56,8 @@ def produce(
     check_name("topic", topic)
     with ExitStack() as stack:
         path = None if file == "-" else Path(file)
+        if path is None and sys.stdin is None:
+            raise UsageError("standard input is closed: name a FILE, or give the command something to read")
         stream = sys.stdin.buffer if path is None else stack.enter_context(path.open("rb"))
         chunks = read_records(stream, form, key)
         if path is not None and path.is_file():

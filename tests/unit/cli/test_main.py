@@ -177,3 +177,32 @@ def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) 
     code = STRIKE.format(struck=struck, start=start)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("topics --json >&-", 2, "error: standard output is closed: let it go to a file, or to /dev/null where nobody reads it\n"),
+        ("serve --config x >&- <&-", 2, "error: standard output is closed"),
+        ("produce --topic q <&-", 2, "error: standard input is closed: name a FILE, or give the command something to read\n"),
+        ("nonsense 2>&-", 2, ""),
+        ("topics --url tutti://127.0.0.1:1 --json 2>&-", 3, ""),
+        ("log verify . 2>&-", 2, ""),
+        ("produce --topic q <&- 2>&-", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, code: int, said: str) -> None:
+    command = f"{sys.executable} -m gateway {line}"
+    environment = os.environ | {"TUTTI_URL": "tutti://127.0.0.1:1"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_the_numbers_of_closed_streams_are_nobodys_file() -> None:
+    told = (
+        "import os, sys; from gateway.cli.streams import fill; fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
+    )
+    command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'
+    assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"
