@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
 from gateway.client.route import Route
-from gateway.client.source import Frontier, Piece, Range, Tick, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, time_us_of
 from gateway.client.talk import Talk
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
@@ -122,10 +122,6 @@ class Reads:
     def offset_for_time(self, time: int | datetime) -> int:
         """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
         return int(self._act("offset_for_time", {"time_us": time_us_of(time)})["offset"])
-
-    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
-        """Ticks between offsets, at most `TICKS_AN_ANSWER_MAX`: ask again from the last one's offset."""
-        return [Tick(*line) for line in self._act("ticks", {"start": start, "end": end})]
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.

@@ -107,9 +107,6 @@ class FakeReads(flight.FlightServerBase):
             "ranges": [{"start": asked["start"], "end": asked["end"], "rows": asked["end"] - asked["start"], "bytes": 1}],
         }
 
-    def ticks(self, asked: dict[str, Any]) -> object:
-        return [[1, 5, 0], [2, 6, 3]]
-
     def tick_end(self, asked: dict[str, Any]) -> object:
         return {"offset": min(asked["limit"], asked["end"])}
 

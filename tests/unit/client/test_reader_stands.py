@@ -130,7 +130,6 @@ def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway
 QUESTIONS: dict[str, Callable[[Reads], object]] = {
     "topics": Reads.topics,
     "readers": Reads.readers,
-    "ticks": lambda reads: reads.ticks(0),
     "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
     "offset_for_time": lambda reads: reads.offset_for_time(7),
     "plan": lambda reads: reads.plan(0, 20),

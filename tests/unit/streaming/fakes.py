@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from gateway.client.source import Frontier, Piece, Range, Tick, Topic
+from gateway.client.source import Frontier, Piece, Range, Topic
 from gateway.log.cuts import tick_end
 
 
@@ -20,7 +20,7 @@ class FakeLog:
         self._changed = threading.Condition()
         self.log, self.start, self.offset = log, start, offset
         self.tick = 0
-        self.tick_list: list[Tick] = []
+        self.ticks: list[tuple[int, int, int]] = []  # number, time, offset
         self.failure: Exception | None = None
         self.names: list[str] = []
         self.asked: list[tuple[object, ...]] = []
@@ -58,14 +58,9 @@ class FakeLog:
         self.asked.append(("offset_for_time", time))
         return 7
 
-    def ticks(self, start: int, end: int | None = None) -> list[Tick]:
-        self.asked.append(("ticks", start, end))
-        return [tick for tick in self.tick_list if start <= tick.offset and (end is None or tick.offset <= end)]
-
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         self.asked.append(("tick_end", start, limit, end, every))
-        ticks = [(tick.number, tick.time_us, tick.offset) for tick in self.tick_list]
-        return tick_end(lambda low, high: [tick for tick in ticks if low <= tick[2] <= high], start, limit, end, every)
+        return tick_end(lambda low, high: [tick for tick in self.ticks if low <= tick[2] <= high], start, limit, end, every)
 
     def topics(self, upto: int = 0) -> list[Topic]:
         self.asked.append(("topics", upto))

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from gateway.client.source import Tick
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, UsageError
 from streaming import batch, records, stream
@@ -102,7 +101,7 @@ def test_available_now_stops_where_the_log_was(log: FakeLog, readers: list[Strea
 
 
 def test_batches_end_at_ticks_and_ticks_are_not_asked_for_at_each_poll(log: FakeLog, readers: list[StreamReader]) -> None:
-    log.tick_list = [Tick(1, 0, 20), Tick(2, 0, 60), Tick(3, 0, 90)]
+    log.ticks = [(1, 0, 20), (2, 0, 60), (3, 0, 90)]
     log.tick = 3
     reader = reading(readers, cut_ticks=1, records_max=50)
     end = reader.latestOffset(offset(0, 0), ReadMaxRows(50))
@@ -118,7 +117,7 @@ def test_batches_end_at_ticks_and_ticks_are_not_asked_for_at_each_poll(log: Fake
 
 def test_a_tick_that_was_shown_before_its_records_ends_a_batch_once_they_are(log: FakeLog, readers: list[StreamReader]) -> None:
     log.set(10)
-    log.tick, log.tick_list = 1, [Tick(1, 0, 12)]
+    log.tick, log.ticks = 1, [(1, 0, 12)]
     reader = reading(readers, cut_ticks=1)
     begin = offset(5, 5)
     for _ in range(3):
