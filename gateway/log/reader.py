@@ -225,20 +225,11 @@ class LogReader:
                     kept = place
         return state
 
-    def topic(self, number: int) -> str:
-        """Name of a topic."""
-        return self.name_of(Kind.TOPIC, number)
-
-    def producer(self, number: int) -> str:
-        """Name of a producer, also of one that was forgotten."""
-        return self.name_of(Kind.EPOCH, number)
-
-    def gateway(self, number: int) -> str:
-        """Name of a gateway."""
-        return self.name_of(Kind.ROSTER, number)
-
     def name_of(self, kind: Kind, number: int) -> str:
-        """Name of what a frame of `kind` registered under a number; empty for 0."""
+        """Name of what a frame of `kind` registered under a number (a topic, a producer, also one that was forgotten, a gateway).
+
+        Empty for 0.
+        """
         with self._naming:
             return self._names.of(kind, number, self._look()[1])
 

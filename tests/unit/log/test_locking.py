@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.data.frame import Kind
 from gateway.data.schema import decode_batch
 from gateway.data.state import LogState
 from gateway.log import names
@@ -57,7 +58,7 @@ def test_nobody_waits_for_anothers_long_look(tmp_path: Path, monkeypatch: pytest
         "ticks": lambda reader: reader.ticks(0, end),
         "find": lambda reader: reader.find(1, 1),
         "offset_for_time": lambda reader: reader.offset_for_time(HISTORY.clock - 5000),
-        "name": lambda reader: reader.producer(forgotten),
+        "name": lambda reader: reader.name_of(Kind.EPOCH, forgotten),
         "topic_numbers": lambda reader: reader.topic_numbers(["topic1"]),
     }
     reader = LogReader(tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
+from gateway.data.frame import Kind
 from gateway.errors import Damaged
 from gateway.log import names
 from gateway.log.catalog import Catalog, View
@@ -66,9 +67,9 @@ def test_few_names_are_kept_and_all_are_found(churned: Path, monkeypatch: pytest
     monkeypatch.setattr(names, "_TOGETHER", 16)
     reader = LogReader(churned)
     for number in [*range(0, COUNT, 7), *reversed(range(COUNT))]:
-        assert reader.producer(number + 1) == f"~{number}"
+        assert reader.name_of(Kind.EPOCH, number + 1) == f"~{number}"
         assert len(reader._names._known) <= 50 + 16 + 2
-    assert reader.topic(1) == "t"
+    assert reader.name_of(Kind.TOPIC, 1) == "t"
     reader.close()
 
 
@@ -79,7 +80,7 @@ def test_names_are_found_without_snapshots_and_beside_damage(churned: Path, tmp_
         snapshot.unlink()
     reader = LogReader(path)
     for number in range(0, COUNT, 5):
-        assert reader.producer(number + 1) == f"~{number}"
+        assert reader.name_of(Kind.EPOCH, number + 1) == f"~{number}"
     view, rows = next(reader.positions(1, 50))
     epochs = [row for row in rows if row["kind"] == 5 or row["producer"] == 3]
     reader.close()
@@ -89,6 +90,6 @@ def test_names_are_found_without_snapshots_and_beside_damage(churned: Path, tmp_
         file.write(b"\xff\xff")
     reader = LogReader(path)
     with pytest.raises(Damaged, match="does not say which producer number 3 is"):
-        reader.producer(3)
-    assert (reader.producer(2), reader.producer(4)) == ("~1", "~3")
+        reader.name_of(Kind.EPOCH, 3)
+    assert (reader.name_of(Kind.EPOCH, 2), reader.name_of(Kind.EPOCH, 4)) == ("~1", "~3")
     reader.close()

@@ -107,11 +107,11 @@ def test_the_state_names_and_places_are_found(reader: LogReader) -> None:
         name: sum(record.topic == name for record in HISTORY.records) for name in HISTORY.topics
     }
     for number, name in HISTORY.names.items():  # forgotten ones included
-        assert reader.producer(number) == name
-    assert reader.gateway(1) == "g1"
-    assert reader.topic(2) == next(name for name, number in HISTORY.topics.items() if number == 2)
+        assert reader.name_of(Kind.EPOCH, number) == name
+    assert reader.name_of(Kind.ROSTER, 1) == "g1"
+    assert reader.name_of(Kind.TOPIC, 2) == next(name for name, number in HISTORY.topics.items() if number == 2)
     with pytest.raises(Damaged, match="does not say which producer number 99 is"):
-        reader.producer(99)
+        reader.name_of(Kind.EPOCH, 99)
 
 
 def test_a_producers_sequence_is_found(reader: LogReader) -> None:
