@@ -7,6 +7,8 @@ this file imports at its top is therefore little.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import resource
 import sys
@@ -20,6 +22,7 @@ from gateway.node.supervisor import Notifier, Supervisor
 
 US = 1_000_000
 IDENTITY = "identity.json"
+LOCK = "LOCK"
 
 
 def run(config: Config) -> int:
@@ -39,7 +42,7 @@ def run(config: Config) -> int:
         fds = [notifier.read_fd, desk.their_fd]
         reads = Supervisor(_reads_command(config, *fds), fds, ports)
         opened.callback(reads.stop)
-        if os.path.exists(os.path.join(config.data, IDENTITY)):  # a new directory holds nothing to read yet
+        if _holds_our_log(config):
             reads.start()
         from gateway.node.process import Gateway  # noqa: PLC0415 - see above
 
@@ -47,6 +50,20 @@ def run(config: Config) -> int:
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.heed_signals()
         return gateway.work()
+
+
+def _holds_our_log(config: Config) -> bool:
+    """Whether reads may be served before the directory is opened, which is what finds and says why it is refused.
+
+    A new directory holds nothing to read yet; another gateway's or group's is not to be shown, nor one that a process is writing.
+    """
+    try:
+        told = json.loads(Path(config.data, IDENTITY).read_bytes())
+        with Path(config.data, LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and (told.get("gateway"), told.get("group")) == (config.name, config.group.name)
 
 
 def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
