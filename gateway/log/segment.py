@@ -8,7 +8,7 @@ from array import array
 from gateway.log.index import IndexWriter
 from gateway.log.layout import LOG, PREPARED, SegmentHeader, segment_path
 from gateway.log.marks import Mark
-from gateway.log.storage import Storage
+from gateway.log.storage import Storage, patiently
 
 _NEW = "new.tmp"
 
@@ -58,7 +58,8 @@ class Segment:
 def prepared_paths(directory: str) -> list[str]:
     """Segments of written zeros that are ready for use."""
     folder = os.path.join(directory, LOG)
-    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(PREPARED) and name.endswith(".seg"))
+    names = patiently(lambda: os.listdir(folder))
+    return sorted(os.path.join(folder, name) for name in names if name.startswith(PREPARED) and name.endswith(".seg"))
 
 
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: Mark, source: str | None) -> int:

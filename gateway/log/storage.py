@@ -7,13 +7,23 @@ their meaning.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from gateway.core import limits
 from gateway.data.frame import Buffer
 
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
+
+
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_US = 1_000_000
+
+Result = TypeVar("Result")
 
 
 class SyncFailed(OSError):
@@ -27,7 +37,8 @@ class Storage:
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file is made if it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return patiently(lambda: os.open(path, flags, 0o644))
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -86,7 +97,7 @@ class Storage:
 
     def sync_directory(self, path: str) -> None:
         """Make names made, changed or taken away in the directory durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             os.fsync(fd)
         finally:
@@ -132,6 +143,20 @@ class Storage:
         self.rename(temporary, path)
         if durable:
             self.make_names_durable(os.path.dirname(path))
+
+
+def patiently(act: Callable[[], Result]) -> Result:
+    """Do something that takes a descriptor; where none is left it is waited for, as connections that hold them go or are refused:
+    to have none for a moment is no failure of the disk.
+    """
+    by = time.monotonic() + limits.FILES_WAIT_US_MAX / _US
+    while True:
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in _TOO_MANY or time.monotonic() >= by:
+                raise
+        time.sleep(limits.FILES_LOOK_US / _US)
 
 
 def read_file(path: str, size: int = -1) -> bytes:

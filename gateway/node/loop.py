@@ -30,13 +30,17 @@ class Loop:
         inbox: Mailbox[Happening],
         beat: Callable[[int], None],
         log: FilteringBoundLogger,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put it together; `inbox` brings what the other threads report, `beat` tells readers the time (us) of this one's work."""
+        """Put it together; `inbox` brings what the other threads report, `beat` tells readers the time (us) of this one's work, and
+        `look` is called about once a second.
+        """
         self._driver = driver
         self._port = port
         self._inbox = inbox
         self._beat = beat
         self._log = log
+        self._look = look
         self._poller = self._make_poller()
         self._kept_at = 0.0
         self._heard_at = time.monotonic()
@@ -88,6 +92,7 @@ class Loop:
 
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
+        self._look()
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from pathlib import Path
 
 from gateway import allocator
 from gateway.core import limits
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = Path("/proc/self/statm")
+_STATM = "/proc/self/statm"
+_STATM_BYTES_MAX = 200
 
 trim = allocator.give_back
 
 
 def tune() -> bool:
     """Keep messages on the heap; call before other threads start. False where the C library has no mallopt."""
+    resident_bytes()
     return allocator.tune(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,
@@ -26,4 +28,10 @@ def tune() -> bool:
 
 def resident_bytes() -> int:
     """Resident memory of this process, bytes (cheap: one small read)."""
-    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+    return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
+
+
+@functools.cache
+def _statm() -> int:
+    """Kept open, because it is wanted also when no descriptor is left."""
+    return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

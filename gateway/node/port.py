@@ -49,6 +49,7 @@ class ClientPort:
         self._host, self._number = host, port
         self._endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._context = zmq.Context(io_threads=1)
+        self.listening = False
         try:
             self._socket = self._open()
         except TuttiError:
@@ -72,15 +73,35 @@ class ClientPort:
             socket.set(zmq.HEARTBEAT_IVL, limits.CONNECTION_BEAT_MS)
             socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.CONNECTION_BEAT_MS)
             socket.set(zmq.IPV6, int(":" in self._host))
+            self._bind(socket)
+        except TuttiError:
+            socket.close(0)
+            raise
+        return socket
+
+    def _bind(self, socket: zmq.Socket[bytes]) -> None:
+        try:
             socket.bind(self._endpoint)
         except zmq.ZMQError as error:
-            socket.close(0)
             if error.errno == zmq.EADDRINUSE:
                 raise PortInUse(in_use_text(self._host, self._number, "clients")) from error
             raise TuttiError(
                 f"the client port {self._endpoint} cannot be opened: {error.strerror}; set `listen` to an address of this host"
             ) from error
-        return socket
+        self.listening = True
+
+    def refuse(self) -> None:
+        """Stop listening: nobody can connect any more, and who is connected stays so."""
+        self._socket.unbind(self._socket.get_string(zmq.LAST_ENDPOINT))
+        self.listening = False
+
+    def listen(self) -> None:
+        """Listen again.
+
+        Raises:
+            TuttiError: the address cannot be had.
+        """
+        self._bind(self._socket)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Messages that are there, without waiting: up to `messages_max`, and none more once they have `bytes_max` bytes."""
@@ -131,6 +152,7 @@ class ClientPort:
     def reopen(self) -> None:
         """Close every connection, drop what is queued for them and by them, and listen again."""
         self._socket.close(0)
+        self.listening = False
         # The old socket lets go of its address in ZeroMQ's own time.
         self._context.term()
         self._context = zmq.Context(io_threads=1)

@@ -30,6 +30,7 @@ from gateway.node.clock import Clock
 from gateway.node.desk import Desk
 from gateway.node.disk import Disk
 from gateway.node.driver import Driver, Happening
+from gateway.node.files import SpareFiles
 from gateway.node.lookup import Lookups
 from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
@@ -80,7 +81,8 @@ class Gateway:
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
         self._driver = self._make_driver(writer)
-        self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log)
+        spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
+        self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log, spare.look)
         desk.open(self._inbox.put)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log

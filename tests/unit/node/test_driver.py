@@ -5,17 +5,15 @@ receipts leave, decided runs go to the index last, and every bound is a clear an
 from collections.abc import Sequence
 
 import pytest
-from structlog.testing import capture_logs
 
 from gateway.core import limits
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, SetTimer, Stopped, ViewInstalled
 from gateway.core.events import (
     EpochAsked,
     Event,
     LeaveAsked,
     Persisted,
     SessionClosed,
-    SpaceChanged,
     Submitted,
     TimeAdvanced,
     TopicAsked,
@@ -441,14 +439,3 @@ def test_leaving_is_asked_once() -> None:
     assert bench.driver.stopped
     bench.happen(Persisted(1))
     assert bench.driver.state == "halted"
-
-
-@pytest.mark.parametrize(("low", "told"), [(False, 1), (True, 0)])
-def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the_reason(low: bool, told: int) -> None:
-    bench = Bench()
-    bench.answers[SpaceChanged] = [Suspect(1, "no vote since position 7")]
-    with capture_logs() as lines:
-        for _ in range(3):
-            bench.happen(SpaceChanged(low, "1 MiB is free"))
-    assert bench.driver.suspected == "no vote since position 7"
-    assert [line["event"] for line in lines].count("a member holds the group up") == told
