@@ -1,10 +1,12 @@
 """Proves that an offset commit of a named reader is ordered once, however often it is asked for, and undoes no later one."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gateway.core import limits
 from gateway.core.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
-from gateway.core.messages import Asking, AskOffsets
+from gateway.core.messages import Asking, AskOffsets, Confirm, Message
 from gateway.core.record import decode_message
 from gateway.data.bodies import OffsetsBody, decode_body
 from gateway.data.frame import Kind
@@ -43,11 +45,11 @@ def three_with_records() -> Group:
     return group
 
 
-def carry(group: Group, lost: int | None = None) -> None:
-    """The network works, disks do not; commits of the offset `lost` do not arrive."""
+def carry(group: Group, lost: Callable[[Member, Message], bool] = lambda to, message: False) -> None:
+    """The network works, disks do not; what is lost does not arrive."""
     while group.network:
-        message = decode_message(group.network[0][2])
-        if isinstance(message, Asking) and isinstance(message.ask, AskOffsets) and message.ask.offset == lost:
+        _, to, data = group.network[0]
+        if lost(to, decode_message(data)):
             group.network.pop(0)
         else:
             group.deliver()
@@ -87,7 +89,7 @@ def test_a_lost_message_undoes_no_commit() -> None:
     forth_and_back(group, second)
     carry(group)
     group.advance(RESEND_US)
-    carry(group, lost=5)
+    carry(group, lambda _, message: isinstance(message, Asking) and isinstance(message.ask, AskOffsets) and message.ask.offset == 5)
     group.settle()
     assert done(second) == [5, 6, 7]
     assert [member.stack.decided.readers for member in group.members.values()] == [{"r": 5}] * 3
@@ -121,9 +123,32 @@ def test_a_coordinator_that_began_behind_the_asker_leaves_what_it_cannot_judge()
     group.settle()
     begun = group.restart("g1", watermark=len(member.log), keep=len(member.log))
     group.settle()
-    ask, view = AskOffsets("r", 10, member.runs[-2]), begun.stack.layers.context.standing.view
-    begun.stack.layers.on_message(1, Asking(view, ask))
-    assert logged(begun) == [5]
+    view = begun.stack.layers.context.standing.view
+    begun.stack.layers.on_message(1, Asking(view, AskOffsets("r", 11, member.runs[-2])))
     group.step(begun, OffsetsAsked(1, 6, "r", 10))
     group.settle()
     assert logged(begun) == [5, 10]
+
+
+def test_a_commit_that_waited_is_asked_from_where_the_one_before_it_is() -> None:
+    group = three_with_records()
+    first, second, third = group.members.values()
+    forth_and_back(group, second)
+
+    def unconfirmed() -> None:
+        while group.network or first.persists or second.persists or third.persists:
+            carry(group, lambda to, message: to is second and isinstance(message, Confirm))
+            for member in (first, second, third):
+                group.persisted(member)
+
+    unconfirmed()
+    group.step(third, OffsetsAsked(1, 1, "r", 7, True))
+    unconfirmed()
+    assert done(second) == [5]
+    group.advance(limits.HEARTBEAT_US)
+    group.settle()
+    assert done(second) == [5, 6]
+    assert [(one.request, one.code, one.retry) for one in answers(second, Denied) if isinstance(one, Denied)] == [
+        (7, "offset", False)
+    ]
+    assert logged(first) == [5, 10, 7]
