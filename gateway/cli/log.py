@@ -79,8 +79,18 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
     """
     from gateway.log.tools import digest as digest_of
 
+    done = 0
+
+    def reach(records: int, total: int) -> None:
+        nonlocal done
+        done = records
+        meter.reach(records, total)
+
     with progress("digest", None) as meter:
-        found = digest_of(directory, start, end, meter.reach)
+        try:
+            found = digest_of(directory, start, end, reach)
+        except Damaged as error:
+            raise Damaged(f"{error}; the first {counted(done, 'record')} of the range can be read") from error
     if as_json:
         print_json(found._asdict())
     else:

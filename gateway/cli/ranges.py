@@ -1,11 +1,13 @@
-"""From the ends of a range as users write them to offsets."""
+"""From the ends of a range as users write them to offsets, and from damage in it to the offset where it stands."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gateway.cli.options import Bound
-from gateway.errors import UsageError
+from gateway.errors import Damaged, UsageError
 
 if TYPE_CHECKING:
     from gateway.client.source import Source
@@ -25,3 +27,16 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
     if low > high:
         raise UsageError(f"the range ends at offset {high} and starts behind that, at {low}: exchange --start and --end")
     return low, high
+
+
+@contextmanager
+def offset_of_damage(position: Callable[[], int]) -> Iterator[None]:
+    """Damage that is met in the block is told with the offset that reading had come to.
+
+    Args:
+        position: tells it: all records below were read.
+    """
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"{error}; all records below offset {position()} can be read") from error

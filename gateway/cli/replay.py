@@ -66,14 +66,16 @@ def replay(
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
     with _source(url, path) as source:
-        from gateway.cli.ranges import resolve
+        from gateway.cli.ranges import offset_of_damage, resolve
 
         low, high = resolve(source, start, end)
-        records = 0
-        with progress(out.name, high - low) as meter, _written(out) as write:
+        records, position = 0, low
+        with progress(out.name, high - low) as meter, _written(out) as write, offset_of_damage(lambda: position):
             for batch in source.scan(low, high, topics=list(topics) or None):
                 write(batch)
                 records += batch.num_rows
+                if batch.num_rows:
+                    position = batch.column("offset")[-1].as_py() + 1
                 meter.advance(batch.num_rows)
     if as_json:
         print_json({"file": str(out), "records": records, "start": low, "end": high})

@@ -81,6 +81,7 @@ def _print(
     form: str,
 ) -> None:
     with Loading():
+        from gateway.cli.ranges import offset_of_damage
         from gateway.cli.records import with_key
         from gateway.client.reader import Reader
 
@@ -88,7 +89,8 @@ def _print(
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
         left = count
         while left != 0 and reader.position != reader.end:
-            batch = reader.poll(POLL_S)
+            with offset_of_damage(lambda: reader.position):
+                batch = reader.poll(POLL_S)
             if batch is None:
                 continue
             rows = with_key(batch, key).slice(0, left)

@@ -114,9 +114,17 @@ def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None
     looked = tutti("log", "repair", str(data), "--json")
     assert (looked.code, looked.json["offset"], looked.json["lost"], looked.json["cut"]) == (4, 100, 100, False)
     assert f"tutti log repair {data} --accept-loss-from 100" in tutti("log", "repair", str(data)).out
+    summed = tutti("log", "digest", str(data))
+    assert (summed.code, "; the first 100 records of the range can be read\n" in summed.err) == (4, True)
+    out = tmp_path / "out.jsonl"
+    for topic in ([], ["--topic", "t"]):
+        written = tutti("replay", "--path", str(data), *topic, "--out", str(out))
+        assert (written.code, out.exists(), "; all records below offset 100 can be read\n" in written.err) == (4, False, True)
+    assert tutti("replay", "--path", str(data), "--end", "100", "--out", str(out)).code == 0
     with serving(a_config(tmp_path, port)) as (_, told):
         shown = tutti("tail", url=told["url"])
         assert (shown.code, len(shown.lines)) == (4, 100)
+        assert shown.err.endswith("; all records below offset 100 can be read\n")
         running = tutti("log", "repair", str(data), "--accept-loss-from", "100")
         assert (running.code, running.out) == (1, "")
     assert tutti("log", "repair", str(data), "--accept-loss-from", "50").code == 2
