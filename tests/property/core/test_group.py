@@ -42,7 +42,7 @@ class Run:
         self.group.settle()
         self.clients = [Client(f"p{number}", number, self.group, self._name(number)) for number in range(CLIENTS)]
         self._read: dict[str, int] = {}
-        self.asking = 1000  # the session that asks for offset commits and forgetting
+        self.asking = 1_000_000  # far above those of clients: the session that asks for offset commits and forgetting
         self.commits: dict[int, tuple[int, str, int]] = {}  # request -> (gateway's number, reader, offset)
         for client in self.clients:
             client.connect(client.gateway)
