@@ -7,11 +7,13 @@ write leaves one good. The newest good mark counts, wherever it stands.
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import NamedTuple
 
 from gateway.data.frame import Buffer, crc32c
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, segment_path
+from gateway.errors import Damaged
+from gateway.log.layout import FRAMES_AT, MARK_SLOTS, read_header, segment_path
 from gateway.log.storage import read_file
 
 MAGIC = b"TUTM"
@@ -70,6 +72,44 @@ def segment_marks(directory: str, first: int) -> list[Mark | None]:
     """What stands in the mark slots of a segment, None for a slot that holds no good mark."""
     data = read_file(segment_path(directory, first), FRAMES_AT)
     return [read_mark(data[at : at + MARK_SIZE]) for at in MARK_SLOTS]
+
+
+def end_lost(directory: str, first: int, size: int) -> tuple[int, str] | None:
+    """What of a last segment, made with `size` bytes, is gone that was durable before it got its name, so that no power loss takes
+    it: its size, and one good mark at least, as the slot of the last synced mark is never touched. The byte, and what; or None.
+    """
+    there = os.path.getsize(segment_path(directory, first))
+    if there < size:
+        return there, f"the file ends at byte {there} and was made with {size}"
+    if not any(segment_marks(directory, first)):
+        return MARK_SLOTS[0], "neither of its two marks is good, so what was durable is not known"
+    return None
+
+
+def check_end(directory: str, firsts: list[int], newest: int) -> None:
+    """How far a log was durable and decided can only be told when its last segment is there and as it was begun.
+
+    Args:
+        firsts: of the segments that are there.
+        newest: first position of the newest segment that there must be, as the scalars say.
+
+    Raises:
+        Damaged: it is not; a log that ended earlier would pass for all of it.
+        WrongDirectory: it is of a newer release.
+    """
+    if newest > firsts[-1]:
+        raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {or_repair(directory)}")
+    lost = end_lost(directory, firsts[-1], read_header(directory, firsts[-1]).size)
+    if lost is not None:
+        raise Damaged(
+            f"segment {segment_path(directory, firsts[-1])} is damaged at byte {lost[0]}: {lost[1]}. Nothing was changed. "
+            f"Restore the file, {or_repair(directory)}"
+        )
+
+
+def or_repair(directory: str) -> str:
+    """The other thing to be done about a damage."""
+    return f"or see what would be lost with `tutti log repair {directory}`"
 
 
 def newest_mark(directory: str, stored: Mark, firsts: list[int]) -> Mark:

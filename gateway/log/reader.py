@@ -27,9 +27,9 @@ from gateway.log.directory import no_identity, read_identity
 from gateway.log.index import ABORTED, Rows
 from gateway.log.layout import read_header
 from gateway.log.live import LiveView, open_live
-from gateway.log.marks import newest_mark
+from gateway.log.marks import check_end, newest_mark
 from gateway.log.names import Names
-from gateway.log.scalars import read_scalars
+from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, cut
 
@@ -87,8 +87,12 @@ class LogReader:
 
     start = 0  # the first offset that the log holds: nothing is trimmed yet
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, damaged: bool = False) -> None:
         """Open a directory, which may still be empty of records.
+
+        Args:
+            path: of the directory.
+            damaged: for tools that look at damage: the frontier is what the good marks say, whatever happened to the log's end.
 
         Raises:
             DirectoryRefused: it cannot be read.
@@ -99,6 +103,7 @@ class LogReader:
         if identity is None:
             raise no_identity(self.path)
         self.name = identity.gateway
+        self._damaged = damaged
         self._lock = _Lock(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
@@ -183,9 +188,15 @@ class LogReader:
     def _watermark(self) -> tuple[Frontier, int]:
         stored = read_scalars(self.path)
         self._catalog.refresh()
-        if stored is None or not self._catalog.firsts:
+        firsts = self._catalog.firsts
+        if stored is None and firsts:
+            stored = read_scalars(self.path)  # both were made since
+        check_kept(self.path, stored, firsts, self._log)
+        if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
-        mark = newest_mark(self.path, stored.mark, self._catalog.firsts)
+        if not self._damaged:
+            check_end(self.path, firsts, stored.segment)
+        mark = newest_mark(self.path, stored.mark, firsts)
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = Upto(mark.frontier_position, 0)

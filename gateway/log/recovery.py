@@ -23,15 +23,14 @@ from gateway.log.layout import (
     FRAMES_AT,
     LOG,
     MARK_SLOTS,
-    SCALARS,
     SegmentHeader,
     first_missing,
     positions_named,
     read_header,
     segment_path,
 )
-from gateway.log.marks import Mark, newest_mark, segment_marks
-from gateway.log.scalars import Stored, read_scalars
+from gateway.log.marks import Mark, check_end, newest_mark, or_repair, segment_marks
+from gateway.log.scalars import Stored, check_kept, read_scalars
 from gateway.log.snapshot import Snapshot, beginning, newest_snapshot, rows_before
 from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, voided, walk
@@ -106,12 +105,12 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     """
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
+    check_kept(directory, stored, firsts, log.hex())
     if stored is None or not firsts:
-        return _blank(directory, stored, firsts, log)
+        return _blank(stored)
     if firsts[0] > 1:
         raise first_missing(directory, firsts[0])
-    if stored.segment > firsts[-1]:
-        raise Damaged(f"segment {segment_path(directory, stored.segment)} is missing: restore it, {_or_repair(directory)}")
+    check_end(directory, firsts, stored.segment)
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
@@ -127,17 +126,11 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     _cut(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
         _remove(directory, storage, 0)
-        return _blank(directory, stored, [], b"")
+        return _blank(stored)
     return _result(directory, stored, mark, base, ending, frontier, header.log)
 
 
-def _blank(directory: str, stored: Stored | None, firsts: list[int], log: bytes) -> Found:
-    if firsts:
-        path = os.path.join(directory, SCALARS)
-        raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
-    if log or (stored is not None and (stored.mark.position or stored.segment)):
-        path = os.path.join(directory, LOG)
-        raise Damaged(f"{directory} held log {log.hex()} and {path} has no segment of it; restore the files")
+def _blank(stored: Stored | None) -> Found:
     scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
     return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
 
@@ -153,7 +146,7 @@ def _base(directory: str, frontier: int) -> Snapshot:
 def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: bytes) -> SegmentHeader:
     if base.segment not in firsts:
         path = segment_path(directory, base.segment)
-        raise Damaged(f"segment {path} is missing: restore it, {_or_repair(directory)}")
+        raise Damaged(f"segment {path} is missing: restore it, {or_repair(directory)}")
     header = read_header(directory, firsts[-1])
     if log and header.log != log:
         raise WrongDirectory(
@@ -206,12 +199,8 @@ def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Da
         path, place, why = segment_path(directory, base.segment), 0, "another chain in the header"
     return Damaged(
         f"the log is damaged at position {position} (offset {offset}): {path} has {why} at byte {place}, and everything up to "
-        f"position {durable} was durable. Nothing was changed. Restore the file, {_or_repair(directory)}"
+        f"position {durable} was durable. Nothing was changed. Restore the file, {or_repair(directory)}"
     )
-
-
-def _or_repair(directory: str) -> str:
-    return f"or see what would be lost with `tutti log repair {directory}`"
 
 
 def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
@@ -223,7 +212,7 @@ def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
         if newest is None or newest >= mark.sequence:
             raise Damaged(
                 f"the log ends at position {ending.position} and segment {segment_path(directory, first)} goes on elsewhere: "
-                f"restore what is missing between, {_or_repair(directory)}"
+                f"restore what is missing between, {or_repair(directory)}"
             )
 
 
@@ -258,8 +247,6 @@ def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
         fd = storage.open(found.segment.path)
         try:
             size = read_header(directory, found.segment.first).size
-            if storage.size(fd) < size:
-                storage.allocate(fd, size)
             last = found is ending.walks[-1] and found.place + HEADER_SIZE <= size
             if last and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.place)

@@ -18,9 +18,18 @@ from gateway.errors import Damaged, UsageError
 from gateway.log.directory import lock_directory
 from gateway.log.headers import lost_headers
 from gateway.log.index import ABORTED
-from gateway.log.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path
+from gateway.log.layout import (
+    FRAMES_AT,
+    LOG,
+    MARK_SLOTS,
+    SegmentHeader,
+    index_path,
+    positions_named,
+    read_header,
+    segment_path,
+)
 from gateway.log.live import LivePage
-from gateway.log.marks import Mark, newest_mark
+from gateway.log.marks import Mark, end_lost, newest_mark
 from gateway.log.reader import LogReader
 from gateway.log.scalars import ScalarsFile, read_scalars
 from gateway.log.storage import Storage, read_file
@@ -120,7 +129,7 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
     void: dict[int, int] = {}
     aborts: list[Abort] = []
     owners: dict[int, tuple[int, int]] = {}
-    with closing(LogReader(path)) as reader:
+    with closing(LogReader(path, damaged=True)) as reader:
         for view, rows in reader.positions(low, damage.position - 1):
             aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
             for row in rows[(rows["flags"] & ABORTED) != 0]:
@@ -152,7 +161,8 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
         frontier = (position - 1, offset)
     kept = kept or _new_folder(path, storage)
     _move(path, _behind(path, position, "snap"), kept, storage)
-    _end_segment(segment_path(path, segment), place, kept, storage)
+    size = read_header(path, segment).size
+    _end_segment(segment_path(path, segment), place, size, kept, storage)
     # The first segment first: frames that go on from the cut may stand in it, whole. Those behind it go on from nothing then.
     _move(path, _behind(path, position, "seg"), kept, storage)
     indexes = _behind(path, position, "idx")
@@ -170,11 +180,13 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
         scalars.write(stored.scalars, lowered, segment)
     finally:
         scalars.close()
+    if end_lost(path, segment, size) is not None:
+        _write_mark(segment_path(path, segment), lowered, storage)
     return kept
 
 
-def _end_segment(file: str, place: int, kept: str, storage: Storage) -> None:
-    """Keep a copy of a segment, durably, and only then end it at `place`, durably too."""
+def _end_segment(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
+    """Keep a copy of a segment, durably, and only then end it at `place`, in its whole `size`, durably too."""
     copy = os.path.join(kept, os.path.basename(file))
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
@@ -185,8 +197,20 @@ def _end_segment(file: str, place: int, kept: str, storage: Storage) -> None:
     storage.sync_directory(kept)
     fd = storage.open(file)
     try:
-        if place + HEADER_SIZE <= storage.size(fd):
+        if storage.size(fd) < size:
+            storage.allocate(fd, size)
+        if place + HEADER_SIZE <= size:
             storage.write(fd, [TERMINATOR], place)
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
+
+
+def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
+    """Give a segment that has no good mark one again, durably."""
+    fd = storage.open(file)
+    try:
+        storage.write(fd, [mark.to_bytes()], MARK_SLOTS[0])
         storage.sync(fd)
     finally:
         storage.close(fd)

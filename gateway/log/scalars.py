@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gateway.core.events import Scalars
 from gateway.data.frame import crc32c
 from gateway.errors import Damaged, WrongDirectory
-from gateway.log.layout import FORMAT_VERSION, PAGE, SCALARS
+from gateway.log.layout import FORMAT_VERSION, LOG, PAGE, SCALARS
 from gateway.log.marks import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
 from gateway.log.storage import Storage, read_file
 
@@ -76,6 +76,24 @@ def read_scalars(directory: str) -> Stored | None:
             "restore the file from a backup, or start the gateway with a new directory"
         )
     return max(slots, key=lambda slot: slot.sequence)
+
+
+def check_kept(directory: str, stored: Stored | None, firsts: list[int], log: str) -> None:
+    """Scalars and segments must both be there, or neither.
+
+    Args:
+        stored: what `read_scalars` found.
+        firsts: of the segments, looked for after that.
+        log: uuid (hex) that the directory is known to hold, empty if none is known.
+
+    Raises:
+        Damaged: one of them is gone: the directory would pass for one whose log has not begun.
+    """
+    if stored is None and firsts:
+        path = os.path.join(directory, SCALARS)
+        raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
+    if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
+        raise Damaged(f"{directory} held log {log} and {os.path.join(directory, LOG)} has no segment of it; restore the files")
 
 
 class ScalarsFile:

@@ -16,9 +16,9 @@ from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError
 from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
-from gateway.log.marks import newest_mark
+from gateway.log.marks import end_lost, newest_mark
 from gateway.log.reader import Frontier, LogReader
-from gateway.log.scalars import read_scalars
+from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import read_snapshot
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
@@ -81,12 +81,13 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     Raises:
         DirectoryRefused: it cannot be read.
         WrongDirectory: it is no data directory, or holds something of another format.
-        Damaged: neither slot of its scalars is good.
+        Damaged: its scalars are gone or neither of their slots is good, or all segments are gone.
     """
-    with closing(LogReader(path)) as reader:
+    with closing(LogReader(path, damaged=True)) as reader:
         frontier = reader.frontier()
         stored = read_scalars(reader.path)
         firsts = positions_named(reader.path, "seg")
+        check_kept(reader.path, stored, firsts, reader.log)
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
@@ -250,8 +251,16 @@ class _Check:
             self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")
         elif self._firsts[-1:] < [report.newest]:
             self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
+        elif found is not None and self._last is None and (lost := self._end_lost(found.first)) is not None:
+            self._damage(report.end + 1, path, *lost)
         elif found is not None and found.stop is Stop.HEADER:
             self._note(report.end + 1, path, place, "a torn end: written and never synced; the next start cuts it")
+
+    def _end_lost(self, first: int) -> tuple[int, str] | None:
+        try:
+            return end_lost(self._path, first, read_header(self._path, first).size)
+        except Damaged:
+            return None  # the header's damage was told
 
     def _damage(self, position: int, file: str, byte: int, what: str, *, derived: bool = False) -> None:
         if len(self._report.damage) < limits.FINDINGS_MAX:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from gateway.core.events import Recovered
 from gateway.data.frame import Frame, Kind
 from gateway.errors import Damaged
+from gateway.log.marks import Mark
 from gateway.log.recovery import recover
 from gateway.log.storage import Storage
 from tests.unit.log.history import LOG, SMALL, History, decide, opened, other_boot, sample, write_log
@@ -76,9 +77,13 @@ def good_frames(case: Case, data: bytes, frontier: int) -> int:
 
 
 def outcome(case: Case, data: bytes) -> tuple[str, int, int]:
-    """What must come out: ("damaged", position, 0) or ("found", frontier, end); ("header", 0, 0) when the segment's own is bad."""
+    """What must come out: ("damaged", position, 0) or ("found", frontier, end); ("header", 0, 0) when the segment's own is bad,
+    ("head", 0, 0) when its size or both marks are gone, which were durable before it was a segment.
+    """
     if data[:SEGMENT_HEADER] != case.whole[:SEGMENT_HEADER]:
         return "header", 0, 0
+    if len(data) < len(case.whole) or not any(any(mark_at(data, at)) for at in SLOTS):
+        return "head", 0, 0
     _, durable, frontier = max([case.scalars_mark, *(mark_at(data, at) for at in SLOTS)])
     first = case.frames[0].position
     end = first - 1 + good_frames(case, data, frontier)
@@ -109,6 +114,7 @@ def check(case: Case, data: bytes) -> None:
     if kind != "found":
         with pytest.raises(Damaged) as caught:
             recover(str(case.path), Storage(), log=case.log, live=(0, 0), failed=False)
+        assert kind != "head" or f"segment {case.file} is damaged at byte" in str(caught.value)
         if kind == "damaged":
             assert f"the log is damaged at position {one} (offset {offset_before(case.history, one)})" in str(caught.value)
         assert case.file.read_bytes() == data  # nothing was changed
@@ -177,15 +183,25 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     }
 
 
-def test_a_log_cut_anywhere_ends_there_or_is_damaged(places: dict[str, Case]) -> None:
+def test_a_last_segment_cut_anywhere_is_damaged(places: dict[str, Case]) -> None:
     case = places["tiny"]
     end = FRAMES_AT + sum(frame.size for frame in case.frames)
     outcomes = set()
-    for size in [*range(FRAMES_AT, end + HEADER + 2), 0, 1, 51, 52, 4096, 4200, 8192, 8300, 12287]:
+    for size in [*range(FRAMES_AT, end + HEADER + 2, 7), 0, 1, 51, 52, 4096, 4200, 8192, 8300, 12287, len(case.whole) - 1]:
         data = case.whole[:size]
         outcomes.add(outcome(case, data)[0])
         check(case, data)
-    assert outcomes == {"header", "damaged", "found"}
+    assert outcomes == {"header", "head"}
+
+
+@pytest.mark.parametrize("name", ["tiny", "large", "nothing decided"])
+@pytest.mark.parametrize(("start", "end"), [(4096, 12288), (4096, 16384), (4096, 65536)])
+def test_a_last_segment_without_a_good_mark_is_damaged(places: dict[str, Case], name: str, start: int, end: int) -> None:
+    """Its first mark was durable before it had its name: without one, nobody knows how much of what is gone was durable."""
+    case = places[name]
+    data = case.whole[:start] + bytes(end - start) + case.whole[end:]
+    assert outcome(case, data)[0] == "head"
+    check(case, data)
 
 
 def test_a_log_overwritten_with_zeros_from_anywhere_on(places: dict[str, Case]) -> None:
@@ -235,9 +251,9 @@ def test_what_was_recovered_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "log" / f"{1:020d}.seg"
     data = bytearray(file.read_bytes())
     place = FRAMES_AT + sum(frame.size for frame in history.frames[:30])
-    # The mark was lost with the frame, so this is a torn write with whole frames behind it.
-    for at in SLOTS:
-        data[at : at + 512] = bytes(512)
+    # Nothing but the segment's first mark is there, so this is a torn write with whole frames behind it.
+    data[SLOTS[0] : SLOTS[0] + 512] = Mark(1).to_bytes().ljust(512, b"\0")
+    data[SLOTS[1] : SLOTS[1] + 512] = bytes(512)
     data[place + 5] ^= 1
     file.write_bytes(data)
     writer, recovered, close = opened(tmp_path, SMALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -151,8 +152,8 @@ def test_a_tool_lets_its_files_go_when_it_fails(
     left: list[LogReader] = []
     made, close = LogReader.__init__, LogReader.close
 
-    def noted(self: LogReader, path: Path) -> None:
-        made(self, path)
+    def noted(self: LogReader, path: Path, *, damaged: bool = False) -> None:
+        made(self, path, damaged=damaged)
         left.append(self)
 
     def gone(self: LogReader) -> None:
@@ -219,7 +220,24 @@ def break_the_last_segment(path: Path, history: History) -> tuple[int, int]:
     return first, history.offset_after(first - 1)
 
 
-@pytest.mark.parametrize("damage", [damage_a_body, damage_a_header, lose_a_segment, lose_the_last_segment, break_the_last_segment])
+def cut_a_segment(path: Path, history: History) -> tuple[int, int]:
+    """Within its frames; it is the last one once the log is cut."""
+    first = positions_named(str(path), "seg")[2]
+    os.truncate(path / "log" / f"{first:020d}.seg", FRAMES_AT + sum(frame.size for frame in history.frames[first - 1 : first + 2]))
+    return first + 3, history.offset_after(first + 2)
+
+
+DAMAGES = [
+    damage_a_body,
+    damage_a_header,
+    lose_a_segment,
+    lose_the_last_segment,
+    break_the_last_segment,
+    cut_a_segment,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("reboot", [False, True])
 def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     tmp_path: Path, damage: Callable[[Path, History], tuple[int, int]], reboot: bool
@@ -233,7 +251,7 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     looked = repair(tmp_path)
     assert (looked.offset, looked.cut, looked.kept) == (offset, False, "")
     assert looked.damage[0].position == position
-    assert looked.lost == LogReader(tmp_path).frontier().offset - offset
+    assert looked.lost == LogReader(tmp_path, damaged=True).frontier().offset - offset
     with pytest.raises(UsageError, match=f"from offset {offset} on and not from {offset + 1}"):
         repair(tmp_path, accept_loss_from=offset + 1)
     assert {file: file.read_bytes() for file in (tmp_path / "log").iterdir()} == files
