@@ -240,7 +240,7 @@ invariant(
     (STREAMS_MAX + FOLLOWERS_MAX) * READ_BATCHES_A_STREAM * READ_BATCH_BYTES_MIN <= READ_BUFFERS_BYTES,
     "all streams together can keep to what their joined batches may take",
 )
-invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "streams of small frames never wait for room")
+invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "streams of small frames wait for turns, never for room")
 invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is read alone never ends the reads process")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
