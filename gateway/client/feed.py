@@ -12,13 +12,15 @@ Two locks. `lock` guards everything but the open batch's columns. The open batch
 has it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for`
 loop does, because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it
 back; with a call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a
-moment: the other is in the middle of one record.
+moment: the other is in the middle of one record. A signal handler may run in between, and what it calls would wait for what its own
+thread has: that is refused at the door (`apart`), for which `lock` knows its owner.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
+import inspect
 import itertools
 import os
 import threading
@@ -33,6 +35,7 @@ from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
 _MOMENT_S = 50e-6
+_MOMENTS = 1000  # in which any other thread puts the open batch back
 
 
 class FeedOptions(NamedTuple):
@@ -54,7 +57,7 @@ class Feed:
         self.options = options
         self._clock = clock
         self.wake: Callable[[], None] = nobody  # makes the I/O thread look
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.roomy = threading.Condition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
@@ -76,6 +79,32 @@ class Feed:
 
     # -- the application's threads
 
+    def apart(self) -> None:
+        """Refuse what comes from a signal handler whose thread was interrupted in here: it would wait for itself.
+
+        Raises:
+            UsageError: it did. Nothing has changed.
+        """
+        within = self.lock._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        if within or (not self.slot and self._was_interrupted()):
+            raise UsageError(
+                "a signal handler called a producer that its own thread was in the middle of using: let the handler set a flag, or "
+                "hand the record to another thread"
+            )
+
+    def _was_interrupted(self) -> bool:
+        """Whether it is this thread that has the open batch, in a `send` below on its stack, and not another one for a moment."""
+        for _ in range(_MOMENTS):
+            if self.slot:
+                return False
+            time.sleep(_MOMENT_S)
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_locals.get("slot") is self.slot and "batch" in frame.f_locals:
+                return True
+            frame = frame.f_back
+        return False
+
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Take one record in; the slow way, for all that `Producer.send` does not do inline.
 
@@ -83,6 +112,7 @@ class Feed:
             BufferFull: there is no room and `on_full` is "raise".
             TuttiError: why the producer was stopped.
         """
+        self.apart()
         size = record.size
         if record.payload > limits.RECORD_BYTES_MAX:
             what = f"the record of {record.payload} bytes (key and value)"
@@ -114,6 +144,7 @@ class Feed:
         Raises:
             BufferFull, TuttiError: as `add`.
         """
+        self.apart()
         batch = Batch(topic, 0, self._deadline())
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
@@ -268,6 +299,7 @@ class Feed:
         """
         if getattr(bringer, "here", False):
             raise UsageError("flush() cannot be called inside on_delivery: it would wait for itself")
+        self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
             self.close_open()
@@ -286,6 +318,7 @@ class Feed:
         Raises:
             TuttiError: why there will never be one.
         """
+        self.apart()
         with self.lock:
             while self.opened is None:
                 if self.ended:
@@ -385,7 +418,7 @@ class Feed:
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child: nothing here will ever be delivered from this process; say so to whoever asks."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.changed, self.roomy = threading.Condition(self.lock), threading.Condition(self.lock)
         error = UsageError(
             f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, forked from it: "

@@ -145,7 +145,7 @@ class Producer:
         Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.
 
         Raises:
-            UsageError: an argument is wrong, or the producer is closed.
+            UsageError: an argument is wrong, the producer is closed, or a signal handler calls while its thread is in here.
             BufferFull: the buffer is full and `on_full` is "raise".
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
@@ -290,6 +290,7 @@ class Producer:
     def _close(self, timeout: float | None) -> None:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
+        self._feed.apart()
         self._closed = True
         try:
             left = self._feed.flush(timeout)

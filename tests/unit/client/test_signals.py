@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake import until
+from gateway.client.producer import Producer
+from gateway.errors import UsageError
+from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.fake_reads import ReadableGateway
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,3 +38,82 @@ def test_ctrl_c_ends_a_reader_that_follows_a_quiet_log(readable: ReadableGateway
         finally:
             process.kill()
     assert b"KeyboardInterrupt" in told
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with FakeGateway() as fake:
+        yield fake
+
+
+CALLS: list[Callable[[Producer], object]] = [
+    lambda p: p.send("t", b"from the handler"),
+    lambda p: p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])})),
+    lambda p: p.flush(),
+    lambda p: p.resume(),
+    lambda p: p.close(),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_handler_that_struck_inside_of_the_lock_is_refused(gateway: FakeGateway, call: Callable[[Producer], object]) -> None:
+    with Producer(gateway.url) as p:
+        with p._feed.lock, pytest.raises(UsageError, match="a signal handler called a producer"):
+            call(p)
+        assert p.send("t", b"later").result(10) == 0
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
+    gateway: FakeGateway, call: Callable[[Producer], object]
+) -> None:
+    """The comparison of topics stands for the signal: it is made in `send` by who has the open batch."""
+    told: list[UsageError] = []
+
+    class Topic(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            if not p._slot and not told:
+                with pytest.raises(UsageError, match="a signal handler called a producer") as caught:
+                    call(p)
+                told.append(caught.value)
+            return str.__eq__(self, other)
+
+    with Producer(gateway.url, linger=0.05) as p:
+        p.send("t", b"0")
+        receipt = p.send(Topic("t"), b"1")
+        assert told
+        assert receipt.result(10) == 1
+        assert p.send("t", b"2").result(10) == 2
+
+
+def test_a_storm_of_signals_whose_handler_sends_hangs_nothing(gateway: FakeGateway) -> None:
+    text = f"""{HEAR}
+import time
+sent, refused, busy = [], [], []
+with tutti.Producer(sys.argv[1]) as p:
+    def strike(number, frame):
+        if busy:
+            return
+        busy.append(1)
+        try:
+            sent.append(p.send("t", b"from the handler"))
+        except tutti.UsageError:
+            refused.append(1)
+        busy.clear()
+    signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        sent.append(p.send("t", b"x", key=b"k" if len(sent) % 3 else None))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+print(len(sent), len({{receipt.result(0) for receipt in sent}}), len(refused))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text, gateway.url], capture_output=True, text=True, timeout=30, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    sent, offsets, _ = map(int, done.stdout.split())
+    assert sent == offsets == len(gateway.log.records)
