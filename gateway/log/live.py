@@ -84,7 +84,8 @@ class LivePage:
         """Begin a run: frontier and index go as far as `state`, `segment` is the first position of the newest segment."""
         words = self._words
         if not _good(words, self._inode):  # readers look at it only once the boot id is in
-            words[BOOT_LOW] = words[BOOT_HIGH] = 0
+            for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
+                words[word] = 0  # what stood there means nothing, and may be all ones
         words[PID] = os.getpid()
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1

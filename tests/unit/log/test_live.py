@@ -11,7 +11,7 @@ import pytest
 from gateway.data.state import LogState
 from gateway.errors import DiskFailed, DiskFull
 from gateway.log.layout import PAGE
-from gateway.log.live import LivePage
+from gateway.log.live import FAILED, GENERATION, HEARTBEAT_US, LivePage, open_live
 from tests.unit.log.history import opened, sample, write_log
 
 
@@ -27,6 +27,18 @@ def test_the_page_has_its_block_before_it_is_stored_into(tmp_path: Path, before:
     assert file.stat().st_blocks * 512 >= PAGE
     page.publish(LogState(), 1)
     page.close()
+
+
+def test_a_page_that_says_nothing_is_begun_anew_whatever_stands_in_it(tmp_path: Path) -> None:
+    write_log(tmp_path, sample(8))
+    for byte in (b"\xff", b"\0", b"T"):
+        (tmp_path / "live").write_bytes(byte * PAGE)
+        _, _, close = opened(tmp_path)
+        view = open_live(str(tmp_path))
+        assert view is not None
+        assert view.alive
+        assert (view.words[GENERATION], view.words[HEARTBEAT_US], view.words[FAILED]) == (1, 0, 0)
+        close()
 
 
 @pytest.mark.parametrize(("number", "raised"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed)])
