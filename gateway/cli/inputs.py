@@ -92,9 +92,9 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
         yield first, [rest]
 
 
-def _too_large(number: int) -> FormatError:
+def _too_large(number: int, advice: str = "cut it up") -> FormatError:
     return FormatError(
-        f"the record at line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): cut it up"
+        f"the record at line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): {advice}"
     )
 
 
@@ -102,14 +102,16 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
     for first, lines in _lines(stream):
         values: list[bytes] = []
         keys: list[Key] = []
-        for number, line in enumerate(lines, first):
-            line = line.strip()
+        for number, whole in enumerate(lines, first):
+            line = whole.strip()
             if not line:
                 continue
             try:
                 value = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise FormatError(f"line {number} of the input is no JSON ({error}): one JSON value a line is taken") from error
+                column = len(whole) - len(whole.lstrip()) + error.colno
+                what = f"{error.msg}, at column {column}"
+                raise FormatError(f"line {number} of the input is no JSON ({what}): one JSON value a line is taken") from error
             if key is not None:
                 if not isinstance(value, dict):
                     raise FormatError(f"line {number} of the input is no JSON object, so it has no field {key!r}")
@@ -134,8 +136,10 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
         values: list[bytes] = []
         keys: list[Key] = []
         reader = csv.reader(text, strict=True)
+        begin = end = first  # of the row: its first line, and the one behind its last
         try:
             for row in reader:
+                begin, end = end, first + reader.line_num
                 if not row:
                     continue
                 if not names:
@@ -143,14 +147,19 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                     at = names.index(key) if key is not None else 0
                     continue
                 if len(row) != len(names):
-                    number = first + reader.line_num - 1
-                    raise FormatError(f"line {number} of the input has {counted(len(row), 'field')} and the header {len(names)}")
+                    raise FormatError(f"line {begin} of the input has {counted(len(row), 'field')} and the header {len(names)}")
                 values.append(orjson.dumps(dict(zip(names, row, strict=True))))
                 keys.append(row[at].encode() if key is not None else None)
                 if len(values[-1]) + len(keys[-1] or b"") > RECORD_BYTES_MAX:
-                    raise _too_large(first + reader.line_num - 1)
+                    raise _too_large(begin)
         except csv.Error as error:
-            raise FormatError(f"line {first + reader.line_num - 1} of the input is no CSV ({error})") from error
+            last = first + reader.line_num - 1
+            where = (
+                f"line {end} of the input is"
+                if last == end
+                else f"the row that begins at line {end} of the input is, up to line {last},"
+            )
+            raise FormatError(f"{where} no CSV ({error}): is a quote open there?") from error
         if values:
             yield Chunk(values, keys if key is not None else None)
 
@@ -182,7 +191,7 @@ def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
             held = held[last:]
             first += last
         if sum(map(len, held)) > RECORD_BYTES_MAX:
-            raise _too_large(first)
+            raise _too_large(first, "close the quote that is open there, or cut it up")
     if held:
         yield first, _decoded(first, held)
 

@@ -86,12 +86,34 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
     [
         (b"a\n", "lines", "k", UsageError, r"--key k names a field, and lines have none"),
         (b"{}\n{\n", "json", None, FormatError, r"line 2 of the input is no JSON \("),
+        (
+            b"{}\n  nul\n",
+            "json",
+            None,
+            FormatError,
+            r"^line 2 of the input is no JSON \([a-z ]+, at column 3\): one JSON value a line",
+        ),
         (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
         (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2"),
         (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),
         (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is no CSV \("),
         (b'a\n1\n"open\n', "csv", None, FormatError, r"line 3 of the input is no CSV \("),
+        (
+            b'a\n1\n\n"open\nb\nc\n',
+            "csv",
+            None,
+            FormatError,
+            r"^the row that begins at line 4 of the input is, up to line 6, no CSV \(",
+        ),
+        (
+            b'a\n1\n"open\nb\n"c"\n',
+            "csv",
+            None,
+            FormatError,
+            r"^the row that begins at line 3 of the input is, up to line 5, no CSV",
+        ),
+        (b'a,b\n"1\n2"\n', "csv", None, FormatError, r"line 2 of the input has 1 field and the header 2"),
         (b"a\n\xff\n", "csv", None, FormatError, r"line 2 of the input is not UTF-8"),
     ],
 )
@@ -105,6 +127,12 @@ def test_a_line_larger_than_a_record_is_refused_before_all_of_it_is_held(size: i
     data = b"a\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"
     with pytest.raises(FormatError, match=r"line 2 of the input is larger than a record may be \(4194304 bytes\)"):
         records(data, "lines", size=size)
+
+
+def test_a_quote_that_is_open_over_more_than_a_record_is_named_where_it_begins() -> None:
+    data = b'a\n1\n"open\n' + b"x,y\n" * (RECORD_BYTES_MAX // 3)
+    with pytest.raises(FormatError, match=r"the record at line 3 of the input is larger .*: close the quote that is open there"):
+        records(data, "csv")
 
 
 HALF = b"x" * (RECORD_BYTES_MAX // 2)
