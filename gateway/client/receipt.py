@@ -223,8 +223,9 @@ class Batch:
         with _latches:
             latch = self.latch
             if latch is None:
-                latch = self.latch = threading.Lock()
+                latch = threading.Lock()
                 latch.acquire()
+                self.latch = latch
         if self.done:  # `finish` sets it before it looks for the latch
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
@@ -232,12 +233,12 @@ class Batch:
         latch.release()  # for the next who waits
 
 
-_latches = threading.Lock()
+_latches = threading.RLock()  # a signal handler may wait too, for a moment
 
 
 def _renew_after_fork() -> None:
     global _latches  # noqa: PLW0603 - it may have been held by a thread that is not in the child
-    _latches = threading.Lock()
+    _latches = threading.RLock()
 
 
 after_fork(_renew_after_fork)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gateway.client.producer import Producer
+from gateway.client.receipt import _latches
 from gateway.errors import UsageError
 from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.fake_reads import ReadableGateway
@@ -87,6 +88,15 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
         assert told
         assert receipt.result(10) == 1
         assert p.send("t", b"2").result(10) == 2
+
+
+def test_a_handler_that_struck_in_a_wait_may_wait_too(gateway: FakeGateway) -> None:
+    with Producer(gateway.url, linger=0.2) as p:
+        receipt = p.send("t", b"0")
+        with _latches:
+            with pytest.raises(TimeoutError):
+                receipt.result(0.01)
+            assert receipt.result(10) == 0
 
 
 def test_a_storm_of_signals_whose_handler_sends_hangs_nothing(gateway: FakeGateway) -> None:
