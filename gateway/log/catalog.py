@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.core import limits
-from gateway.data.frame import Frame, Kind, check_payload, decode_frame, decode_header
+from gateway.data.frame import Frame, Kind, check_payload
 from gateway.errors import Damaged
 from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
 from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path
@@ -97,7 +97,7 @@ class View:
             return found
         if len(rows):
             before = int(rows["place"][-1])
-            place, chain = before + int(rows["size"][-1]), decode_header(self.segment.view, before).header_crc
+            place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
         self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
@@ -120,7 +120,7 @@ class View:
         """
         place, position = int(row["place"]), int(row["position"])
         self.segment.populate(place, place + int(row["size"]))
-        frame = decode_frame(self.segment.view, place)
+        frame = self.segment.frame(place)
         if frame.position != position:
             raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
         check_payload(frame, f"{self.path} at byte {place}")

@@ -20,7 +20,7 @@ from gateway.data.bodies import (
     ViewBody,
     decode_body,
 )
-from gateway.data.frame import Flag, Frame, Kind, decode_frame, decode_header
+from gateway.data.frame import Flag, Frame, Kind
 from gateway.data.names import view_text
 from gateway.errors import FormatError
 from gateway.log.index import ABORTED
@@ -91,7 +91,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
         frontier = reader.frontier().position
         for view, rows in reader.positions(max(start, 1), min(last, frontier)):
             for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
-                frame = decode_frame(view.segment.view, place)
+                frame = view.segment.frame(place)
                 yield _told(frame, offset, "aborted" if flags & ABORTED else "decided", view.path, place)
         if last > frontier:
             for found in _pending(reader, frontier, last):
@@ -105,7 +105,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
     segment, place, chain = None, FRAMES_AT, 0
     for view, rows in reader.positions(max(frontier, 1), frontier):
         segment, place = view.segment, int(rows["place"][-1]) + int(rows["size"][-1])
-        chain = decode_header(segment.view, int(rows["place"][-1])).header_crc
+        chain = segment.frame(int(rows["place"][-1])).header_crc
     position = frontier + 1
     if segment is not None:
         found = walk(segment, place, position, chain, last=last)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gateway.data.frame import Kind, decode_frame
+from gateway.data.frame import Kind
 from gateway.data.schema import decode_batch
 from gateway.data.state import LogState
 from gateway.errors import DirectoryRefused, OffsetOutOfRange, UsageError
@@ -230,7 +230,7 @@ class LogReader:
         kept = 0
         for view, rows in self.positions(state.position + 1, upto.position):
             for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
-                state.apply(decode_frame(view.segment.view, place), bool(flags & ABORTED))
+                state.apply(view.segment.frame(place), bool(flags & ABORTED))
                 if not kept <= place <= kept + _LET_GO_BYTES:
                     view.segment.release(kept, place)
                     kept = place

@@ -177,6 +177,8 @@ class _Part:
 def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
     """The records of a frame, and whether they were compressed; if not, they are a view of the segment."""
     data = view.segment.view
+    if place + HEADER_SIZE > len(data):
+        raise Damaged(f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`")
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
     progress_at = place + HEADER_SIZE
     body_at = progress_at + padded(progress_length)

@@ -34,7 +34,7 @@ from gateway.data.frame import (
     decode_frame,
     padded,
 )
-from gateway.errors import Damaged, WrongDirectory
+from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
 
 MADV_POPULATE_READ = 22  # Linux 5.14; reads pages in at once, and a bad sector is an error here and not a signal later
@@ -88,6 +88,17 @@ class SegmentMap:
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
+
+    def frame(self, place: int) -> Frame:
+        """The frame that an index says stands at `place`; its body is a view of the segment.
+
+        Raises:
+            Damaged: none stands there, or the file ends before it does.
+        """
+        try:
+            return decode_frame(self.view, place)
+        except FormatError as error:
+            raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error
 
     def populate(self, start: int, end: int) -> None:
         """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from gateway.errors import Damaged
 from gateway.log.digest import digest
 from gateway.log.inspect import inspect
-from gateway.log.layout import positions_named
+from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.verify import verify
@@ -83,3 +84,30 @@ def test_a_time_is_not_looked_for_behind_a_segment_that_is_missing(tmp_path: Pat
     assert reader.offset_for_time(HISTORY.records[0].timestamp) == 0
     with pytest.raises(Damaged, match=f"where position {firsts[1]} must be"):
         reader.offset_for_time(lost)
+
+
+@pytest.mark.parametrize("size", [0, 64, 5000, FRAMES_AT, FRAMES_AT + 50, FRAMES_AT + 200])
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_segment_that_ends_before_a_frame_that_its_index_knows_is_told_as_damage(tmp_path: Path, number: int, size: int) -> None:
+    write_log(tmp_path, HISTORY)
+    first = positions_named(str(tmp_path), "seg")[number]
+    place = next(frame.position for frame in HISTORY.frames[first - 1 :] if frame.count and frame.position not in HISTORY.void)
+    os.truncate(segment(tmp_path, number), size)
+    start, end = HISTORY.offset_after(place - 1), len(HISTORY.records)
+    assert seen(scan(LogReader(tmp_path), 0, start)) == expected(HISTORY, 0, start)
+    reads: list[Callable[[LogReader], object]] = [
+        lambda reader: list(scan(reader, start, start + 1)),
+        lambda reader: list(scan(reader, 0, end)),
+        lambda reader: digest(reader.path),
+        lambda reader: list(inspect(reader.path)),
+        lambda reader: [view.frame(row) for view, rows in reader.positions(first, place) for row in rows],
+        lambda reader: reader.offset_for_time(HISTORY.records[start].timestamp),
+    ]
+    for read in reads:
+        with pytest.raises(Damaged, match=segment(tmp_path, number).name):
+            read(LogReader(tmp_path))
+    for file in (tmp_path / "log").glob("*.snap"):
+        file.unlink()
+    with pytest.raises(Damaged, match=segment(tmp_path, number).name):
+        LogReader(tmp_path).state()
+    assert any(finding.file == str(segment(tmp_path, number)) for finding in verify(tmp_path).damage)
