@@ -6,14 +6,16 @@ drained while more than a bounded number of them wait.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
+from gateway.log.finding import Run
 from gateway.node.mailbox import Mailbox
 from gateway.node.threads import ended
 
@@ -21,8 +23,8 @@ from gateway.node.threads import ended
 class Index(Protocol):
     """What is needed of `gateway.log.reader.LogReader`."""
 
-    def find(self, producer: int, first_sequence: int, count: int) -> int | None:
-        """Offset of committed records; None if the log no longer holds them, or does not hold them behind each other."""
+    def find_all(self, runs: Sequence[Run]) -> list[int | None]:
+        """Offsets of committed records; None where the log no longer holds them, or does not hold them behind each other."""
 
     def close(self) -> None:
         """Let files go."""
@@ -81,29 +83,39 @@ class Lookups:
     def _run(self) -> None:
         while True:
             self._queue.wait(limits.POLL_US_MAX // 1000)
-            for item in self._queue.take(limits.LOOKUP_ITEMS_A_TURN_MAX):
-                if item is None:
-                    return
-                session, duplicates = item
-                self.answer(session, duplicates)
+            taken = self._queue.take(limits.LOOKUP_ITEMS_A_TURN_MAX)
+            self._answer([item for item in taken if item is not None])
+            if None in taken:
+                return
 
-    def answer(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Look the offsets up and report them (in the thread; in tests, at once)."""
-        offsets = self._find(duplicates)
-        answers = [
-            Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
-            for one, offset in zip(duplicates, offsets, strict=True)
-        ]
-        self._answered += len(duplicates)
-        self._report(Located(session, tuple(answers)))
+    def _answer(self, asked: list[tuple[int, list[Duplicate]]]) -> None:
+        """Look the offsets up, of all in one pass over the index, and report them to each."""
+        every = [one for _, duplicates in asked for one in duplicates]
+        if not every:
+            return
+        found = self._find(every, alone=len(asked) == 1)
+        if found is None:  # what one of them met is not for all
+            for one in asked:
+                self._answer([one])
+            return
+        offsets = iter(found)
+        for session, duplicates in asked:
+            answers = tuple(
+                Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
+                for one, offset in zip(duplicates, itertools.islice(offsets, len(duplicates)), strict=True)
+            )
+            self._answered += len(duplicates)
+            self._report(Located(session, answers))
 
-    def _find(self, duplicates: list[Duplicate]) -> list[int]:
+    def _find(self, duplicates: list[Duplicate], *, alone: bool) -> list[int] | None:
         try:
             if self._index is None:
                 self._index = self._open_index()
             # A duplicate may be cut otherwise than its first copy was; then its records need not stand behind each other.
-            found = [self._index.find(one.producer, one.first_sequence, one.count) for one in duplicates]
+            found = self._index.find_all([Run(one.producer, one.first_sequence, one.count) for one in duplicates])
         except Exception as error:  # noqa: BLE001 - whatever the index met, who waits gets an answer
+            if not alone:
+                return None
             # That they committed is certain; where is what the index could not tell.
             kind = type(error).__name__
             self._log.error("offsets of duplicates could not be looked up", error=f"{kind}: {error}", count=len(duplicates))

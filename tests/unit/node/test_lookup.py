@@ -1,11 +1,13 @@
 """Proves that duplicates are answered with their offsets, in order, and that an index in trouble never costs an answer."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
 from gateway.errors import Damaged
+from gateway.log.finding import Run
 from gateway.node.lookup import Located, Lookups
 from tests.unit.node.fakes import LOG
 
@@ -14,11 +16,13 @@ class Index:
     def __init__(self, found: dict[tuple[int, int, int], int], error: Exception | None = None) -> None:
         self._found, self._error = found, error
         self.closed = False
+        self.passes = 0
 
-    def find(self, producer: int, first_sequence: int, count: int) -> int | None:
+    def find_all(self, runs: Sequence[Run]) -> list[int | None]:
+        self.passes += 1
         if self._error is not None:
             raise self._error
-        return self._found.get((producer, first_sequence, count))
+        return [self._found.get((run.producer, run.first_sequence, run.records)) for run in runs]
 
     def close(self) -> None:
         self.closed = True
@@ -53,3 +57,10 @@ def test_offsets_are_found_and_a_trimmed_one_is_unknown() -> None:
 def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain(error: Exception) -> None:
     reports = answered(Index({}, error), (1, [Duplicate(1, 1, 1, 1)]))
     assert reports == [Located(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]
+
+
+def test_a_crowd_is_looked_up_in_one_pass() -> None:
+    index = Index({(1, sequence, 1): sequence + 10 for sequence in range(500)})
+    reports = answered(index, *((session, [Duplicate(1, 1, session, 1)]) for session in range(500)))
+    assert [report.answers[0].offset for report in reports] == list(range(10, 510))
+    assert index.passes == 1

@@ -1,0 +1,50 @@
+"""Proves that a crowd of runs is found in one pass as each is alone: the newest row that fits, and nothing that is not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gateway.data.frame import Kind
+from gateway.log.finding import Run, offsets_of
+from gateway.log.index import ROW, Rows
+
+
+def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:
+    """Rows of (kind, producer, first sequence, count, offset)."""
+    made = np.zeros(len(lines), ROW)
+    for at, (kind, producer, first, count, offset) in enumerate(lines):
+        made[at]["kind"], made[at]["producer"], made[at]["first_sequence"] = kind, producer, first
+        made[at]["count"], made[at]["offset"] = count, offset
+    return made
+
+
+OLD = rows((Kind.BATCH, 1, 1, 3, 0), (Kind.BATCH, 2, 1, 2, 3), (Kind.TICK, 0, 0, 0, 5), (Kind.BATCH, 1, 4, 0, 5))
+NEW = rows((Kind.BATCH, 2, 3, 1, 5), (Kind.BATCH, 1, 4, 2, 6), (Kind.BATCH, 1, 6, 1, 8), (Kind.BATCH, 2**60 + 1, 1, 1, 9))
+ASKED = {
+    Run(1, 1, 3): 0,
+    Run(1, 2, 2): 1,
+    Run(1, 4, 3): 6,
+    Run(1, 3, 2): None,  # another producer's records stand between
+    Run(1, 7, 1): None,
+    Run(2, 2, 1): 4,
+    Run(2, 2, 2): 4,
+    Run(2, 3, 2): None,
+    Run(3, 1, 1): None,
+    Run(2**60 + 1, 1, 1): 9,
+    Run(2**60, 1, 1): None,
+}
+
+
+def test_a_crowd_is_found_as_each_is_alone() -> None:
+    assert offsets_of(list(ASKED), [NEW, OLD]) == list(ASKED.values())
+    assert [offsets_of([run], [NEW, OLD])[0] for run in ASKED] == list(ASKED.values())
+
+
+def test_older_rows_are_looked_at_only_for_what_the_newer_ones_do_not_tell() -> None:
+    def parts() -> Iterator[Rows]:
+        yield NEW
+        raise AssertionError("there was no need to look further")
+
+    assert offsets_of([Run(1, 4, 2), Run(2, 3, 1)], parts()) == [6, 5]
