@@ -27,7 +27,19 @@ from gateway.core.events import (
 )
 from gateway.data.frame import Frame, Kind
 from gateway.data.names import view_text
-from gateway.data.wire import CONTROL, PROTOCOL, SUBMIT, Bye, Denied, Hello, Request, decode_request, decode_submit
+from gateway.data.wire import (
+    CONTROL,
+    PROTOCOL,
+    SUBMIT,
+    Bye,
+    Denied,
+    Hello,
+    Producers,
+    Request,
+    StatusAnswer,
+    decode_request,
+    decode_submit,
+)
 from gateway.errors import FormatError, UsageError, invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
@@ -250,6 +262,10 @@ class Driver:
             )
             self.answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
             return
+        if isinstance(asked, Producers) and not session.may_have_table(now_us):
+            reason = "this client was sent many tables of producers a moment ago; ask again in some seconds"
+            self.answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
+            return
         try:
             event = requests.take(asked, number, self.books, self._fences)
         except UsageError as error:
@@ -258,6 +274,8 @@ class Driver:
         if isinstance(event, Event):
             self._step(event)
         else:
+            if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
+                session.has_table(len(event.json))
             self.answers.add_one(number, event)
 
     def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:

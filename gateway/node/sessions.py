@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from gateway.core import limits
 
+_US = 1_000_000
+
 
 @dataclass(slots=True)
 class Session:
@@ -22,6 +24,18 @@ class Session:
     client: str
     heard_us: int
     requests: set[int] = field(default_factory=set)
+    _tables: float = 0.0  # bytes of tables that it was sent, less what time gave back until `_tables_us`
+    _tables_us: int = 0
+
+    def may_have_table(self, now_us: int) -> bool:
+        """Whether it may be sent one more table: nobody knows whether it read those before."""
+        back = (now_us - self._tables_us) / _US * limits.TABLES_A_SESSION_BYTES_A_SECOND
+        self._tables, self._tables_us = max(0.0, self._tables - back), now_us
+        return self._tables < limits.TABLES_A_SESSION_BYTES
+
+    def has_table(self, size: int) -> None:
+        """It is sent one."""
+        self._tables += size
 
 
 class Sessions:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.core import limits
 from gateway.core.actions import Suspect
 from gateway.core.events import SpaceChanged
-from tests.unit.node.test_driver import Bench
+from gateway.data.wire import Denied, Producers, StatusAnswer
+from tests.unit.node.test_driver import A, B, Bench, Shelf, control
 
 
 @pytest.mark.parametrize(("low", "told"), [(False, 1), (True, 0)])
@@ -19,3 +21,23 @@ def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the
             bench.happen(SpaceChanged(low, "1 MiB is free"))
     assert bench.driver.suspected == "no vote since position 7"
     assert [line["event"] for line in lines].count("a member holds the group up") == told
+
+
+def test_a_client_that_asks_for_tables_and_does_not_read_gets_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = b"x" * (3 << 20)
+    monkeypatch.setattr(Shelf, "producers", lambda _: table)
+    bench = Bench()
+    bench.hello(A)
+    bench.say(*(control(A, Producers(number)) for number in range(1, 101)))
+    told = bench.clients.told(A)
+    answers = [answer for answer in told if isinstance(answer, StatusAnswer)]
+    denied = [answer for answer in told if isinstance(answer, Denied)]
+    assert limits.TABLES_A_SESSION_BYTES <= len(answers) * len(table) < limits.TABLES_A_SESSION_BYTES + len(table)
+    assert len(answers) + len(denied) == 100
+    assert all(answer.retry and answer.code == "busy" for answer in denied)
+    bench.hello(B)
+    bench.say(control(B, Producers(1)))
+    assert isinstance(bench.clients.told(B)[0], StatusAnswer), "another client is served"
+    bench.clock.mono_us += 60_000_000
+    bench.say(control(A, Producers(101)))
+    assert isinstance(bench.clients.told(A)[0], StatusAnswer), "and so is the first one later"
