@@ -180,7 +180,7 @@ def _lock(path: str) -> int:
 def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = read_identity(path)
     if found is None:
-        others = sorted(set(os.listdir(path)) - _IGNORED)
+        others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _begun(path, name))
         if others or not create:
             what = f"holds {others[0]!r}" if others else "is empty"
             raise WrongDirectory(
@@ -198,6 +198,11 @@ def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) ->
     if not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
     return found
+
+
+def _begun(path: str, name: str) -> bool:
+    """Whether it is the empty folder that a first start leaves when it is cut off before the identity."""
+    return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> None:

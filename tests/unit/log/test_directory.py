@@ -113,6 +113,15 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
     assert sorted(os.listdir(tmp_path)) == ["LOCK", "thesis.tex"]
 
 
+def test_a_first_start_that_was_cut_off_before_the_identity_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()
+    (tmp_path / "identity.json").unlink()
+    (tmp_path / "log" / "00000000000000000001.seg").write_bytes(b"frames")
+    with pytest.raises(WrongDirectory, match=r"it holds 'log' and has no identity\.json"):  # an identity that was lost
+        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+
+
 def test_a_directory_above_that_of_one_gateway_is_refused_with_a_hint(tmp_path: Path) -> None:
     """`tutti dev --data DIR` keeps gateway g1 in DIR/g1."""
     open_directory(str(tmp_path / "g1"), gateway=GATEWAY, group=GROUP).close()
