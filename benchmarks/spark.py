@@ -168,6 +168,7 @@ def _end_to_end(spark: SparkSession, url: str, checkpoint: Path, rate: int, seco
             limit_s = time.monotonic() + 60
             while len(times) < sent and time.monotonic() < limit_s:
                 time.sleep(0.1)
+            query.processAllAvailable()  # a stop in the middle of a batch fills the page with Spark's own trouble
     finally:
         query.stop()
     return times[-sent:]
