@@ -95,7 +95,7 @@ class Requests:
             return  # asked again while it is under way
         before = waiting[-1][1].offset if waiting else self._window.state.readers.get(reader, -1)
         if offset < before and not back:
-            reason = f"reader {reader!r} has committed offset {before} already, and {offset} lies below: say so if it is to go back"
+            reason = f"reader {reader!r} has committed {before}, and {offset} lies below: give it a `start` if it is to go back"
             self.deny(session, number, "offset", reason, retry=False)
             return
         self._ask(session, number, AskOffsets(reader, offset, self._window.frontier))

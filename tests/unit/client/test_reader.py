@@ -204,7 +204,7 @@ def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
 def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=10) as behind:
         url = f"{gateway.url},127.0.0.1:{behind.gateway.port}"
-        reads = Reads(url, timeout=0.5)
+        reads = Reads(url, timeout=2.0)
         assert reads.frontier().offset == 20
         gateway.reads.fail = always("stopping")
         with pytest.raises(Behind, match="20 was seen"):
