@@ -1,7 +1,7 @@
 """What a stack wants done.
 
-The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, send, deliver,
-reply (a reader asked after a receipt finds the record), view installed, suspect, set timer, halt or stopped. Persist is
+The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read, send, deliver,
+reply (a reader asked after a receipt finds the record), view installed, suspect, peers, dropped, set timer, halt or stopped. Persist is
 asynchronous: the driver goes on at once, and its completion comes back as `Persisted`. Nothing that promises durability is in a
 batch before that event.
 """
@@ -17,14 +17,28 @@ from gateway.data.wire import Answer
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Write the frames (placed, in order) behind the log, and the scalars if given; then report `Persisted(token)`.
+    """Cut the log behind position `cut` if given, write the frames (placed, in order) behind it, and the scalars if given; then
+    report `Persisted(token)`.
 
-    Scalars are durable before frames of the same or a later Persist are written. One sync may serve many Persists.
+    A cut is durable (the vote mark lowered first) before anything later is written. Scalars are durable before frames of the same or
+    a later Persist are written, and not before frames of an earlier one are. They are written with the frontier that the actions of
+    earlier steps delivered. One sync may serve many Persists.
     """
 
     token: int
     frames: tuple[Frame, ...] = ()
     scalars: Scalars | None = None
+    cut: int | None = None
+
+
+class ReadLog(msgspec.Struct, frozen=True, tag=True):
+    """Read the frames `first` to `last` from the log, which holds them durably; then report `LogRead(token)`. As many as
+    `limits.FETCH_BYTES` allows will do, one at least.
+    """
+
+    token: int
+    first: int
+    last: int
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
@@ -61,6 +75,21 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag=True):
     primary: bool
 
 
+class Peers(msgspec.Struct, frozen=True, tag=True):
+    """Whom this gateway talks to: (number, name, address) of each, this one left out. It replaces what was told before."""
+
+    peers: tuple[tuple[int, str, str], ...]
+
+
+class Dropped(msgspec.Struct, frozen=True, tag=True):
+    """Messages of `kind` from `sender` were not taken: the reason, and how many since this was told last (for the log; rare)."""
+
+    kind: str
+    sender: int
+    reason: str
+    count: int
+
+
 class Suspect(msgspec.Struct, frozen=True, tag=True):
     """A member holds the group up: no vote progress for the atomic period, or it cannot take what it must. For the operator and the
     status; in a group of one it means that the disk does not answer.
@@ -86,4 +115,4 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The orderly stop is done: nothing is under way."""
 
 
-Action = Persist | Send | Deliver | Reply | ViewInstalled | Suspect | SetTimer | Halt | Stopped
+Action = Persist | ReadLog | Send | Deliver | Reply | ViewInstalled | Suspect | Peers | Dropped | SetTimer | Halt | Stopped

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.core import limits
-from gateway.core.messages import Message
+from gateway.core.messages import Damage, Message
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 
@@ -62,12 +62,14 @@ class Recovered(msgspec.Struct, frozen=True):
         scalars: promised and accepted views.
         state: the log up to the frontier watermark; this state is the stack's to change.
         tail: frames above the watermark, in order, durable; their outcome is to be learned.
+        damage: positions behind `tail` that were durable and cannot be read, up to the vote mark; None if there are none.
     """
 
     log: bytes
     scalars: Scalars
     state: LogState
     tail: tuple[Frame, ...]
+    damage: Damage | None = None
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -121,6 +123,16 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
+class RosterAsked(msgspec.Struct, frozen=True, tag=True):
+    """An operator wants one gateway of the roster changed: `change` is "add", "remove" or "replace" (`AskRoster`)."""
+
+    session: int
+    request: int
+    change: str
+    name: str
+    address: str = ""
+
+
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
     """A client's session is over: nothing more is answered to it. What it submitted goes on."""
 
@@ -128,10 +140,25 @@ class SessionClosed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Received(msgspec.Struct, frozen=True, tag=True):
-    """A message of another member (gateway number)."""
+    """A message of another gateway (its number, and the incarnation of its disk as the transport was told at the handshake)."""
 
     sender: int
     message: Message
+    incarnation: bytes = b""
+
+
+class LinkChanged(msgspec.Struct, frozen=True, tag=True):
+    """The connection to a gateway broke (`up` False), or is there again."""
+
+    peer: int
+    up: bool
+
+
+class LogRead(msgspec.Struct, frozen=True, tag=True):
+    """What `ReadLog(token)` found: frames from its `first` on; none if they cannot be read."""
+
+    token: int
+    frames: tuple[Frame, ...]
 
 
 class Persisted(msgspec.Struct, frozen=True, tag=True):
@@ -168,8 +195,11 @@ Event = (
     | TopicAsked
     | OffsetsAsked
     | ForgetAsked
+    | RosterAsked
     | SessionClosed
     | Received
+    | LinkChanged
+    | LogRead
     | Persisted
     | TimeAdvanced
     | SpaceChanged

@@ -15,6 +15,7 @@ BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
 RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
 FRAMES_A_MESSAGE_MAX = 1024
+FETCH_BYTES = 1 * MIB  # of one answer to a Fetch, one frame at least
 EPOCH_MAX = 2**32 - 1  # what a frame's field holds
 MESSAGE_BYTES_MAX = 16 * MIB
 
@@ -52,6 +53,7 @@ HELD_MORE_BYTES_MAX = 64 * MIB  # of them, over what may be undecided: the last 
 HEARTBEAT_US = 200_000
 TICK_INTERVAL_US = 1_000_000
 ATOMIC_PERIOD_HEARTBEATS = 10
+BOOT_HEARTBEATS = 5  # missed ones that make a suspect; more where round trips are long
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often

@@ -47,7 +47,17 @@ class AskForget(msgspec.Struct, frozen=True, tag=True):
     producers: tuple[int, ...]
 
 
-Ask = AskEpoch | AskTopic | AskOffsets | AskForget
+class AskRoster(msgspec.Struct, frozen=True, tag=True):
+    """Change one gateway of the roster: `change` is "add" (`name` at `address`, as a learner that votes once it has caught up),
+    "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of the old one).
+    """
+
+    change: str
+    name: str
+    address: str = ""
+
+
+Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
 class Asking(msgspec.Struct, frozen=True, tag=True):
@@ -127,4 +137,153 @@ class Confirm(msgspec.Struct, frozen=True, tag=True):
     up_to: int
 
 
-Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm
+class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """What a gateway says of itself to every peer, in each heartbeat. It is soft state: a lost, late or doubled one does no harm.
+
+    Attributes:
+        sent_us: the sender's clock; it comes back in `echo_us`.
+        echo_us, held_us: the last `sent_us` that came from the receiver of this message, and how long ago; 0 before any.
+        log: uuid of the log, empty on a blank disk.
+        config: what the sender is configured with (CRC of names and addresses of the members); all must agree for a genesis.
+        view, members: the installed view; 0 and () without one.
+        promised, accepted: as in `Scalars`, durable.
+        claim: the view that the sender coordinates, or is bringing about, backed by echoes of a majority; 0 otherwise.
+        end: last position of its log; of a coordinator, the last that is ordered (a lost last message shows).
+        frontier, watermark: last position that is decided here, and that is known durably as decided.
+        misses: it hears no coordinator.
+        hears: the gateways that it hears.
+        ready: a learner that holds everything that is decided, but for what is under way.
+        leaving: it stops in order; a coordinator that says so has decided everything and coordinates no more.
+    """
+
+    sent_us: int
+    echo_us: int = 0
+    held_us: int = 0
+    log: bytes = b""
+    config: int = 0
+    view: int = 0
+    members: tuple[int, ...] = ()
+    promised: int = 0
+    accepted: int = 0
+    claim: int = 0
+    end: int = 0
+    frontier: int = 0
+    watermark: int = 0
+    misses: bool = True
+    hears: tuple[int, ...] = ()
+    ready: bool = False
+    leaving: bool = False
+
+
+class Probe(msgspec.Struct, frozen=True, tag=True):
+    """To a suspect, before it is booted: answer with a heartbeat at once."""
+
+
+class Propose(msgspec.Struct, frozen=True, tag=True):
+    """Candidate to those whom it wants in `view`: promise it, and say what your log holds (design, 5.1)."""
+
+    view: int
+    members: tuple[int, ...]
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Positions `first` to `last` that were durable here and cannot be read; `view` and `chain` are those of `last`."""
+
+    first: int
+    last: int
+    view: int
+    chain: int
+
+
+class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Answer to Propose: the view is promised durably, nothing older will leave (design, 5.2).
+
+    Attributes:
+        accepted: the accepted view.
+        end, chain: last position of the durable log and its chain value; of a damaged one as its vote mark says.
+        table: (view, first position) of the runs of frames of one view behind `frontier`, in order.
+        frontier: last position known as decided here.
+        damage: the end of the log that cannot be read, or None.
+    """
+
+    view: int
+    accepted: int
+    end: int
+    chain: int
+    table: tuple[tuple[int, int], ...]
+    frontier: int
+    damage: Damage | None = None
+
+
+class Reject(msgspec.Struct, frozen=True, tag=True):
+    """Answer to Propose, Install or Fetch: not taken. `promised` is what a higher view has to be above."""
+
+    view: int
+    promised: int
+    reason: str
+
+
+class Install(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Candidate to the members of `view`: make your log this one, and accept the view (design, 5.4).
+
+    `table` is that of the adopted log behind position `base`, which is decided; a position whose frame has another view there differs.
+    """
+
+    view: int
+    members: tuple[int, ...]
+    end: int
+    chain: int
+    base: int
+    table: tuple[tuple[int, int], ...]
+
+
+class Installed(msgspec.Struct, frozen=True, tag=True):
+    """Answer to Install: the log is that one, durably, and the view is accepted."""
+
+    view: int
+
+
+class Fetch(msgspec.Struct, frozen=True, tag=True):
+    """Frames `first` to `last` are wanted: for the view that is promised, or (view 0) by a learner, who takes only decided ones."""
+
+    view: int
+    first: int
+    last: int
+
+
+class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them. To a learner all of them are
+    decided, in the sender's installed view `source`, whose frontier is `frontier`.
+    """
+
+    view: int
+    first: int
+    frames: tuple[Frame, ...]
+    source: int = 0
+    frontier: int = 0
+
+
+class Missing(msgspec.Struct, frozen=True, tag=True):
+    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1)."""
+
+    view: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Repairing(msgspec.Struct, frozen=True, tag=True):
+    """A holder repairs these ranges; others hold back."""
+
+    view: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Repair(msgspec.Struct, frozen=True, tag=True):
+    """Placed frames from any member that holds them, positions dense and increasing."""
+
+    view: int
+    frames: tuple[Frame, ...]
+
+
+Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched
+Repairs = Missing | Repairing | Repair
+Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm | Views | Repairs

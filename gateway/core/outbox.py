@@ -7,8 +7,11 @@ from collections import deque
 from gateway.core.actions import (
     Action,
     Deliver,
+    Dropped,
     Halt,
+    Peers,
     Persist,
+    ReadLog,
     Reply,
     Send,
     SetTimer,
@@ -37,8 +40,11 @@ class Outbox:
     __slots__ = (
         "_answers",
         "_delivers",
+        "_dropped",
         "_finals",
+        "_peers",
         "_persists",
+        "_reads",
         "_sends",
         "_standing",
         "_suspects",
@@ -60,13 +66,22 @@ class Outbox:
         self._delivers: list[Deliver] = []
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
+        self._reads: list[ReadLog] = []
+        self._peers: Peers | None = None
+        self._dropped: list[Dropped] = []
         self._suspects: list[Suspect] = []
         self._finals: list[Halt | Stopped] = []
 
-    def persist(self, frames: tuple[Frame, ...] = (), scalars: Scalars | None = None) -> int:
-        """Have frames or scalars written; returns the token that `Persisted` will name or exceed."""
+    def persist(self, frames: tuple[Frame, ...] = (), scalars: Scalars | None = None, cut: int | None = None) -> int:
+        """Have frames or scalars written, or the log cut; returns the token that `Persisted` will name or exceed."""
         self._token += 1
-        self._persists.append(Persist(self._token, frames, scalars))
+        self._persists.append(Persist(self._token, frames, scalars, cut))
+        return self._token
+
+    def read_log(self, first: int, last: int) -> int:
+        """Have frames read from the log; returns the token that `LogRead` will name."""
+        self._token += 1
+        self._reads.append(ReadLog(self._token, first, last))
         return self._token
 
     def send(self, to: int, message: Message) -> None:
@@ -96,6 +111,14 @@ class Outbox:
         """Tell of a member that holds the group up."""
         self._suspects.append(Suspect(member, reason))
 
+    def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
+        """Tell whom this gateway talks to: (number, name, address) of each."""
+        self._peers = Peers(peers)
+
+    def dropped(self, kind: str, sender: int, reason: str, count: int) -> None:
+        """Tell of messages that were not taken."""
+        self._dropped.append(Dropped(kind, sender, reason, count))
+
     def halt(self, reason: str) -> None:
         """Stop taking part."""
         self._finals.append(Halt(reason))
@@ -118,6 +141,9 @@ class Outbox:
         if self._persists:
             actions += self._persists
             self._persists = []
+        if self._reads:
+            actions += self._reads
+            self._reads = []
         if self._sends:
             actions += self._sends
             self._sends = []
@@ -130,6 +156,12 @@ class Outbox:
         if self._views or self._suspects:
             actions += [*self._views, *self._suspects]
             self._views, self._suspects = [], []
+        if self._peers is not None:
+            actions.append(self._peers)
+            self._peers = None
+        if self._dropped:
+            actions += self._dropped
+            self._dropped = []
         if wake_us is not None and (self._timer_us is None or wake_us < self._timer_us):
             self._timer_us = wake_us
             actions.append(SetTimer(wake_us))

@@ -13,12 +13,15 @@ from gateway.errors import FormatError
 
 
 class Voter(msgspec.Struct, frozen=True, array_like=True):
-    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P)."""
+    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P). One that was added
+    and has not caught up is named and does not vote: a learner, of any incarnation.
+    """
 
     number: int
     name: str
     incarnation: bytes
     address: str
+    voting: bool = True
 
 
 class ViewBody(msgspec.Struct, frozen=True, array_like=True):

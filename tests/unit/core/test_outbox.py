@@ -2,7 +2,21 @@
 
 from typing import get_args
 
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    Dropped,
+    Halt,
+    Peers,
+    Persist,
+    ReadLog,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
 from gateway.core.events import Now, Scalars
 from gateway.core.messages import Confirm, Vote
 from gateway.core.outbox import Outbox
@@ -22,14 +36,17 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box = outbox()
     box.stopped()
     box.halt("why")
+    box.dropped("Vote", 3, "of another view", 2)
+    box.peers(((2, "g2", "g2:7400"),))
     box.suspect(2, "late")
     box.installed()
     box.answers(7).append(Done(1))
     box.deliver((), (), frozenset(), 0)
     box.send(2, Confirm(1, 1))
+    box.read_log(1, 2)
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    assert kinds == [Persist, Send, Deliver, Reply, ViewInstalled, Suspect, SetTimer, Stopped, Halt]
+    assert kinds == [Persist, ReadLog, Send, Deliver, Reply, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []
 
