@@ -296,6 +296,18 @@ def other_boot(path: Path | str) -> None:
         os.truncate(live, 0)
 
 
+def no_change(path: Path) -> None:
+    """Leave the directory as its gateway did."""
+    assert path.exists()
+
+
+def no_indexes(path: Path) -> None:
+    """As after a reboot, without index files."""
+    other_boot(path)
+    for file in (path / "log").glob("*.idx"):
+        file.unlink()
+
+
 def expected(history: History, start: int = 0, end: int | None = None) -> list[dict[str, object]]:
     """What a scan of all columns must give, record by record."""
     return [

@@ -15,20 +15,10 @@ from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.verify import verify
-from tests.unit.log.history import expected, opened, other_boot, sample, seen, write_log
+from tests.unit.log.history import expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 
 HISTORY = sample(120, size=1500)
 FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log goes on with position"
-
-
-def no_change(path: Path) -> None:
-    assert path.exists()
-
-
-def no_indexes(path: Path) -> None:
-    other_boot(path)
-    for file in (path / "log").glob("*.idx"):
-        file.unlink()
 
 
 def segment(path: Path, number: int) -> Path:

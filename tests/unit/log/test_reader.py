@@ -19,17 +19,19 @@ from gateway.log.index import ROW_SIZE, ROWS_AT
 from gateway.log.layout import positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
-from tests.unit.log.history import LOG, History, decide, expected, opened, other_boot, sample, seen, write_log
-
-
-def no_change(path: Path) -> None:
-    assert path.exists()
-
-
-def no_indexes(path: Path) -> None:
-    other_boot(path)
-    for file in (path / "log").glob("*.idx"):
-        file.unlink()
+from tests.unit.log.history import (
+    LOG,
+    History,
+    decide,
+    expected,
+    no_change,
+    no_indexes,
+    opened,
+    other_boot,
+    sample,
+    seen,
+    write_log,
+)
 
 
 def no_snapshots(path: Path) -> None:
