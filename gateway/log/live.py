@@ -91,8 +91,8 @@ class LivePage:
         words[GENERATION] += 1
         words[FAILED] = 0
         self.segment(segment)
-        self.indexed(state)
         self.frontier(state.position, state.next_offset)
+        self.indexed(state)  # behind the frontier, as while the log grows: no tick and no row shows beyond it
         words[INODE] = self._inode
         words[MAGIC] = _MAGIC
         boot = boot_id()

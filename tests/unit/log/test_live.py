@@ -1,17 +1,32 @@
-"""The live page has its block before anything is stored into it, and a lack of room for it is told as any other."""
+"""The live page has its block before anything is stored into it, a lack of room for it is told as any other, and it says things in
+an order in which a reader can take them.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.data.state import LogState
 from gateway.errors import DiskFailed, DiskFull
 from gateway.log.layout import PAGE
-from gateway.log.live import FAILED, GENERATION, HEARTBEAT_US, LivePage, open_live
+from gateway.log.live import (
+    FAILED,
+    FRONTIER_OFFSET,
+    FRONTIER_POSITION,
+    GENERATION,
+    HEARTBEAT_US,
+    INDEXED_OFFSET,
+    INDEXED_POSITION,
+    SEGMENT,
+    TICK,
+    LivePage,
+    open_live,
+)
 from tests.unit.log.history import opened, sample, write_log
 
 
@@ -39,6 +54,42 @@ def test_a_page_that_says_nothing_is_begun_anew_whatever_stands_in_it(tmp_path: 
         assert view.alive
         assert (view.words[GENERATION], view.words[HEARTBEAT_US], view.words[FAILED]) == (1, 0, 0)
         close()
+
+
+class Stores:
+    """The words of a page, and what they said after each store into them."""
+
+    def __init__(self, words: Any) -> None:
+        self.words = words
+        self.said = [list(words)]
+
+    def __getitem__(self, at: int) -> int:
+        return int(self.words[at])
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self.words[at] = value
+        self.said.append(list(self.words))
+
+
+def test_a_page_that_readers_look_at_never_shows_a_tick_or_rows_beyond_its_frontier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = LivePage(str(tmp_path))
+    page.publish(LogState(), 1)
+    stores = Stores(page._words)
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "_words", stores)
+        page.publish(LogState(position=40, next_offset=90, tick=3), 20)
+    last = stores.said[-1]
+    assert [last[word] for word in (FRONTIER_POSITION, FRONTIER_OFFSET, INDEXED_POSITION, TICK)] == [40, 90, 40, 3]
+    for words in stores.said:
+        assert words[INDEXED_POSITION] <= words[FRONTIER_POSITION]
+        assert words[INDEXED_OFFSET] <= words[FRONTIER_OFFSET]
+        if words[TICK]:
+            assert (words[FRONTIER_POSITION], words[FRONTIER_OFFSET]) == (40, 90)
+        if words[FRONTIER_POSITION]:
+            assert words[SEGMENT] == 20
+    page.close()
 
 
 @pytest.mark.parametrize(("number", "raised"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed)])
