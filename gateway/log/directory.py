@@ -13,6 +13,7 @@ from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from gateway.log.storage import Storage, read_file
 
 _IGNORED = {LOCK, IDENTITY + ".tmp", "lost+found"}  # may stand in a directory that no gateway has begun to use
+_GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its own"
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -114,12 +115,30 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
         WrongDirectory: it belongs to another gateway or group, has another format, or holds something else.
         Damaged: its identity is damaged, or its log is gone.
     """
-    storage = storage or Storage()
+    return _open(os.path.abspath(path), gateway, group, create, storage or Storage(), _GIVE_ANOTHER)
+
+
+def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> Directory:
+    """Lock a directory that a gateway has used, whoever it is (for repair).
+
+    Raises:
+        WrongDirectory: it is no data directory.
+        DirectoryRefused, Damaged: as `open_directory`.
+    """
     path = os.path.abspath(path)
+    identity = read_identity(path)
+    if identity is None:
+        raise no_identity(path)
+    advice = f"stop it first; to look at the log while it runs: tutti log verify {path}"
+    return _open(path, identity.gateway, identity.group, False, storage or Storage(), advice)
+
+
+def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> Directory:
     try:
         if create:
             _make(path, storage)
-        lock = _lock(path)
+        _look(path, gateway, group, create)  # before the lock is made: what is refused stays as it was
+        lock = _lock(path, when_in_use)
     except OSError as error:
         raise DirectoryRefused(
             f"data directory {path} cannot be used: {error.strerror}; check the path, its owner and mode"
@@ -135,21 +154,6 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
     return Directory(path, identity, lock, storage)
 
 
-def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> Directory:
-    """Lock a directory that a gateway has used, whoever it is (for repair).
-
-    Raises:
-        WrongDirectory: it is no data directory.
-        DirectoryRefused, Damaged: as `open_directory`.
-    """
-    storage = storage or Storage()
-    path = os.path.abspath(path)
-    identity = read_identity(path)
-    if identity is None:
-        raise no_identity(path)
-    return open_directory(path, gateway=identity.gateway, group=identity.group, create=False, storage=storage)
-
-
 def _make(path: str, storage: Storage) -> None:
     missing = []
     while not os.path.exists(path):
@@ -160,7 +164,7 @@ def _make(path: str, storage: Storage) -> None:
         storage.sync_directory(os.path.dirname(directory))
 
 
-def _lock(path: str) -> int:
+def _lock(path: str, when_in_use: str) -> int:
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
     lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -169,27 +173,24 @@ def _lock(path: str) -> int:
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise DirectoryRefused(
-            f"data directory {path} is in use by process {holder}: stop that gateway first, or give this one a directory of its own"
-        ) from None
+        raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 
-def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
+    """The identity of a directory that this gateway may use, None if that is still to be made."""
+    # Listed before the identity is looked for: where another first start is under way, whatever it made after that has one.
+    others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _begun(path, name))
     found = read_identity(path)
     if found is None:
-        others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _begun(path, name))
         if others or not create:
             what = f"holds {others[0]!r}" if others else "is empty"
             raise WrongDirectory(
                 f"{path} is not the data directory of a gateway: it {what} and has no {IDENTITY}; give a new directory"
             )
-        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex)
-        os.makedirs(os.path.join(path, LOG), exist_ok=True)
-        _write_identity(path, found, storage)
-        return found
+        return None
     for what, wanted, has in (("gateway", gateway, found.gateway), ("group", group, found.group)):
         if wanted != has:
             raise WrongDirectory(
@@ -197,6 +198,15 @@ def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) ->
             )
     if not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
+    return found
+
+
+def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+    found = _look(path, gateway, group, create)
+    if found is None:
+        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex)
+        os.makedirs(os.path.join(path, LOG), exist_ok=True)
+        _write_identity(path, found, storage)
     return found
 
 

@@ -36,9 +36,11 @@ def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> N
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(DirectoryRefused, match=f"in use by process {holder.pid}") as caught:
+        with pytest.raises(DirectoryRefused, match=f"in use by process {holder.pid}: .* this one a directory of its own") as caught:
             open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
         assert caught.value.exit_code == 1  # another start may find it free
+        with pytest.raises(DirectoryRefused, match=f"{holder.pid}: stop it first; .* tutti log verify {tmp_path}$"):
+            lock_directory(tmp_path)  # a repair is of this directory and of no other
         holder.kill()
         holder.wait()
     open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()  # the lock went with the process
@@ -50,9 +52,11 @@ def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> N
 )
 def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, gateway: str, group: str, message: str) -> None:
     open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP).close()
+    (tmp_path / "LOCK").unlink()  # as an archive restores it
     with pytest.raises(WrongDirectory, match=message) as caught:
         open_directory(str(tmp_path), gateway=gateway, group=group)
     assert caught.value.exit_code == 2  # it would be the same at another start
+    assert not (tmp_path / "LOCK").exists()
 
 
 def test_an_identity_of_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
     with pytest.raises(WrongDirectory, match=r"has no identity\.json"):
         LogReader(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["LOCK", "thesis.tex"]
+    assert os.listdir(tmp_path) == ["thesis.tex"]  # no lock of ours either
 
 
 def test_a_first_start_that_was_cut_off_before_the_identity_is_begun_again(tmp_path: Path) -> None:
