@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
 from gateway.core.events import (
     EpochAsked,
     Event,
@@ -109,6 +109,7 @@ class Driver:
         self._timer_us: int | None = None
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
+        self.peers: tuple[tuple[int, str, str], ...] = ()  # (number, name, address); nothing connects to them yet
         self.position = 0
         self.offset = 0
         self.undecided_bytes = 0
@@ -345,6 +346,16 @@ class Driver:
                     self.suspected = action.reason
                     if not told:
                         self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
+                case Peers():
+                    self.peers = action.peers
+                case Dropped():
+                    self._log.warning(
+                        "messages of a member were not taken",
+                        kind=action.kind,
+                        sender=action.sender,
+                        reason=action.reason,
+                        count=action.count,
+                    )
                 case Send():
                     invariant(False, f"a group of one has nobody to send to, and a message for {action.to} came out of the stack")
 

@@ -1,4 +1,4 @@
-"""Proves what the driver does about who holds it up, and about a client that asks and does not read."""
+"""Proves what the driver does about the other members, and about a client that asks and does not read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.core import limits
-from gateway.core.actions import Suspect
-from gateway.core.events import SpaceChanged
+from gateway.core.actions import Dropped, Peers, Suspect
+from gateway.core.events import Persisted, SpaceChanged
 from gateway.data.wire import Denied, Producers, StatusAnswer
 from tests.unit.node.test_driver import A, B, Bench, Shelf, control
 
@@ -21,6 +21,24 @@ def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the
             bench.happen(SpaceChanged(low, "1 MiB is free"))
     assert bench.driver.suspected == "no vote since position 7"
     assert [line["event"] for line in lines].count("a member holds the group up") == told
+
+
+def test_what_a_member_sent_in_vain_is_one_warning_with_who_what_why_and_how_often() -> None:
+    bench = Bench()
+    bench.answers = {Persisted: [Dropped("Order", 3, "of a view that is over", 12)]}
+    with capture_logs() as told:
+        bench.happen(Persisted(1))
+    (line,) = told
+    assert line.pop("event")
+    assert line == {"log_level": "warning", "kind": "Order", "sender": 3, "reason": "of a view that is over", "count": 12}
+
+
+def test_peers_are_those_told_last() -> None:
+    bench = Bench()
+    for peers in (((2, "jfk", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")), ((3, "lga", "127.0.0.1:7421"),)):
+        bench.answers = {Persisted: [Peers(peers)]}
+        bench.happen(Persisted(1))
+        assert bench.driver.peers == peers
 
 
 def test_a_client_that_asks_for_tables_and_does_not_read_gets_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
