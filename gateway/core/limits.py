@@ -10,7 +10,9 @@ from gateway.errors import invariant
 KIB = 1024
 MIB = 1024 * KIB
 
-# Frames and batches
+# Frames and batches. What a form itself fixes stands where the form is: gateway.data imports nothing of this. Bounds below rest on
+# two of those: PROGRESS_BYTES_MAX (frame.py, 256) and the header are within what FRAME_BYTES_MAX adds to a body; with
+# NAME_BYTES_MAX (names.py, 249) they make a frame that is no batch about 1 KiB, a producer PRODUCER_BYTES, a topic TOPIC_BYTES.
 BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
 RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key

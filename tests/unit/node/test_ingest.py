@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from gateway.core import limits
-from gateway.data.frame import Frame, payload_crc
+from gateway.data.frame import PROGRESS_BYTES_MAX, Frame, Kind, payload_crc
 from gateway.errors import FormatError, TooLarge
 from gateway.node.ingest import Gate, check_body, check_header
 from tests.unit.node.fakes import batch_frame
@@ -17,6 +17,12 @@ def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
     good, refused = Gate().check(1, frames)
     assert good == frames
     assert refused == []
+
+
+def test_the_largest_frame_that_the_gate_takes_is_within_the_bound_of_frames() -> None:
+    frame = Frame(Kind.BATCH, bytes(limits.BODY_BYTES_MAX), progress=bytes(PROGRESS_BYTES_MAX), first_sequence=1, count=1)
+    check_header(frame)
+    assert frame.size <= limits.FRAME_BYTES_MAX
 
 
 def check_frame(frame: Frame) -> None:
