@@ -55,12 +55,42 @@ HELD_MORE_BYTES_MAX = 64 * MIB  # of them, over what may be undecided: the last 
 HEARTBEAT_US = 200_000
 TICK_INTERVAL_US = 1_000_000
 ATOMIC_PERIOD_HEARTBEATS = 10
+DROPPED_TELL_US = 10_000_000  # messages that are not taken are told of so often, for each kind and sender
+DROPPED_KINDS_MAX = 4096  # kinds and senders that this is remembered of
+VIEW_RUNS_MAX = 256  # runs of frames of one view that a member remembers, to find where logs differ
 BOOT_HEARTBEATS = 5  # missed ones that make a suspect; more where round trips are long
+BOOT_HEARTBEATS_MAX = 600
+ROUND_TRIP_US_MAX = 30_000_000  # a longer one tells of a process that stood still
+DISTANCE_US_MIN = 2_000
+VERIFY_HEARTBEATS = 1  # that a suspect has to answer a probe, beside its round trip
+BATCH_HEARTBEATS = 1  # joins, leaves and boots that come so close together make one view
+REJOIN_HEARTBEATS = 5  # before a booted gateway is taken in again; doubled with each time, up to the next
+REJOIN_HEARTBEATS_MAX = 300
+CANDIDATE_HEARTBEATS = 2  # that each rank of the succession waits longer before it proposes
+RETRY_HEARTBEATS_MAX = 8  # random, before a candidate that failed tries again
+LEAVE_HEARTBEATS = 50  # that an orderly leave waits for the others
+PAUSE_HEARTBEATS = 25  # without a view that decides: what clients send is kept; after it, refused
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
 MARK_IDLE_US = 10_000
+
+# Repair; times in distances (one way, to a typical member)
+REPAIR_DISTANCE_US_MIN = 2_000  # what a step, a timer and a local network take
+REPAIR_DISTANCE_US_MAX = HEARTBEAT_US
+REPAIR_ASK_AFTER = 1  # C1: before anybody asks for what it misses
+REPAIR_ASK_SPREAD = 1  # C2: and spread over so long, times the binary logarithm of how many may miss it too
+REPAIR_ANSWER_SPREAD = 1  # D2: answers are, with those who may have it
+REPAIR_ROUND_DISTANCES = 3  # from a request to its repair, and some; also the hold-down
+REPAIR_BACKOFF_MAX = 3  # doublings
+REPAIR_LATE_HEARTBEATS = 2  # before a decided position is read from the log for somebody who asked
+REPAIR_RANGES_MAX = 64  # of one request, the lowest ones
+REPAIR_RANGES_KEPT_MAX = 1024  # of each kind that a member remembers: missing, asked for, held down
+REPAIR_MESSAGE_BYTES = 1 * MIB  # of one repair, one frame at least
+REPAIR_READS_MAX = 4  # of the log, at a time
+REPAIR_ASKS_A_SECOND, REPAIR_ASKS_BURST = 256, 64  # requests that one member multicasts
+REPAIR_BYTES_A_SECOND, REPAIR_BYTES_BURST = 64 * MIB, 64 * MIB  # that one member sends to repair
 
 # Log
 SEGMENT_BYTES = 128 * MIB
@@ -238,6 +268,10 @@ invariant(
     FRAME_BYTES_MAX + REQUEST_ROOM_FRAMES * KIB <= HELD_MORE_BYTES_MAX,
     "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
 )
+invariant(REPAIR_DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
+invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
+invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")
+invariant(REPAIR_MESSAGE_BYTES + FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a repair fits into a message")
 invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")

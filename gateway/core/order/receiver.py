@@ -7,13 +7,14 @@ from typing import Protocol
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.messages import Echo, Order
+from gateway.core.messages import Echo, Order, Repair
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
 from gateway.core.order.runs import whole
+from gateway.core.ranges import Range, RangeMap
 from gateway.core.window import weight
 from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
-from gateway.errors import invariant
+from gateway.errors import FormatError
 
 
 class Below(Protocol):
@@ -24,10 +25,11 @@ class Below(Protocol):
 
 
 class Receiver:
-    """Takes ORDER and echoes of the view's coordinator.
+    """Takes ORDER and echoes of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: frames that were thrown away: damaged, not continuing the chain, unlike an own copy, or too many.
+        discarded: frames that were thrown away: damaged, of another view, unchained, unlike an own copy, or too many.
+        streamed: the highest position that the coordinator itself sent in this view.
         highest: the highest position heard of in this view.
     """
 
@@ -40,31 +42,63 @@ class Receiver:
         self._held: dict[int, Frame] = {}
         self._held_bytes = 0
         self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
+        self._gaps: RangeMap[None] = RangeMap()  # between the window's end and `highest`, without what is held back
         self.discarded = 0
-        self.highest = 0
+        self.streamed = self.highest = 0
 
     def installed(self) -> None:
         """What was held back belongs to another view."""
-        self._held, self._held_bytes, self.highest = {}, 0, 0
+        self._held, self._held_bytes = {}, 0
+        self._gaps.clear()
+        self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
         """Placed frames, whole."""
         if self._counts(sender, message.view):
-            for frame in message.frames:
-                if whole(frame):
-                    self._hold(frame)
-                else:
-                    self._missed(frame.position)
-            self._drain()
+            self._take(message.frames)
+            if message.frames:
+                self.streamed = max(self.streamed, message.frames[-1].position)
+
+    def on_repair(self, sender: int, message: Repair) -> None:
+        """Placed frames of this view from any member that has them. A frame above the view's installed end is of the view."""
+        standing = self._standing
+        if standing.current(message.view) and sender in standing.others and not standing.coordinating:
+            self._take(message.frames)
+
+    def heard(self, end: int) -> None:
+        """A member of this view says that its log goes up to `end`: what this one has not got of it was lost, or is late.
+
+        A member whose word is further off than anything may be undecided is not believed.
+        """
+        if not self._standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
+            self._tell(end)
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        view = self._standing.view
+        for frame in frames:
+            if frame.view != view:
+                self.discarded += 1
+            elif whole(frame):
+                self._hold(frame)
+            else:
+                self._missed(frame.position)
+        self._drain()
 
     def on_echo(self, sender: int, message: Echo) -> None:
         """Headers of own frames; the bodies are in the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
-            echoed = decode_header(message.headers, at)
+            try:
+                echoed = decode_header(message.headers, at)
+            except FormatError:
+                self.discarded += 1
+                break
+            self.streamed = max(self.streamed, echoed.position)
             own = self._forward.find(echoed)
-            if own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
+            if echoed.view != message.view:
+                self.discarded += 1
+            elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
                 # Another body was ordered under this sequence: it has to come from somebody who has it.
                 self._missed(echoed.position)
             else:
@@ -78,7 +112,6 @@ class Receiver:
 
     def _hold(self, frame: Frame) -> None:
         position = frame.position
-        self.highest = max(self.highest, position)
         if position <= self._window.end or position in self._held:
             return
         full = self._held_bytes > self._held_bytes_max
@@ -86,6 +119,11 @@ class Receiver:
         if position > self._window.end + (1 if full else limits.HELD_FRAMES_MAX):
             self._missed(position)
             return
+        if position <= self.highest:
+            self._gaps.cut(position, position)
+        else:
+            self._tell(position - 1)
+            self.highest = position
         self._held[position] = frame
         self._held_bytes += weight(frame)
         if full:
@@ -93,8 +131,15 @@ class Receiver:
 
     def _missed(self, position: int) -> None:
         """A frame that was heard of and cannot be kept: it comes again by repair."""
-        self.highest = max(self.highest, position)
+        self._tell(position)
         self.discarded += 1
+
+    def _tell(self, end: int) -> None:
+        """Positions up to `end` exist; those above what was heard of are not here."""
+        known = max(self.highest, self._window.end)
+        if end > known:
+            self._gaps.put(known + 1, end, None)
+            self.highest = end
 
     def _drain(self) -> None:
         """Take what is next, and what is next then."""
@@ -106,21 +151,15 @@ class Receiver:
                 break
             self._held_bytes -= weight(frame)
             if not chained(frame, chain):
+                self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
                 break
-            invariant(frame.view <= self._standing.view, f"{frame!r} is of a later view than {self._standing.view}")
             self._received.take(frame)
             run.append(frame)
             end, chain = frame.position, frame.header_crc
         if run:
             self._below.take(run)
 
-    def missing(self) -> list[tuple[int, int]]:
-        """Ranges of positions that were heard of and are not here: what repair has to ask for."""
-        ranges = []
-        first = self._window.end + 1
-        for position in [*sorted(self._held), self.highest + 1]:
-            if position > first:
-                ranges.append((first, position - 1))
-            first = max(first, position + 1)
-        return ranges
+    def missing(self) -> list[Range]:
+        """Ranges of positions that were heard of and are not here, the lowest ones: what repair has to ask for."""
+        return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]

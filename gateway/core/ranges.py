@@ -1,0 +1,84 @@
+"""Positions in ranges: what is known of them changes a run at a time, and a million of them may be missing at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+Range = tuple[int, int]  # first and last position, both in it
+
+
+class RangeMap(Generic[Value]):
+    """A value for each position of some ranges, which never overlap. Neighbours with equal values are one range."""
+
+    __slots__ = ("_lasts", "_ranges")
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Value]] = []
+        self._lasts: list[int] = []
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._ranges)
+
+    def __iter__(self) -> Iterator[tuple[int, int, Value]]:
+        """(first, last, value) of each range, in order; of a copy, so that the map may change meanwhile."""
+        return iter(self._ranges[:])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._ranges, self._lasts = [], []
+
+    def first(self, most: int) -> list[tuple[int, int, Value]]:
+        """The lowest ranges, `most` of them at most."""
+        return self._ranges[:most]
+
+    def over(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
+        """The positions `first` to `last` as pieces with their value each, None where there is none."""
+        pieces: list[tuple[int, int, Value | None]] = []
+        at = bisect_left(self._lasts, first)
+        while first <= last:
+            if at == len(self._ranges) or self._ranges[at][0] > last:
+                pieces.append((first, last, None))
+                break
+            start, end, value = self._ranges[at]
+            if start > first:
+                pieces.append((first, start - 1, None))
+            pieces.append((max(first, start), min(last, end), value))
+            first, at = end + 1, at + 1
+        return pieces
+
+    def put(self, first: int, last: int, value: Value) -> None:
+        """Set the value of all positions from `first` to `last`."""
+        self._replace(first, last, [(first, last, value)])
+
+    def cut(self, first: int, last: int) -> None:
+        """Forget the positions `first` to `last`."""
+        self._replace(first, last, [])
+
+    def _replace(self, first: int, last: int, middle: list[tuple[int, int, Value]]) -> None:
+        if last < first:
+            return
+        ranges = self._ranges
+        # From the range that ends right before `first`, to the one that begins right behind `last`: neighbours may become one.
+        start = stop = bisect_left(self._lasts, first - 1)
+        before: list[tuple[int, int, Value]] = []
+        after: list[tuple[int, int, Value]] = []
+        while stop < len(ranges) and ranges[stop][0] <= last + 1:
+            low, high, value = ranges[stop]
+            if low < first:
+                before.append((low, min(high, first - 1), value))
+            if high > last:
+                after.append((max(low, last + 1), high, value))
+            stop += 1
+        joined: list[tuple[int, int, Value]] = []
+        for low, high, value in (*before, *middle, *after):
+            if joined and joined[-1][1] + 1 == low and joined[-1][2] == value:
+                joined[-1] = (joined[-1][0], high, value)
+            else:
+                joined.append((low, high, value))
+        ranges[start:stop] = joined
+        self._lasts[start:stop] = [high for _, high, _ in joined]

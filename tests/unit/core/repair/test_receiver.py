@@ -1,0 +1,120 @@
+"""Proves what a member takes as a repair, and that it knows of every position it misses, whatever comes in whatever order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core import limits
+from gateway.core.events import Received
+from gateway.core.messages import Echo, Order, Repair
+from gateway.core.order.receiver import Receiver
+from gateway.core.window import Window
+from gateway.data.bodies import TickBody, encode_body
+from gateway.data.frame import Frame, Kind, decode_frame
+from tests.transcripts.group import Group, Member
+from tests.unit.core.rig import VIEW, three
+
+
+def looked_at(group: Group, name: str = "g2") -> tuple[Member, Window, Receiver]:
+    member = group.members[name]
+    return member, member.stack.layers.context.window, member.stack.layers.order.receiver
+
+
+def ticks(window: Window, count: int, view: int = VIEW) -> list[Frame]:
+    frames, chain = [], window.chain
+    for place in range(1, count + 1):
+        frame = Frame(Kind.TICK, encode_body(TickBody(place, place)), origin=1)
+        frame.stamp(view, window.end + place, chain)
+        chain = frame.header_crc
+        frames.append(frame)
+    return frames
+
+
+@pytest.mark.parametrize("sender", [1, 3])
+def test_any_member_repairs(sender: int) -> None:
+    _, window, receiver = looked_at(three())
+    frames = ticks(window, 3)
+    receiver.on_order(1, Order(VIEW, (frames[2],)))
+    assert receiver.missing() == [(3, 4)]
+    receiver.on_repair(sender, Repair(VIEW, tuple(frames[:2])))
+    assert (window.end, receiver.missing()) == (5, [])
+
+
+@pytest.mark.parametrize(("sender", "view"), [(2, VIEW), (4, VIEW), (1, VIEW + 1), (3, VIEW - 1)])
+def test_a_repair_of_another_view_or_of_no_member_is_not_taken(sender: int, view: int) -> None:
+    _, window, receiver = looked_at(three())
+    receiver.on_repair(sender, Repair(view, tuple(ticks(window, 1))))
+    assert (window.end, receiver.highest) == (2, 2)
+
+
+def test_the_coordinator_takes_no_repair() -> None:
+    _, window, receiver = looked_at(three(), "g1")
+    receiver.on_repair(3, Repair(VIEW, tuple(ticks(window, 1))))
+    receiver.heard(9)
+    assert (window.end, receiver.missing()) == (2, [])
+
+
+@pytest.mark.parametrize("view", [VIEW - 1, VIEW + 1])
+def test_a_frame_of_another_view_above_the_installed_end_is_no_repair(view: int) -> None:
+    _, window, receiver = looked_at(three())
+    receiver.on_repair(3, Repair(VIEW, tuple(ticks(window, 1, view))))
+    receiver.on_order(1, Order(VIEW, tuple(ticks(window, 1, view))))
+    assert (window.end, receiver.discarded, receiver.highest) == (2, 2, 2)
+
+
+def test_a_repair_that_breaks_the_chain_or_is_damaged_is_still_missing() -> None:
+    _, window, receiver = looked_at(three())
+    good = ticks(window, 2)
+    broken = Frame(Kind.TICK, encode_body(TickBody(7, 7)), origin=1)
+    broken.stamp(VIEW, 3, 12345)
+    receiver.on_repair(3, Repair(VIEW, (broken, good[1])))
+    damaged = decode_frame(good[0].to_bytes())
+    damaged.body = b"?" * len(good[0].body)
+    receiver.on_repair(3, Repair(VIEW, (damaged,)))
+    assert (window.end, receiver.discarded, receiver.missing()) == (2, 2, [(3, 3)])
+    receiver.on_repair(3, Repair(VIEW, (good[0],)))
+    assert (window.end, receiver.missing()) == (4, [])
+
+
+def test_what_a_member_says_of_its_end_is_missing_and_what_nobody_can_have_is_not_believed() -> None:
+    _, window, receiver = looked_at(three())
+    receiver.heard(window.end)
+    assert receiver.missing() == []
+    receiver.heard(window.end + 2)
+    receiver.heard(window.end + limits.HELD_FRAMES_MAX + 1)
+    assert (receiver.missing(), receiver.streamed) == ([(3, 4)], 2)
+
+
+def test_a_header_that_is_none_does_not_stop_a_step() -> None:
+    group = three()
+    member, window, receiver = looked_at(group)
+    for headers in (b"x" * 96, b"short"):
+        group.step(member, Received(1, Echo(VIEW, headers)))
+    assert (window.end, receiver.discarded) == (2, 2)
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["order", "repair", "heard"]), st.integers(0, 11), st.integers(1, 3)), max_size=25)
+
+
+@given(STEPS)
+def test_every_position_that_was_heard_of_is_here_or_missing(steps: list[tuple[str, int, int]]) -> None:
+    _, window, receiver = looked_at(three())
+    base, frames, told = window.end, ticks(window, 14), window.end
+    came: set[int] = set()
+    for what, at, count in steps:
+        run = tuple(frames[at : at + count])
+        if what == "heard":
+            receiver.heard(base + at)
+            told = max(told, base + at)
+            continue
+        if what == "order":
+            receiver.on_order(1, Order(VIEW, run))
+        else:
+            receiver.on_repair(3, Repair(VIEW, run))
+        came |= {frame.position for frame in run}
+        told = max(told, run[-1].position)
+        missing = {position for first, last in receiver.missing() for position in range(first, last + 1)}
+        assert missing == {position for position in range(base + 1, told + 1) if position not in came}
+        assert window.end == min(missing, default=told + 1) - 1
