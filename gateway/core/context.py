@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
 
-from gateway.core.events import StackConfig
+from gateway.core.events import Identity, StackConfig
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
 from gateway.core.window import Window
@@ -17,3 +18,5 @@ class Context(NamedTuple):
     standing: Standing
     outbox: Outbox
     window: Window
+    identity: Identity
+    random: Random  # of the run's entropy: a recorded run replays

@@ -155,10 +155,15 @@ class LinkChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogRead(msgspec.Struct, frozen=True, tag=True):
-    """What `ReadLog(token)` found: frames from its `first` on; none if they cannot be read."""
+    """What `ReadLog(token)` found: frames from its `first` on; none if they cannot be read.
+
+    `stop` is the last position of `frames` that no ABORT up to the asked `last` reaches over: no BATCH up to `stop` is voided by an
+    ABORT behind it. It is below the first frame's position if there is none.
+    """
 
     token: int
     frames: tuple[Frame, ...]
+    stop: int
 
 
 class Persisted(msgspec.Struct, frozen=True, tag=True):

@@ -68,7 +68,14 @@ REJOIN_HEARTBEATS = 5  # before a booted gateway is taken in again; doubled with
 REJOIN_HEARTBEATS_MAX = 300
 CANDIDATE_HEARTBEATS = 2  # that each rank of the succession waits longer before it proposes
 RETRY_HEARTBEATS_MAX = 8  # random, before a candidate that failed tries again
+LEFT_HEARTBEATS = 10  # that a gateway which has left waits to hear that the group goes on without it
 LEAVE_HEARTBEATS = 50  # that an orderly leave waits for the others
+HEARTBEATS_A_TURN = 8  # peers that a member of a large group tells in one heartbeat, beside its coordinator
+CANDIDATE_BEHIND_FRAMES = 8192  # who is so far behind proposes after all others
+ROSTER_MAX = 63  # gateways that a roster names
+ROSTER_CHANGES_MAX = 16  # that wait at one gateway
+ROSTER_WAIT_HEARTBEATS = 300
+WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # that a learner holds, undecided for itself, over what a coordinator orders
 PAUSE_HEARTBEATS = 25  # without a view that decides: what clients send is kept; after it, refused
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
@@ -91,6 +98,16 @@ REPAIR_MESSAGE_BYTES = 1 * MIB  # of one repair, one frame at least
 REPAIR_READS_MAX = 4  # of the log, at a time
 REPAIR_ASKS_A_SECOND, REPAIR_ASKS_BURST = 256, 64  # requests that one member multicasts
 REPAIR_BYTES_A_SECOND, REPAIR_BYTES_BURST = 64 * MIB, 64 * MIB  # that one member sends to repair
+
+# Lanes of unordered sends
+LANES_MAX = 1024  # disks of origins, ever
+LANE_FRAMES_MAX = 8192  # of one origin that are undecided or wait; above it: refused for now
+LANE_BYTES_MAX = 4 * MIB  # and their bytes, and the last batch
+LANE_ENDS_HEARTBEATS = 5  # how far lanes are decided is told so often
+LANE_WAIT_HEARTBEATS = 11  # that an attempt waits to hear it of its members
+LANE_BEHIND_MAX = 32_768  # frames that a gateway may lack to be a member of an attempt
+LANE_REPEAT_HEARTBEATS = 3  # that an origin repeats its last decision
+LANE_READS_MAX = 64  # of the log for others, at a time
 
 # Log
 SEGMENT_BYTES = 128 * MIB
@@ -272,6 +289,9 @@ invariant(REPAIR_DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
 invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")
 invariant(REPAIR_MESSAGE_BYTES + FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a repair fits into a message")
+invariant(2 * LANE_ENDS_HEARTBEATS < LANE_WAIT_HEARTBEATS, "one lost word on how far lanes are leaves nobody out of an attempt")
+invariant(LANE_FRAMES_MAX < LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
+invariant(RESEND_HEARTBEATS <= LANE_REPEAT_HEARTBEATS, "what a decision lets a member ask for is answered while it is repeated")
 invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")

@@ -201,8 +201,8 @@ class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     Attributes:
         accepted: the accepted view.
         end, chain: last position of the durable log and its chain value; of a damaged one as its vote mark says.
-        table: (view, first position) of the runs of frames of one view behind `frontier`, in order.
         frontier: last position known as decided here.
+        base, table: (view, first position) of the runs of frames of one view behind position `base`, in order.
         damage: the end of the log that cannot be read, or None.
     """
 
@@ -210,8 +210,9 @@ class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     accepted: int
     end: int
     chain: int
-    table: tuple[tuple[int, int], ...]
     frontier: int
+    base: int
+    table: tuple[tuple[int, int], ...]
     damage: Damage | None = None
 
 
@@ -253,14 +254,14 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
 class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them. To a learner all of them are
-    decided, in the sender's installed view `source`, whose frontier is `frontier`.
+    decided, in the sender's installed view `source`, and `stop` is the last of their positions where a decision may stop.
     """
 
     view: int
     first: int
     frames: tuple[Frame, ...]
     source: int = 0
-    frontier: int = 0
+    stop: int = 0
 
 
 class Missing(msgspec.Struct, frozen=True, tag=True):

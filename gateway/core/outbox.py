@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from gateway.core import limits
 from gateway.core.actions import (
     Action,
     Deliver,
@@ -35,12 +36,14 @@ class Outbox:
     Attributes:
         now: the clocks at the event.
         local: messages of this member to itself, in order.
+        drops: messages that were not taken, ever.
     """
 
     __slots__ = (
         "_answers",
         "_delivers",
         "_dropped",
+        "_drops",
         "_finals",
         "_peers",
         "_persists",
@@ -51,6 +54,7 @@ class Outbox:
         "_timer_us",
         "_token",
         "_views",
+        "drops",
         "local",
         "now",
     )
@@ -69,6 +73,8 @@ class Outbox:
         self._reads: list[ReadLog] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
+        self._drops: dict[tuple[str, int], tuple[int, int]] = {}  # (kind, sender) -> (how many since, told when)
+        self.drops = 0
         self._suspects: list[Suspect] = []
         self._finals: list[Halt | Stopped] = []
 
@@ -115,9 +121,17 @@ class Outbox:
         """Tell whom this gateway talks to: (number, name, address) of each."""
         self._peers = Peers(peers)
 
-    def dropped(self, kind: str, sender: int, reason: str, count: int) -> None:
-        """Tell of messages that were not taken."""
-        self._dropped.append(Dropped(kind, sender, reason, count))
+    def drop(self, message: Message, sender: int, reason: str) -> None:
+        """A message is not taken. It is counted, and told once per kind and sender in `DROPPED_TELL_US`."""
+        kind = type(message).__name__
+        self.drops += 1
+        count, told_us = self._drops.get((kind, sender), (0, -limits.DROPPED_TELL_US))
+        count += 1
+        if self.now.mono_us - told_us >= limits.DROPPED_TELL_US:
+            self._dropped.append(Dropped(kind, sender, reason, count))
+            count, told_us = 0, self.now.mono_us
+        if len(self._drops) < limits.DROPPED_KINDS_MAX or (kind, sender) in self._drops:
+            self._drops[kind, sender] = count, told_us
 
     def halt(self, reason: str) -> None:
         """Stop taking part."""

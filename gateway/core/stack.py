@@ -10,7 +10,9 @@ actions was carried out, and the driver stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from random import Random
 from typing import Any
 
 import msgspec
@@ -23,10 +25,13 @@ from gateway.core.events import (
     Event,
     ForgetAsked,
     LeaveAsked,
+    LinkChanged,
+    LogRead,
     Now,
     OffsetsAsked,
     Persisted,
     Received,
+    RosterAsked,
     SessionClosed,
     SpaceChanged,
     StackConfig,
@@ -36,13 +41,34 @@ from gateway.core.events import (
     TopicAsked,
     WriteFailed,
 )
-from gateway.core.flush.start import Phase, Start
-from gateway.core.messages import Confirm, Message, No, Vote
+from gateway.core.flush.layer import Flush
+from gateway.core.flush.life import Phase
+from gateway.core.membership.changes import Changes
+from gateway.core.membership.layer import Membership
+from gateway.core.membership.peers import Peers
+from gateway.core.messages import (
+    Asking,
+    AskRoster,
+    Confirm,
+    Deny,
+    Fetch,
+    Fetched,
+    Heartbeat,
+    Install,
+    Installed,
+    Message,
+    No,
+    Probe,
+    Propose,
+    Reject,
+    State,
+    Vote,
+)
 from gateway.core.order.layer import Ordering
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
 from gateway.core.window import Window
-from gateway.data.bodies import AbortBody
+from gateway.data.bodies import AbortBody, RosterBody
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import InvariantViolated
@@ -53,29 +79,59 @@ class Layers:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.peers = Peers(context)
         self.atomic = Atomic(context, self)
         self.order = Ordering(context, self.atomic)
-        self.flush = self.make_flush()
+        self.flush = Flush(context, self, self.peers)
+        self.changes = Changes(context, self.peers, self.flush, self._place_roster)
+        self.membership = Membership(context, self.peers, self.flush, self, self.changes)
 
-    def make_flush(self) -> Start:
-        """The layer at the bottom: which view holds."""
-        return Start(self.context, self)
+    def start(self, event: Started) -> None:
+        """The first event."""
+        self.flush.on_started(event)
+        self.membership.started()
 
-    # What flush does to the layers above it
+    # What flush and membership do to the layers above them
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
         """Take the undecided end of the log that a start found."""
         self.context.window.restore(tail)
-        self.order.restored()
+        self.order.rebuild()
+
+    def view_ended(self) -> None:
+        """The view ended: only what the disk has counts now."""
+        end = self.context.window.end
+        self.atomic.ended()
+        if self.context.window.end != end:
+            self.order.rebuild()
+
+    def cut(self, to: int) -> None:
+        """Give up what stands behind a position."""
+        if self.context.window.end > to:
+            self.atomic.cut(to)
+            self.order.rebuild()
+
+    def carry(self, frames: Sequence[Frame]) -> None:
+        """Take frames of another member's log."""
+        self.order.carry(frames)
+        self.atomic.carry(frames)
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided elsewhere and durable here."""
+        self.atomic.learned(up_to)
 
     def installed(self) -> None:
         """A view was installed."""
         self.order.installed()
         self.atomic.installed()
+        self.membership.installed()
 
     def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
         """Order a frame of the coordinator."""
         return self.order.sequencer.place(kind, body)
+
+    def _place_roster(self, body: RosterBody, origin: int) -> None:
+        self.order.sequencer.place(Kind.ROSTER, body, origin=origin)
 
     def opened(self, view_position: int) -> None:
         """The VIEW frame was ordered at the position."""
@@ -85,12 +141,36 @@ class Layers:
         """The VIEW frame is decided."""
         self.order.primary()
 
+    def leads(self, sender: int) -> bool:
+        """Whether nobody but `sender` is heard to coordinate."""
+        return self.membership.leads(sender)
+
+    def attempt_failed(self, stalled: Sequence[int]) -> None:
+        """The view that this member proposed does not come about."""
+        self.membership.failed(stalled)
+
+    def heard_end(self, member: int, end: int) -> None:
+        """A member of the view has a log that reaches to the position."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no client of this gateway waits for anything."""
+        return self.order.quiet
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing at all is under way."""
+        return self.order.quiet and self.atomic.quiet
+
     # What atomic tells of
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
         """The frontier passed the run."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
+        for frame in run:
+            if frame.kind == Kind.ROSTER:
+                self.changes.decided(frame)
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
@@ -100,23 +180,69 @@ class Layers:
         """What may be undecided, or written, may have become more."""
         self.order.sequencer.room()
 
+    def suspect(self, member: int, reason: str) -> None:
+        """The member holds the group up."""
+        self.membership.suspect(member, reason)
+
     # What the stack asks of all
+
+    def on_received(self, event: Received) -> None:
+        """A message of another gateway."""
+        peer = self.peers.get(event.sender)
+        if peer is None:
+            self.context.outbox.drop(event.message, event.sender, "the gateway is not known here")
+            return
+        peer.missed, peer.probed, peer.up = 0, -1, True
+        if event.incarnation != peer.incarnation:
+            peer.incarnation, peer.beat = event.incarnation, None
+        self.on_message(event.sender, event.message)
 
     def on_message(self, sender: int, message: Message) -> None:
         """A message, to the layer that it is for."""
-        if isinstance(message, Vote):
-            self.atomic.on_vote(sender, message)
-        elif isinstance(message, Confirm):
-            self.atomic.on_confirm(sender, message)
-        elif isinstance(message, No):
-            self.atomic.on_no(sender, message)
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(sender, message)
+        elif isinstance(message, Asking) and isinstance(message.ask, AskRoster):
+            if self.context.standing.current(message.view):
+                self.changes.order(sender, message.ask)
+        elif isinstance(message, Deny) and isinstance(message.ask, AskRoster):
+            self.changes.denied(message)
         else:
             self.order.on_message(sender, message)
 
+    @cached_property
+    def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
+        flush, candidate = self.flush, self.flush.candidate
+        return {
+            Vote: self.atomic.on_vote,
+            Confirm: self.atomic.on_confirm,
+            No: self.atomic.on_no,
+            Heartbeat: self.membership.on_heartbeat,
+            Probe: lambda sender, _: self.membership.on_probe(sender),
+            Propose: flush.on_propose,
+            State: candidate.on_state,
+            Reject: candidate.on_reject,
+            Install: flush.on_install,
+            Installed: candidate.on_installed,
+            Fetch: flush.serving.on_fetch,
+            Fetched: self._on_fetched,
+        }
+
+    def _on_fetched(self, sender: int, message: Fetched) -> None:
+        if message.view:
+            self.flush.on_fetched(sender, message)
+        elif self.flush.phase is Phase.SEARCHING:
+            self.membership.learner.on_fetched(sender, message)
+
+    def on_log_read(self, event: LogRead) -> None:
+        """The disk read the log."""
+        self.flush.serving.on_log_read(event)
+
     def on_persisted(self, event: Persisted) -> None:
         """The disk has everything up to the token."""
-        self.flush.on_persisted(event.token)
         self.atomic.persisted(event.token)
+        self.membership.learner.durable()
+        self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:
         """The disk runs low, or has room again."""
@@ -128,18 +254,20 @@ class Layers:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
         self.order.end_of_step()
         self.atomic.write()
-        if self.context.standing.closed is not None and self.order.quiet and self.atomic.quiet:
-            self.flush.drained()
+        self.membership.end_of_step()
+        self.flush.end_of_step()
 
     def beat(self) -> None:
         """One heartbeat."""
+        self.membership.beat()
+        self.flush.beat()
         self.order.beat()
         self.atomic.beat()
 
     @property
     def beating(self) -> bool:
         """Whether heartbeats are wanted."""
-        return self.atomic.beating or not self.order.quiet
+        return not self.peers.alone or self.atomic.beating or not self.order.quiet
 
 
 class Stack:
@@ -187,7 +315,8 @@ class Stack:
         if not isinstance(event, Started):
             raise InvariantViolated(f"{type(event).__name__} came before Started")
         window = Window(event.recovered.state, self._config.undecided_bytes_max)
-        layers = self._layers = self._make(Context(self._config, self._standing, self._outbox, window))
+        random = Random(event.entropy)
+        layers = self._layers = self._make(Context(self._config, self._standing, self._outbox, window, event.identity, random))
         order, flush = layers.order, layers.flush
         self._handlers = {
             Started: _again,
@@ -197,14 +326,17 @@ class Stack:
             OffsetsAsked: order.on_asked,
             ForgetAsked: order.on_asked,
             SessionClosed: order.on_session_closed,
-            Received: self._taking_part(lambda event: layers.on_message(event.sender, event.message)),
+            RosterAsked: layers.changes.asked,
+            Received: self._taking_part(layers.on_received),
+            LinkChanged: self._taking_part(layers.membership.on_link),
+            LogRead: self._taking_part(layers.on_log_read),
             Persisted: self._taking_part(layers.on_persisted),
             TimeAdvanced: self._on_time,
             SpaceChanged: self._taking_part(layers.on_space),
             WriteFailed: lambda event: flush.on_failed(event.reason),
-            LeaveAsked: lambda event: flush.on_leave(),
+            LeaveAsked: lambda event: layers.membership.leave(),
         }
-        flush.on_started(event)
+        layers.start(event)
         return layers
 
     def _taking_part(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:

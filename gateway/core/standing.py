@@ -18,6 +18,8 @@ class Standing:
         coordinator: number of the view's coordinator (the sequencer), 0 without a view.
         primary: the view's VIEW frame is decided, so that new messages are taken.
         taking_part: False once the member halted or stopped: it says nothing and decides nothing any more.
+        pausing: the view ended and another one is on its way: what clients send is kept for it.
+        draining: this coordinator leaves: it orders nothing new, for itself or for others.
         closed: (code, reason) why nothing new is taken although the view is primary, or None.
     """
 
@@ -26,9 +28,11 @@ class Standing:
         "closed",
         "coordinated",
         "coordinator",
+        "draining",
         "me",
         "members",
         "others",
+        "pausing",
         "primary",
         "promised",
         "taking_part",
@@ -43,6 +47,8 @@ class Standing:
         self.others: tuple[int, ...] = ()
         self.coordinator = 0
         self.primary = False
+        self.pausing = False
+        self.draining = False
         self.taking_part = True
         self.closed: tuple[str, str] | None = None
 
@@ -71,3 +77,10 @@ class Standing:
         self.view, self.members, self.coordinator = view, members, coordinator
         self.others = tuple(member for member in members if member != self.me)
         self.primary = False
+
+    def end_view(self) -> None:
+        """The installed view ends here: no YES, CONFIRM or decision of it leaves, or is taken, any more (design, 5.2)."""
+        self.pausing = self.pausing or self.primary
+        self.view = self.coordinator = 0
+        self.members = self.others = ()
+        self.primary = self.draining = False

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.data.bodies import AbortBody, decode_body
+from gateway.data.bodies import AbortBody, RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, Frame, Kind, chained
 from gateway.data.state import LogState
 from gateway.errors import InvariantViolated, invariant
@@ -51,9 +51,24 @@ class Window:
         bytes: what they hold in memory, about.
         end, chain: the last position taken and its chain value.
         barriers: ABORTs that are not decided, in order.
+        base, runs: (view, first position) of the runs of frames of one view behind position `base`, decided ones included.
+        rosters, roster_changes: undecided ROSTER frames, and how often what counts as roster changed.
     """
 
-    __slots__ = ("_bytes_max", "_marks", "barriers", "bytes", "chain", "end", "frames", "state")
+    __slots__ = (
+        "_bytes_max",
+        "_marks",
+        "barriers",
+        "base",
+        "bytes",
+        "chain",
+        "end",
+        "frames",
+        "roster_changes",
+        "rosters",
+        "runs",
+        "state",
+    )
 
     def __init__(self, state: LogState, bytes_max: int = limits.UNDECIDED_BYTES_MAX) -> None:
         self.state = state
@@ -63,6 +78,10 @@ class Window:
         self.end = state.position
         self.chain = state.chain
         self.barriers: list[Barrier] = []
+        self.base = state.position
+        self.runs: deque[tuple[int, int]] = deque()
+        self.rosters: list[Frame] = []
+        self.roster_changes = 1
         self._marks = [state.position] * len(Stage)
 
     @property
@@ -100,19 +119,59 @@ class Window:
     def extend(self, frames: Sequence[Frame]) -> None:
         """Take the next frames; each continues the chain."""
         end, chain = self.end, self.chain
-        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX:
+        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
+        view = self.runs[-1][0] if self.runs else 0
         for frame in frames:
             end += 1
+            if frame.view != view:
+                view = frame.view
+                self._run(view, end)
             if frame.position != end or not chained(frame, chain):
                 raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
             chain = frame.header_crc
             self.bytes += weight(frame)
             if frame.kind == Kind.ABORT:
                 self._bar(frame)
+            elif frame.kind == Kind.ROSTER:
+                self.rosters.append(frame)
+                self.roster_changes += 1
         self.frames.extend(frames)
         self.end, self.chain = end, chain
         self._marks[Stage.TAKEN] = end
+
+    def _run(self, view: int, first: int) -> None:
+        self.runs.append((view, first))
+        if len(self.runs) > limits.VIEW_RUNS_MAX:
+            self.runs.popleft()
+            self.base = self.runs[0][1] - 1
+
+    def log(self) -> bytes:
+        """Uuid of the log, empty before its ROSTER."""
+        return self.state.log or (decode_body(RosterBody, self.rosters[0].body).log if self.rosters else b"")
+
+    def view_at_end(self) -> int:
+        """View of the last frame taken; 0 if none was since the start."""
+        return self.runs[-1][0] if self.runs else 0
+
+    def cut(self, to: int) -> None:
+        """Give up every frame behind position `to`; all stages go back with it, so that nothing old counts for what comes there.
+
+        Raises:
+            InvariantViolated: it would cut what is decided.
+        """
+        invariant(self.frontier <= to, f"a cut to {to} is below the frontier {self.frontier}")
+        while self.frames and self.frames[-1].position > to:
+            self.bytes -= weight(self.frames.pop())
+        self.end = min(self.end, to)
+        self.chain = self.frames[-1].header_crc if self.frames else self.state.chain
+        self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
+        while self.runs and self.runs[-1][1] > to:
+            self.runs.pop()
+        if self.rosters and self.rosters[-1].position > to:
+            self.rosters = [frame for frame in self.rosters if frame.position <= to]
+            self.roster_changes += 1
+        self._marks = [min(mark, to) for mark in self._marks]
 
     def _bar(self, frame: Frame) -> None:
         first = decode_body(AbortBody, frame.body).position
@@ -153,6 +212,9 @@ class Window:
         run = tuple([frames.popleft() for _ in range(up_to - self.frontier)])
         offsets = tuple([apply(frame, frame.position in void) for frame in run])
         self.bytes -= sum(map(weight, run))
+        if self.rosters and self.rosters[0].position <= up_to:
+            self.rosters = [frame for frame in self.rosters if frame.position > up_to]
+            self.roster_changes += 1
         return run, offsets, void
 
     def _void(self, up_to: int) -> frozenset[int]:

@@ -66,7 +66,7 @@ class LogState(msgspec.Struct, kw_only=True):
         view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
         group, log, roster: of the last ROSTER frame.
         topics, producers: by number. readers: offset commits by name.
-        next_topic, next_producer: the next numbers to be given.
+        next_topic, next_producer, next_gateway: the next numbers to be given.
         floor: every first epoch of a producer must exceed it (FORGET).
     """
 
@@ -86,6 +86,7 @@ class LogState(msgspec.Struct, kw_only=True):
     readers: dict[str, int] = msgspec.field(default_factory=dict)
     next_topic: int = 1
     next_producer: int = 1
+    next_gateway: int = 1
     floor: int = 0
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
@@ -135,6 +136,7 @@ class LogState(msgspec.Struct, kw_only=True):
         body = decode_body(RosterBody, frame.body)
         self.group, self.log = body.group, body.log
         self.roster = {voter.number: voter for voter in body.voters}
+        self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
 
     def _epoch(self, frame: Frame) -> None:
         body = decode_body(EpochBody, frame.body)

@@ -26,7 +26,7 @@ from gateway.core.events import (
     Started,
     TimeAdvanced,
 )
-from gateway.core.flush.start import Phase, Start, Step
+from gateway.core.flush.life import Phase
 from gateway.core.messages import Message, Vote
 from gateway.core.stack import Layers, Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter
@@ -46,35 +46,47 @@ def incarnation(name: str) -> bytes:
     return name.encode().ljust(16, b"-")
 
 
-class Given(Start):
-    """*flush* of a test: views are given, not agreed upon. Only views whose members all have the same log may be given."""
+class Given(Layers):
+    """Layers of a test: views are given, not agreed upon. Only views whose members all have the same log may be given."""
 
-    def __init__(self, context: Context, layers: Layers, me: int, names: list[str]) -> None:
-        super().__init__(context, layers)
+    def __init__(self, context: Context, me: int, names: list[str]) -> None:
+        super().__init__(context)
         self._me = me
         self._names = names
-        self._context = context
 
-    def on_started(self, event: Started) -> None:
-        self._standing.me = self._me
-        self._standing.durable(event.recovered.scalars)
-        self._layers.restore(event.recovered.tail)
-        for step in (Step.STARTED, Step.PERSISTED, Step.PERSISTED):
-            self._life.on(step)
+    def start(self, event: Started) -> None:
+        self.context.standing.me = self._me
+        self.context.standing.durable(event.recovered.scalars)
+        self.restore(event.recovered.tail)
         self.give(event.recovered.scalars.accepted)
 
     def give(self, view: int) -> None:
         """Begin the view of all members; its number names the coordinator."""
-        standing = self._standing
-        self._life.state = Phase.INSTALLING
+        standing, outbox = self.context.standing, self.context.outbox
+        self.flush.life.state = Phase.INSTALLING
         standing.durable(Scalars(view, view, standing.coordinated))
         standing.install(view, tuple(range(1, len(self._names) + 1)), view & 0xFFFF)
-        self._layers.installed()
-        self._outbox.installed()
+        self.order.installed()
+        self.atomic.installed()
+        outbox.installed()
         if standing.coordinating:
-            if self._window.end == 0:
-                self._layers.place(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
-            self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(standing.members)).position)
+            if self.context.window.end == 0:
+                self.place(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
+            self.opened(self.place(Kind.VIEW, ViewBody(standing.members)).position)
+
+    def on_received(self, event: Received) -> None:
+        self.on_message(event.sender, event.message)
+
+    def suspect(self, member: int, reason: str) -> None:
+        self.context.outbox.suspect(member, reason)
+
+    def beat(self) -> None:
+        self.order.beat()
+        self.atomic.beat()
+
+    @property
+    def beating(self) -> bool:
+        return self.atomic.beating or not self.order.quiet
 
 
 @dataclass
@@ -127,11 +139,9 @@ class Group:
             self._start(member, {}, LogState(), ())
 
     def _member(self, name: str, number: int, names: list[str], view: int) -> Member:
-        class Wired(Layers):
-            def make_flush(self) -> Start:
-                return Given(self.context, self, number, names)
-
-        return Member(name, number, Stack(self.config, Wired), scalars=Scalars(view, view, 0))
+        return Member(
+            name, number, Stack(self.config, lambda context: Given(context, number, names)), scalars=Scalars(view, view, 0)
+        )
 
     def restart(self, name: str, watermark: int | None = None, keep: int | None = None, again: Identity | None = None) -> Member:
         """A new process on the disk of the old one: what was synced is there (and `keep` frames at least), the rest may not be.
@@ -163,9 +173,9 @@ class Group:
         ends = {member.stack.layers.context.window.end for member in self.members.values()}
         assert len(ends) == 1, f"logs end at {ends}: a cut would be needed"
         for member in self.members.values():
-            flush = member.stack.layers.flush
-            assert isinstance(flush, Given)
-            flush.give(view)
+            layers = member.stack.layers
+            assert isinstance(layers, Given)
+            layers.give(view)
             self.step(member, TimeAdvanced())
 
     # Events

@@ -30,6 +30,9 @@ class Above(Protocol):
     def room(self) -> None:
         """What may be undecided, or written, may have become more."""
 
+    def suspect(self, member: int, reason: str) -> None:
+        """The member holds the group up."""
+
 
 class Atomic:
     """The layer."""
@@ -56,6 +59,31 @@ class Atomic:
         self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
         self._view_position = 0
         self._vote(again=True)
+
+    def ended(self) -> None:
+        """The view ended: what was not handed to the disk is given up, since the log as it is on the disk is what counts now."""
+        self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
+        self._window.cut(self._window.mark(Stage.WRITING))
+
+    def cut(self, to: int) -> None:
+        """Give up what stands behind position `to`, on the disk too. Disk writes under way no longer count for what comes there."""
+        window = self._window
+        invariant(not self._unwritten and not self._withheld, "a log is cut while frames of its view wait")
+        if window.mark(Stage.WRITING) > to:
+            self._outbox.persist(cut=to)
+        self._writing = deque((token, min(last, to)) for token, last in self._writing)
+        window.cut(to)
+
+    def carry(self, frames: Sequence[Frame]) -> None:
+        """Take frames that another member's log has; they are written whatever the disk says, since the group may have decided them."""
+        self._window.extend(frames)
+        self._unwritten.extend(frames)
+        self.write()
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided in a view that this member is not in, and durable here."""
+        self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
+        self._decide(up_to)
 
     def opened(self, view_position: int) -> None:
         """The coordinator ordered the view's VIEW frame: with it, and not before, everything carried over is decided."""
@@ -137,9 +165,17 @@ class Atomic:
     def on_confirm(self, sender: int, message: Confirm) -> None:
         """The coordinator's decision."""
         standing, window = self._standing, self._window
-        if not standing.current(message.view) or sender != standing.coordinator or message.up_to <= window.frontier:
+        up_to = message.up_to
+        if not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier:
             return
-        run, offsets, void = window.decide(message.up_to)
+        if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
+            self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
+            return
+        self._decide(up_to)
+
+    def _decide(self, up_to: int) -> None:
+        window = self._window
+        run, offsets, void = window.decide(up_to)
         self._outbox.deliver(run, offsets, void, window.state.next_offset)
         self._above.decided(run, offsets, void)
 
@@ -158,7 +194,9 @@ class Atomic:
         ballot, window = self._ballot, self._window
         if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
             return
-        invariant(message.up_to <= window.end, "a member voted YES beyond what was ordered")
+        if message.up_to > window.end:
+            self._outbox.drop(message, sender, f"a YES to position {message.up_to}, and {window.end} is ordered")
+            return
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
         if message.low or sender in ballot.low:
@@ -186,7 +224,7 @@ class Atomic:
             return
         frame = window.at(position)
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
-            self._outbox.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
+            self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return
         if frame.view != self._standing.view:
             raise InvariantViolated(f"{frame!r} stands behind the VIEW frame of {self._standing.view}")
@@ -223,7 +261,7 @@ class Atomic:
                 self._outbox.send(member, Confirm(standing.view, window.frontier))
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
-                self._outbox.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
+                self._above.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
             self._above.room()
         if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
             self._vote(again=True)

@@ -120,8 +120,13 @@ class ForwardTable:
                 self.bytes += weight(frame)
                 forwarded.append(frame)
                 full = self.full
-        for part in parts(forwarded):
-            self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
+        self._send(forwarded)
+
+    def _send(self, frames: list[Frame]) -> None:
+        """To the coordinator; while there is none they wait for the next one, to whom everything goes in order (`installed`)."""
+        if self._standing.primary:
+            for part in parts(frames):
+                self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
 
     def _queue(self, producer: int, epoch: int) -> Queue:
         queues = self._queues.get(producer)
@@ -206,8 +211,7 @@ class ForwardTable:
 
     def _forward(self, queue: Queue, frames: list[Frame]) -> None:
         queue.sent_us = self._outbox.now.mono_us
-        for part in parts(frames):
-            self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
+        self._send(frames)
 
     # From the log
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.core.context import Context
 from gateway.core.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
 from gateway.core.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
@@ -67,7 +69,7 @@ class Ordering:
     def _closed(self) -> tuple[str, str] | None:
         if self._standing.closed is not None:
             return self._standing.closed
-        if not self._standing.primary:
+        if not self._standing.primary and not self._standing.pausing:
             return "not_primary", "this gateway is not in a view that decides yet; send again, here or at another gateway"
         if self.low:
             return "space", f"no space for anything new ({self.low}); reads go on, send again when there is room"
@@ -90,10 +92,10 @@ class Ordering:
         elif not standing.primary or not standing.current(message.view) or sender not in standing.members:
             return
         elif isinstance(message, Forward):
-            if standing.coordinating:
+            if standing.coordinating and not standing.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):
-            if standing.coordinating:
+            if standing.coordinating and not standing.draining:
                 self.sequencer.on_ask(sender, message.ask)
         elif sender == standing.coordinator:
             if isinstance(message, Resend):
@@ -176,9 +178,14 @@ class Ordering:
 
     # Views and time
 
-    def restored(self) -> None:
-        """A start put undecided frames into the window."""
+    def rebuild(self) -> None:
+        """The window begins, or its end was cut: the received-table goes back with it."""
         self.received.rebuild(self._window.frames)
+
+    def carry(self, frames: Sequence[Frame]) -> None:
+        """Take frames that another member's log has, on their way to the disk."""
+        for frame in frames:
+            self.received.take(frame)
 
     def installed(self) -> None:
         """A view was installed."""

@@ -269,7 +269,8 @@ class Requests:
         request.sent_us = self._outbox.now.mono_us
         if isinstance(request.ask, AskOffsets):
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
-        self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
+        if self._standing.primary:  # else the next coordinator is asked when it begins
+            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
 
     def _asked(self) -> Iterator[Request]:
         for (kind, _), waiting in self._waiting.items():

@@ -36,7 +36,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box = outbox()
     box.stopped()
     box.halt("why")
-    box.dropped("Vote", 3, "of another view", 2)
+    box.drop(Vote(1, 1), 3, "of another view")
     box.peers(((2, "g2", "g2:7400"),))
     box.suspect(2, "late")
     box.installed()

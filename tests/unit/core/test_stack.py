@@ -15,7 +15,7 @@ from gateway.core.events import (
     TimeAdvanced,
     TopicAsked,
 )
-from gateway.core.flush.start import Phase
+from gateway.core.flush.life import Phase
 from gateway.core.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, TickBody, ViewBody, encode_body

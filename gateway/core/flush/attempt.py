@@ -1,0 +1,84 @@
+"""One attempt to bring about one view: what a candidate knows of it (design, 5.1, 5.3, 5.5)."""
+
+from __future__ import annotations
+
+from gateway.core.flush.logs import Choice
+from gateway.core.messages import Install, Installed, State
+
+
+class Attempt:
+    """A view id is used for one attempt and one list of members.
+
+    Attributes:
+        view, proposed: what was proposed, and to whom (this member included).
+        states: the answers, by gateway number, and `incarnations`, the disks that gave them.
+        refused: who does not take it, and why.
+        choice: the log to adopt, once chosen.
+        install: what the members are told, once the candidate holds the log.
+        installed: who has accepted.
+        beats: heartbeats since it began, and `waited`, since a majority had answered.
+        heard: beat at which each member last did something for it.
+    """
+
+    __slots__ = (
+        "beats",
+        "choice",
+        "heard",
+        "incarnations",
+        "install",
+        "installed",
+        "proposed",
+        "refused",
+        "states",
+        "view",
+        "waited",
+    )
+
+    def __init__(self, view: int, proposed: tuple[int, ...]) -> None:
+        self.view = view
+        self.proposed = proposed
+        self.states: dict[int, State] = {}
+        self.incarnations: dict[int, bytes] = {}
+        self.refused: dict[int, str] = {}
+        self.choice: Choice | None = None
+        self.install: Install | None = None
+        self.installed: set[int] = set()
+        self.beats = 0
+        self.waited = 0
+        self.heard = dict.fromkeys(proposed, 0)
+
+    def did(self, member: int) -> None:
+        """The member did something for it."""
+        if member in self.heard:
+            self.heard[member] = self.beats
+
+    def answer(self, member: int, incarnation: bytes, state: State) -> None:
+        """A member's log is known; only its first answer counts, from a disk that stays the same."""
+        if member in self.proposed and member not in self.states:
+            self.states[member] = state
+            self.incarnations[member] = incarnation
+            self.refused.pop(member, None)
+
+    @property
+    def answered(self) -> bool:
+        """Whether everybody has said something."""
+        return all(member in self.states or member in self.refused for member in self.proposed)
+
+    def accepted(self, member: int, incarnation: bytes, message: Installed) -> bool:
+        """A member accepted; whether all have."""
+        if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
+            return False
+        if member in self.install.members:
+            self.installed.add(member)
+        return self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members have accepted."""
+        return self.install is not None and self.installed == set(self.install.members)
+
+    def silent(self, beats: int) -> list[int]:
+        """Members that owe something and did nothing for so many heartbeats."""
+        owing = self.install.members if self.install is not None else self.proposed
+        done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
+        return [member for member in owing if member not in done and self.beats - self.heard[member] >= beats]

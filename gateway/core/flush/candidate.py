@@ -1,0 +1,237 @@
+"""The candidate's half of *flush*: one attempt after the other (design, 5.1, 5.3 to 5.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gateway.core.context import Context
+from gateway.core.flush.attempt import Attempt
+from gateway.core.flush.life import Phase, Step
+from gateway.core.flush.logs import Extent, choose
+from gateway.core.membership.peers import Peers
+from gateway.core.messages import Install, Installed, Propose, Reject, State
+from gateway.data.bodies import RosterBody, ViewBody, Voter
+from gateway.data.frame import Kind
+from gateway.errors import invariant
+
+if TYPE_CHECKING:
+    from gateway.core.flush.layer import Flush, Layers
+
+
+class Candidate:
+    """Proposes views.
+
+    Attributes:
+        attempt: the one under way, None if there is none.
+        entropy: uuid of a log that begins here.
+        rejected: the highest promise that a refusal named.
+    """
+
+    def __init__(self, context: Context, flush: Flush, layers: Layers, peers: Peers) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._flush = flush
+        self._layers = layers
+        self._peers = peers
+        self.attempt: Attempt | None = None
+        self.entropy = b""
+        self.rejected = 0
+
+    def campaign(self, members: tuple[int, ...]) -> None:
+        """Propose a view of these members; this one is among them."""
+        flush, standing = self._flush, self._standing
+        invariant(standing.me in members, f"{members} are proposed by a gateway that is not among them")
+        view = self._next_view()
+        flush.end_view()
+        flush.life.on(Step.CAMPAIGN)
+        self.attempt = Attempt(view, members)
+        flush.persist(msgspec.structs.replace(flush.scalars, promised=view, coordinated=view))
+
+    def _next_view(self) -> int:
+        """A view id above all that was seen."""
+        scalars, state = self._flush.scalars, self._window.state
+        seen = max(
+            scalars.promised,
+            scalars.accepted,
+            scalars.coordinated,
+            state.view,
+            self._window.view_at_end(),
+            self._peers.seen_view(),
+            self.rejected,
+        )
+        return ((seen >> 16) + 1) << 16 | self._standing.me
+
+    def promised(self) -> None:
+        """The own promise is durable: now others are asked."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        attempt.answer(self._standing.me, self._identity.incarnation, self._flush.state())
+        for member in attempt.proposed:
+            if member != self._standing.me:
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed))
+        self._collect()
+
+    def on_state(self, sender: int, message: State) -> None:
+        """A member promised, and tells of its log."""
+        attempt = self.attempt
+        if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
+            attempt.did(sender)
+            attempt.answer(sender, self._peers.incarnation(sender), message)
+            self._collect()
+
+    def on_reject(self, sender: int, message: Reject) -> None:
+        """A member does not take the view. It may be needed no more, or a higher one is."""
+        self.rejected = max(self.rejected, message.promised)
+        attempt = self.attempt
+        if attempt is None or message.view != attempt.view or sender in attempt.states:
+            return
+        attempt.did(sender)
+        attempt.refused[sender] = message.reason
+        if self._flush.phase is Phase.COLLECTING:
+            self._collect()
+
+    def _majority(self, attempt: Attempt) -> bool:
+        """Whether enough of those who count have answered; to begin a log, everybody configured."""
+        peers = self._peers
+        if peers.rosters.blank:
+            return set(attempt.states) == {number for number, _, _ in peers.configured}
+        return peers.rosters.majority(attempt.incarnations)
+
+    def _collect(self) -> None:
+        """See whether the answers suffice, and choose."""
+        attempt = self.attempt
+        if attempt is None or attempt.choice is not None:
+            return
+        if not self._majority(attempt):
+            if attempt.answered:
+                self.fail()
+            return
+        if not attempt.answered and attempt.waited < 1:
+            return  # a moment for all that live, so that fewer undecided frames are cut
+        choice = choose(attempt.states, self._peers.rosters, attempt.incarnations)
+        if not choice.source:
+            return  # damage that nobody who answered can mend: others may come
+        attempt.choice = choice
+        self._flush.life.on(Step.CHOSEN)
+        state = attempt.states[choice.best if choice.end == attempt.states[choice.best].end else choice.source]
+        chain = state.chain if state.end == choice.end else None
+        theirs = Extent(state.base, state.table, choice.end)
+        self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
+        self.adopted()
+
+    def adopted(self) -> None:
+        """The log may be adopted: the members are told, and this one accepts like all others."""
+        attempt, flush, window, standing = self.attempt, self._flush, self._window, self._standing
+        done = flush.adopting.done()
+        if attempt is None or done is None:
+            return
+        peers = self._peers
+        peers.refresh()
+        members = tuple(member for member in attempt.proposed if member in attempt.states and self._voter(member, attempt))
+        if not done or not self._counts(attempt, members) or standing.me not in members:
+            self.fail()
+            return
+        flush.life.on(Step.ADOPTED)
+        base = max(window.base, 0)
+        attempt.install = Install(
+            view=attempt.view, members=members, end=window.end, chain=window.chain, base=base, table=tuple(window.runs)
+        )
+        for member in attempt.states:
+            attempt.did(member)
+            if member != standing.me:
+                self._outbox.send(member, attempt.install)
+        flush.accept()
+
+    def _voter(self, member: int, attempt: Attempt) -> bool:
+        return self._peers.rosters.blank or self._peers.rosters.voter(member, attempt.incarnations[member])
+
+    def _counts(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
+        """Count again, with the rosters of the log that was adopted: answers, and members."""
+        rosters = self._peers.rosters
+        if rosters.blank:
+            return self._majority(attempt) and set(members) == set(attempt.states)
+        return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
+
+    def accepted(self) -> None:
+        """This member has accepted durably."""
+        attempt = self.attempt
+        if attempt is not None and attempt.install is not None:
+            attempt.installed.add(self._standing.me)
+            self._gathered(attempt)
+
+    def on_installed(self, sender: int, message: Installed) -> None:
+        """A member has accepted."""
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.did(sender)
+            attempt.accepted(sender, self._peers.incarnation(sender), message)
+            self._gathered(attempt)
+
+    def _gathered(self, attempt: Attempt) -> None:
+        """All members have accepted: the view is installed; its VIEW frame, when decided, decides everything before it."""
+        flush = self._flush
+        if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
+            return
+        self.attempt = None
+        flush.life.on(Step.GATHERED)
+        flush.install(attempt.install.members)
+        if self._window.end == 0:
+            self._layers.place(Kind.ROSTER, self._first_roster(attempt))
+        self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
+
+    def _first_roster(self, attempt: Attempt) -> RosterBody:
+        voters = tuple(
+            Voter(number, name, attempt.incarnations[number], address) for number, name, address in self._peers.configured
+        )
+        return RosterBody(self._identity.group, self.entropy, voters)
+
+    # Time
+
+    def beat(self) -> None:
+        """One heartbeat of an attempt: what may have been lost is said again; who is silent is left out of the next one."""
+        attempt, phase = self.attempt, self._flush.phase
+        if attempt is None:
+            return
+        attempt.beats += 1
+        if phase is Phase.COLLECTING:
+            if self._majority(attempt):
+                attempt.waited += 1
+                self._collect()
+            self._again(attempt)
+        elif attempt.install is not None:
+            self._again(attempt)
+        if self.attempt is attempt and self._over(attempt):
+            self.fail()
+
+    def _again(self, attempt: Attempt) -> None:
+        install = attempt.install
+        for member in attempt.proposed:
+            if member == self._standing.me or member in attempt.refused:
+                continue
+            if install is not None and member in attempt.states and member not in attempt.installed:
+                self._outbox.send(member, install)
+            elif install is None and member not in attempt.states:
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed))
+
+    def _over(self, attempt: Attempt) -> bool:
+        """Whether somebody who is waited for is gone, or does nothing."""
+        period = self._config.atomic_period_heartbeats
+        owing = attempt.silent(0)
+        if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
+            return True
+        return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
+
+    def fail(self) -> None:
+        """This attempt comes to nothing."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        stalled = attempt.silent(self._config.atomic_period_heartbeats)
+        self._flush.lost()
+        self._layers.attempt_failed(stalled)

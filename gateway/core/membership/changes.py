@@ -1,0 +1,215 @@
+"""Roster changes: one gateway at a time, through the log (design, section 5, roster change).
+
+A gateway that is added is named first and votes when it has caught up; one that lost its disk is replaced by its new incarnation when
+that has caught up. A change is reported done when a majority of the new roster knows durably that it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.events import RosterAsked
+from gateway.core.flush.layer import Flush
+from gateway.core.membership.peers import Peers
+from gateway.core.membership.rosters import Rosters
+from gateway.core.messages import AskRoster, Asking, Deny
+from gateway.data.bodies import RosterBody, Voter, decode_body
+from gateway.data.frame import Frame
+from gateway.data.wire import Denied, Done
+from gateway.errors import UsageError
+
+
+class Waiting(msgspec.Struct):
+    """A change that an operator waits for: `position` of the ROSTER that made it, once that is decided here."""
+
+    session: int
+    request: int
+    ask: AskRoster
+    position: int = 0
+    beats: int = 0
+
+
+class Changes:
+    """Both halves: asking at the gateway that the operator spoke to, ordering at the coordinator."""
+
+    def __init__(self, context: Context, peers: Peers, flush: Flush, place: Callable[[RosterBody, int], None]) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._peers = peers
+        self._flush = flush
+        self._place = place
+        self._waiting: list[Waiting] = []
+        self._noted = 0  # position of the last ROSTER: it has to be known durably that it is decided
+
+    # At the origin
+
+    def asked(self, event: RosterAsked) -> None:
+        """An operator asks."""
+        ask = AskRoster(event.change, event.name, event.address)
+        try:
+            self._wanted(ask, self._named())
+        except UsageError as error:
+            self._deny(event.session, event.request, "roster", str(error), retry=False)
+            return
+        if not self._standing.primary:
+            reason = "this gateway is in no view that decides; ask again, here or at another gateway"
+            self._deny(event.session, event.request, "not_primary", reason, retry=True)
+        elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
+            self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
+        elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
+            waiting = Waiting(event.session, event.request, ask)
+            self._waiting.append(waiting)
+            self._send(waiting)
+
+    def _send(self, waiting: Waiting) -> None:
+        if self._standing.primary:
+            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, waiting.ask))
+
+    def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
+        self._outbox.answers(session).append(Denied(request, code, reason, retry))
+
+    def denied(self, message: Deny) -> None:
+        """The coordinator does not do it."""
+        for waiting in [one for one in self._waiting if one.ask == message.ask and not one.position]:
+            self._waiting.remove(waiting)
+            self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
+
+    def decided(self, frame: Frame) -> None:
+        """A ROSTER is decided."""
+        self._noted = frame.position
+        voters = {voter.name: voter for voter in decode_body(RosterBody, frame.body).voters}
+        for waiting in self._waiting:
+            if not waiting.position and self._is_made(waiting.ask, voters):
+                waiting.position = frame.position
+
+    def _is_made(self, ask: AskRoster, voters: dict[str, Voter]) -> bool:
+        voter = voters.get(ask.name)
+        if ask.change == "remove":
+            return voter is None
+        if ask.change == "add":
+            return voter is not None
+        peer = next((peer for peer in self._peers if peer.name == ask.name), None)
+        return voter is not None and peer is not None and voter.incarnation == peer.incarnation
+
+    def beat(self) -> None:
+        """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
+        if self._flush.watermark < self._noted and not self._peers.alone:
+            self._flush.note_frontier()
+        for waiting in list(self._waiting):
+            waiting.beats += 1
+            if waiting.position:
+                if self._known(waiting.position):
+                    self._waiting.remove(waiting)
+                    self._outbox.answers(waiting.session).append(Done(waiting.request))
+            elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
+                self._waiting.remove(waiting)
+                self._deny(waiting.session, waiting.request, "busy", "the roster was not changed in time; ask again", retry=True)
+            elif waiting.beats % limits.RESEND_HEARTBEATS == 0:
+                self._send(waiting)
+        if self._may_order():
+            self._promote()
+
+    def _known(self, position: int) -> bool:
+        """Whether a majority of the roster knows durably that the position is decided."""
+        knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
+        if self._flush.watermark >= position:
+            knows.append(self._standing.me)
+        return self._peers.rosters.majority(self._peers.incarnations(knows))
+
+    # At the coordinator
+
+    def _may_order(self) -> bool:
+        """Only after the view's VIEW frame and the ROSTER before are decided."""
+        standing = self._standing
+        return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
+
+    def _named(self) -> dict[str, Voter]:
+        return {voter.name: voter for voter in self._peers.rosters.named.values()}
+
+    def order(self, origin: int, ask: AskRoster) -> None:
+        """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
+        if not self._may_order():
+            return  # asked again
+        named = self._named()
+        try:
+            voters = self._wanted(ask, named)
+        except UsageError as error:
+            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", str(error), False))
+            return
+        if voters is None:
+            return  # it is so already: the log has answered
+        reason = self._objection(ask, voters)
+        if reason:
+            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", reason, True))
+        else:
+            self._put(voters, origin)
+
+    def _wanted(self, ask: AskRoster, named: dict[str, Voter]) -> list[Voter] | None:
+        """The roster with the change made; None if it is made already.
+
+        Raises:
+            UsageError: the change makes no sense.
+        """
+        voters = list(named.values())
+        if ask.change == "add":
+            if ask.name in named:
+                if named[ask.name].address != ask.address:
+                    raise UsageError(f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}")
+                return None
+            if not ask.name or not ask.address:
+                raise UsageError("a gateway is added by its name and its address HOST:P")
+            if len(voters) >= limits.ROSTER_MAX:
+                raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
+            return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
+        if ask.change not in ("remove", "replace"):
+            raise UsageError(f"{ask.change!r} is no change of a roster: add, remove or replace")
+        if ask.name not in named:
+            if ask.change == "remove":
+                return None
+            raise UsageError(f"gateway {ask.name!r} is not in the roster: {', '.join(sorted(named))}")
+        if ask.change == "remove":
+            return [voter for voter in voters if voter.name != ask.name]
+        peer = self._peers.get(named[ask.name].number)
+        if peer is None or not peer.incarnation or peer.incarnation == named[ask.name].incarnation:
+            return None if peer is not None and peer.incarnation else voters
+        changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
+        return [changed if voter.name == ask.name else voter for voter in voters]
+
+    def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
+        """Why the change cannot be made now, empty if it can."""
+        new = Rosters([{voter.number: voter for voter in voters}])
+        if new.blank:
+            return f"gateway {ask.name!r} is the last one that votes"
+        if not new.majority(self._peers.incarnations(self._standing.members)):
+            return "the view would not hold a majority of the new roster"
+        if ask.change == "replace":
+            peer = next((peer for peer in self._peers if peer.name == ask.name), None)
+            if peer is None or not self._caught_up(peer.number):
+                return f"gateway {ask.name!r} is not heard with a new disk, or has not caught up yet; ask again"
+        return ""
+
+    def _caught_up(self, number: int) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
+
+    def _promote(self) -> None:
+        """One that was added and has caught up votes from now on."""
+        named = self._peers.rosters.named
+        for number, voter in named.items():
+            if not voter.voting and self._caught_up(number):
+                incarnation = self._peers.incarnation(number)
+                changed = msgspec.structs.replace(voter, incarnation=incarnation, voting=True)
+                voters = [changed if other.number == number else other for other in named.values()]
+                if not self._objection(AskRoster("add", voter.name), voters):
+                    self._put(voters, 0)
+                return
+
+    def _put(self, voters: list[Voter], origin: int) -> None:
+        state = self._window.state
+        voters = sorted(voters, key=lambda voter: voter.number)
+        self._place(RosterBody(state.group, state.log, tuple(voters)), origin)

@@ -1,0 +1,113 @@
+"""What a coordinator does about its members: suspects are asked, then booted; who may join is taken in; all of it in batches.
+
+Navaratnam 1987, section 3.4 (prober); design, section 4, layer 2.
+"""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.membership.peers import Peer, Peers
+from gateway.core.messages import Probe
+
+
+class Duties:
+    """Looks at members and joiners once a heartbeat, while this gateway coordinates.
+
+    Attributes:
+        stuck: members that hold the group up although their heartbeats go on (*atomic* says so).
+    """
+
+    def __init__(self, context: Context, peers: Peers) -> None:
+        self._heartbeat_us = context.config.heartbeat_us
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._peers = peers
+        self.stuck: set[int] = set()
+        self._away: dict[int, int] = {}  # members that say that they are not in the view -> heartbeats
+        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (how often, heartbeats still to wait)
+        self._changed = 0  # heartbeats for which a change was wanted
+
+    def installed(self) -> None:
+        """A view began."""
+        self.stuck, self._away, self._changed = set(), {}, 0
+        for peer in self._peers:
+            peer.probed = -1
+
+    def booted(self, number: int) -> None:
+        """The gateway is left out: it waits longer each time before it is taken in again."""
+        self._outbox.suspect(number, "it is left out of the next view")
+        times = min(self._boots.get(number, (0, 0))[0] + 1, 16)
+        wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
+        self._boots[number] = times, wait
+
+    def beat(self) -> None:
+        """One heartbeat passed, coordinating or not."""
+        for number, (times, wait) in list(self._boots.items()):
+            # A member that stays for ten times what it had to wait is like any other again.
+            if wait > -10 * limits.REJOIN_HEARTBEATS << (times - 1):
+                self._boots[number] = times, wait - 1
+            else:
+                del self._boots[number]
+
+    def members(self) -> tuple[int, ...] | None:
+        """The members that the next view should have, oldest first, when it is time for one; else None."""
+        standing, peers = self._standing, self._peers
+        gone = {member for member in standing.others if self._is_gone(member)}
+        joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer))
+        away = {member for member in standing.others if member not in gone and self._is_away(member)}
+        if not gone and not joining and not away:
+            self._changed = 0
+            return None
+        self._changed += 1
+        if self._changed <= limits.BATCH_HEARTBEATS:
+            return None
+        members = (*(member for member in standing.members if member not in gone), *joining)
+        if not peers.rosters.majority(peers.incarnations(members)):
+            return None
+        for member in gone:
+            peer = peers.get(member)
+            if peer is None or peer.beat is None or not peer.beat.leaving:
+                self.booted(member)
+        self._changed = 0
+        return members
+
+    def _is_gone(self, member: int) -> bool:
+        """Whether the member has to leave: it wants to, it is no voter any more, it holds the group up, it is silent."""
+        peer = self._peers.get(member)
+        if peer is None or not self._peers.voter(member):
+            return True
+        if member in self.stuck or (peer.beat is not None and peer.beat.leaving):
+            return True
+        if peer.fresh(self._heartbeat_us):
+            peer.probed = -1
+            return False
+        peer.probed += 1
+        if not peer.probed:
+            self._outbox.send(member, Probe())
+        return peer.probed > limits.VERIFY_HEARTBEATS + peer.rtt_us // self._heartbeat_us
+
+    def _is_away(self, member: int) -> bool:
+        """Whether a live member says for a while that it is not in this view: it was started again, or promised a higher one."""
+        peer, standing = self._peers.get(member), self._standing
+        if peer is None or peer.beat is None or peer.missed:
+            return self._away.get(member, 0) > 1
+        inside = peer.beat.view == standing.view and peer.beat.promised <= standing.view
+        self._away[member] = 0 if inside else self._away.get(member, 0) + 1
+        return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
+
+    def _may_join(self, peer: Peer) -> bool:
+        """Whether a gateway may be taken in: a voter that has caught up and hears, and is heard by, every member."""
+        beat = peer.beat
+        if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.voter(peer.number):
+            return False
+        if self._boots.get(peer.number, (0, 0))[1] > 0:
+            return False
+        if not beat.ready and beat.frontier < self._window.frontier:
+            return False
+        for member in self._standing.members:
+            other = self._peers.get(member)
+            if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):
+                return False
+        return True

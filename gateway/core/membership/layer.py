@@ -1,0 +1,357 @@
+"""*membership*: heartbeats, who coordinates, who is a candidate, who learns (see NOTES.md; design, section 4, layer 2, and 5.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import google_crc32c
+import msgspec
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.events import LinkChanged
+from gateway.core.flush.layer import Flush
+from gateway.core.flush.life import Phase
+from gateway.core.membership.changes import Changes
+from gateway.core.membership.duties import Duties
+from gateway.core.membership.learner import Learner
+from gateway.core.membership.peers import Peer, Peers
+from gateway.core.membership.succession import by_age, succession
+from gateway.core.messages import Heartbeat
+from gateway.errors import invariant
+
+
+class Others(Protocol):
+    """What membership needs of the layers above it."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no client of this gateway waits for anything."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing at all is under way."""
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided elsewhere and durable here."""
+
+    def heard_end(self, member: int, end: int) -> None:
+        """A member's log reaches to the position."""
+
+
+class Membership:
+    """The layer.
+
+    Attributes:
+        peers: the other gateways.
+        leaving: whether this gateway stops in order.
+    """
+
+    def __init__(self, context: Context, peers: Peers, flush: Flush, others: Others, changes: Changes) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._random = context.random
+        self.peers = peers
+        self._flush = flush
+        self._others = others
+        self._changes = changes
+        self.duties = Duties(context, peers)
+        self.learner = Learner(context, peers, flush.adopting, others.learned)
+        self._config_crc = _config_crc(peers)
+        self._leader = 0  # who is heard to coordinate, and in which view
+        self._leader_view = 0
+        self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        self._waiting = 0  # heartbeats since a majority missed its coordinator
+        self._patience = 0  # heartbeats to wait before the next candidacy
+        self._viewless = limits.PAUSE_HEARTBEATS
+        self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
+        self._turn = 0
+        self.leaving = False
+        self._leaving_beats = 0  # since it was asked to leave
+        self._left_beats = 0  # since the others were told
+
+    # Who coordinates
+
+    @property
+    def misses(self) -> bool:
+        """Whether no coordinator is heard."""
+        if self._leader == self._standing.me and self._leader:
+            return self._leader_missed > 0
+        peer = self.peers.get(self._leader)
+        period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
+        return self._leader_missed >= period
+
+    def leads(self, sender: int) -> bool:
+        """Whether nobody but `sender` is heard to coordinate."""
+        return self.misses or self._leader == sender
+
+    def _claim(self) -> int:
+        """The view that this gateway coordinates or brings about, if a majority hears it and answers it; else 0."""
+        standing, attempt = self._standing, self._flush.candidate.attempt
+        view = standing.view if standing.coordinating else attempt.view if attempt is not None else 0
+        if not view or self._resigned or (self.leaving and standing.draining and not self._window.frames):
+            return 0
+        now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
+        hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
+        return view if self._enough([standing.me, *hearing]) else 0
+
+    def _enough(self, gateways: Sequence[int]) -> bool:
+        """Whether the gateways are a majority; for a log that has not begun, everybody."""
+        if self.peers.rosters.blank:
+            return set(gateways) >= {number for number, _, _ in self.peers.configured}
+        return self.peers.rosters.majority(self.peers.incarnations(gateways))
+
+    def _lead(self, number: int, view: int) -> None:
+        """A backed claim was heard; the highest counts as long as it is heard."""
+        if self.misses or view >= self._leader_view:
+            self._leader, self._leader_view, self._leader_missed = number, view, 0
+            self._waiting = 0
+
+    # Messages
+
+    def on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
+        """What another gateway says of itself."""
+        peer, standing = self.peers.get(sender), self._standing
+        if peer is None:
+            return
+        now_us = self._outbox.now.mono_us
+        peer.beat, peer.came_us = beat, now_us
+        if beat.echo_us > peer.echoed_us:
+            peer.echoed_us = beat.echo_us
+            peer.measured(now_us - beat.echo_us - beat.held_us)
+        if beat.claim:
+            self._lead(sender, beat.claim)
+        elif sender == self._leader and beat.leaving:
+            self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        if beat.view == standing.view and standing.view:
+            self._others.heard_end(sender, beat.end)
+        if beat.claim == beat.view > standing.view > 0:
+            # Another view is at work (RESOLVE): this one cannot be. Who is not among its members joins as all others do.
+            self._flush.lost()
+        self._consider()
+
+    def on_link(self, event: LinkChanged) -> None:
+        """A connection broke, or stands again. A break makes suspicion immediate; a coordinator is still asked, or missed by a majority."""
+        peer = self.peers.get(event.peer)
+        if peer is None:
+            return
+        peer.up = event.up
+        if not event.up:
+            peer.missed = limits.BOOT_HEARTBEATS_MAX
+            if event.peer == self._leader:
+                self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+                self._announce()
+                self._consider()
+
+    def on_probe(self, sender: int) -> None:
+        """Somebody suspects this gateway."""
+        peer = self.peers.get(sender)
+        if peer is not None:
+            self._tell(peer, self._heartbeat())
+
+    # Time
+
+    def started(self) -> None:
+        """The stack began."""
+        self._consider()
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        self.peers.refresh()
+        for peer in self.peers:
+            peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
+        self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
+        self._resigned = max(self._resigned - 1, 0)
+        self._patience = max(self._patience - 1, 0)
+        claim = self._claim()
+        if claim:
+            self._lead(self._standing.me, claim)
+        self.duties.beat()
+        self._changes.beat()
+        self._announce()
+        self._pause()
+        if self._standing.coordinating:
+            self._coordinate()
+        elif self._flush.phase is Phase.SEARCHING:
+            self.learner.beat()
+        self._consider(beat=True)
+        if self.leaving:
+            self._leaving_beats += 1
+            self._left_beats += self._left_beats > 0
+
+    def _pause(self) -> None:
+        """Without a coordinator for long, this part of the group is a minority, and says so to its clients."""
+        standing = self._standing
+        self._viewless = self._viewless + 1 if self.misses else 0
+        if self._viewless == limits.PAUSE_HEARTBEATS and self._flush.candidate.attempt is None:
+            if standing.view:
+                self._flush.lost()
+            standing.pausing = False
+
+    def _coordinate(self) -> None:
+        members = self.duties.members()
+        if members is not None and self._standing.me in members and not self._standing.draining:
+            self._flush.candidate.campaign(members)
+
+    def suspect(self, member: int, reason: str) -> None:
+        """*atomic*: the member holds the group up."""
+        self._outbox.suspect(member, reason)
+        if member != self._standing.me:
+            self.duties.stuck.add(member)
+        elif not self.peers.alone:
+            # The own disk stands still: another one coordinates better.
+            self._resigned = 2 * self._config.atomic_period_heartbeats
+
+    # Candidates
+
+    def _consider(self, beat: bool = False) -> None:
+        """Propose a view when a majority misses its coordinator too and it is this gateway's turn."""
+        flush, me = self._flush, self._standing.me
+        if not self.misses or self.leaving or self._resigned or not me or flush.candidate.attempt is not None:
+            return
+        if flush.phase is Phase.HALTED or flush.phase is Phase.BORN or not self._standing.taking_part:
+            return
+        self.peers.refresh()
+        missing = [peer.number for peer in self.peers if self._misses_too(peer)]
+        if not self._votes(me) or not self._enough([me, *missing]):
+            self._waiting = 0
+            return
+        self._waiting += beat
+        order = succession(self._window.state.members, {me: self._standing_of(me), **{n: self._standing_of(n) for n in missing}})
+        rank = order.index(me)
+        if self._patience or self._waiting < rank * limits.CANDIDATE_HEARTBEATS:
+            return
+        flush.candidate.campaign(tuple(by_age(self._window.state.members, [me, *missing])))
+
+    def _votes(self, number: int) -> bool:
+        return self.peers.rosters.blank or self.peers.voter(number)
+
+    def _misses_too(self, peer: Peer) -> bool:
+        """Whether the gateway is there, counts, and misses its coordinator."""
+        beat = peer.beat
+        if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving or not self._votes(peer.number):
+            return False
+        if self.peers.rosters.blank:
+            return not beat.log and beat.config == self._config_crc
+        return not beat.log or beat.log == self._log()
+
+    def _log(self) -> bytes:
+        return self._window.log()
+
+    def _standing_of(self, number: int) -> tuple[int, int]:
+        """(accepted view, end) of the gateway's log, as it says."""
+        if number == self._standing.me:
+            return self._standing.accepted, self._window.end
+        peer = self.peers.get(number)
+        return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
+
+    def failed(self, stalled: Sequence[int]) -> None:
+        """The view that this gateway proposed did not come about: others may try, then this one again."""
+        for member in stalled:
+            peer = self.peers.get(member)
+            if peer is not None:
+                peer.missed = limits.BOOT_HEARTBEATS_MAX
+        rank = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX)
+        self._patience = rank
+        if self._leader == self._standing.me:
+            self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        self._waiting = 0
+
+    def installed(self) -> None:
+        """A view was installed."""
+        self.learner.stopped()
+        self.duties.installed()
+        self._viewless = 0
+        if self._standing.coordinating:
+            claim = self._claim()
+            if claim:
+                self._lead(self._standing.me, claim)
+        else:
+            self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
+
+    # Heartbeats
+
+    def _announce(self) -> None:
+        """A heartbeat to everybody; in a large group most of it goes round in turns, but to and from the coordinator."""
+        base = self._heartbeat()
+        peers = list(self.peers)
+        turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
+        self._turn = (self._turn + 1) % turns if turns > 1 else 0
+        for place, peer in enumerate(peers):
+            near = self._standing.coordinating or peer.number == self._standing.coordinator
+            if near or self.misses or place % turns == self._turn:
+                self._tell(peer, base)
+
+    def _heartbeat(self) -> Heartbeat:
+        standing, window = self._standing, self._window
+        damage = self._flush.adopting.damage
+        return Heartbeat(
+            sent_us=self._outbox.now.mono_us,
+            log=self._log(),
+            config=self._config_crc,
+            view=standing.view,
+            members=standing.members,
+            promised=standing.promised,
+            accepted=standing.accepted,
+            claim=self._leader_view if self._leader == standing.me and not self.misses else 0,
+            end=window.end if damage is None else damage.last,
+            frontier=window.frontier,
+            watermark=self._flush.watermark,
+            misses=self.misses,
+            hears=self.peers.hears(),
+            ready=self.learner.ready,
+            leaving=self._left_beats > 0,
+        )
+
+    def _tell(self, peer: Peer, base: Heartbeat) -> None:
+        if peer.beat is not None:
+            held_us = self._outbox.now.mono_us - peer.came_us
+            base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
+        self._outbox.send(peer.number, base)
+
+    # Leaving
+
+    def leave(self) -> None:
+        """Stop in order: what clients sent here is decided first, then the group goes on without this gateway."""
+        name, standing = self._identity.gateway, self._standing
+        if self._flush.phase is Phase.STOPPED:
+            return
+        invariant(self._flush.phase is not Phase.BORN, "leave was asked before the start")
+        standing.closed = ("leaving", f"gateway {name!r} is being stopped; send again at another one, or when it is back")
+        self.leaving = True
+        if not standing.taking_part:
+            self._flush.stop()
+
+    def end_of_step(self) -> None:
+        """See whether leaving is done."""
+        if self.leaving and self._standing.taking_part:
+            self._leave()
+
+    def _leave(self) -> None:
+        standing, flush, window = self._standing, self._flush, self._window
+        if self.peers.alone or standing.members == (standing.me,):
+            if not standing.primary or self._others.idle:
+                flush.stop()
+            return
+        if not self._left_beats and (self._others.quiet or not standing.primary):
+            standing.draining = standing.coordinating
+            if not standing.coordinating or not window.frames:
+                self._left_beats = 1
+                self._announce()
+        out = self._left_beats and self._leader not in (0, standing.me) and not self.misses and standing.me not in self._members()
+        if out or self._left_beats > limits.LEFT_HEARTBEATS or self._leaving_beats > limits.LEAVE_HEARTBEATS:
+            flush.stop()
+
+    def _members(self) -> tuple[int, ...]:
+        """Members of the view that the leader says is at work."""
+        peer = self.peers.get(self._leader)
+        return peer.beat.members if peer is not None and peer.beat is not None else ()
+
+
+def _config_crc(peers: Peers) -> int:
+    text = "\n".join(f"{name}={address}" for _, name, address in peers.configured)
+    return int(google_crc32c.value(text.encode()))

@@ -1,0 +1,108 @@
+"""A gateway outside of the view that decides learns what is decided, so that a view can take it in without waiting (design, 4.2).
+
+It takes only decided frames, only of a view above its accepted one, and its frontier moves only to a place where a decision may stop,
+once everything up to it is durable here. What it accepted does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.core.context import Context
+from gateway.core.flush.adopt import Adopting
+from gateway.core.membership.peers import Peers
+from gateway.core.messages import Fetch, Fetched
+from gateway.core.window import Stage
+
+EVERYTHING = 2**63 - 1
+_ASK_AGAIN_HEARTBEATS = 3
+_READY_HEARTBEATS = 5
+
+
+class Learner:
+    """Asks the nearest member, chunk after chunk.
+
+    Attributes:
+        ready: whether everything was held that was decided when the source answered last, a moment ago.
+    """
+
+    def __init__(self, context: Context, peers: Peers, adopting: Adopting, decide: Callable[[int], None]) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._peers = peers
+        self._adopting = adopting
+        self._decide = decide
+        self._source = 0
+        self._next = 0
+        self._silent = 0
+        self._stop = 0  # up to where what was taken is decided
+        self._ready = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether this gateway keeps up."""
+        return self._ready > 0
+
+    def stopped(self) -> None:
+        """This gateway learns no more: it is in a view, or about to be."""
+        self._source = self._ready = 0
+
+    def beat(self) -> None:
+        """One heartbeat, in no view: look for a source, ask again."""
+        self._ready = max(self._ready - 1, 0)
+        if self._source and self._silent < _ASK_AGAIN_HEARTBEATS and self._peers.fresh(self._source):
+            self._silent += 1
+            return
+        self._source = 0
+        self._look()
+
+    def _look(self) -> None:
+        """Begin with the nearest gateway that is in a view which decides."""
+        standing = self._standing
+        sources = [
+            (self._peers.distance_us(peer.number), peer.number)
+            for peer in self._peers
+            if peer.beat is not None
+            and self._peers.fresh(peer.number)
+            and not peer.beat.misses
+            and peer.beat.view > max(standing.accepted, 0)
+            and peer.beat.frontier >= self._window.frontier
+        ]
+        if sources:
+            self._source = min(sources)[1]
+            self._next = self._window.frontier + 1
+            self._stop = 0
+            self._ask()
+
+    def _ask(self) -> None:
+        self._silent = 0
+        self._outbox.send(self._source, Fetch(0, self._next, EVERYTHING))
+
+    def on_fetched(self, sender: int, message: Fetched) -> None:
+        """Decided frames, or none, when there are no others."""
+        if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
+            return
+        self._silent = 0
+        if not message.frames:
+            self._ready = _READY_HEARTBEATS
+            self._source = 0  # until the next heartbeat
+            return
+        last = message.frames[-1].position
+        self._next = self._adopting.graft(message.frames, self._next, last)
+        self._stop = max(self._stop, min(message.stop, self._next - 1))
+        source = self._peers.get(sender)
+        if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
+            self._ready = _READY_HEARTBEATS
+        damage = self._adopting.damage
+        if damage is not None and self._window.end >= damage.last:
+            self._adopting.replaced(self._window.end)
+        self._ask()
+        self.durable()
+
+    def durable(self) -> None:
+        """More may be durable: the frontier follows."""
+        window = self._window
+        stop = min(self._stop, window.end)
+        if self._source and window.frontier < stop <= window.mark(Stage.DURABLE) and window.reach(stop) == stop:
+            self._decide(stop)

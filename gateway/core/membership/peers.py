@@ -1,0 +1,168 @@
+"""The other gateways, and what is known of each: soft state, all of it learned again from heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.membership.rosters import Rosters, rosters_of
+from gateway.core.messages import Heartbeat
+
+_US = 1_000_000
+
+
+class Peer:
+    """One other gateway.
+
+    Attributes:
+        number, name, address: as in the roster, or the configuration before there is one.
+        incarnation: of its disk, as its last message said.
+        beat: its last heartbeat, None before any.
+        came_us: when that came.
+        missed: heartbeats of this gateway since anything came from it.
+        up: whether its connection stands, as far as the transport says.
+        echoed_us: the latest own `sent_us` that it has sent back.
+        rtt_us, spread_us: measured round trip and its spread (RFC 6298); 0 before any.
+        probed: heartbeats since it was asked for a sign of life, -1 if it was not.
+    """
+
+    __slots__ = (
+        "address",
+        "beat",
+        "came_us",
+        "echoed_us",
+        "incarnation",
+        "missed",
+        "name",
+        "number",
+        "probed",
+        "rtt_us",
+        "spread_us",
+        "up",
+    )
+
+    def __init__(self, number: int, name: str, address: str) -> None:
+        self.number = number
+        self.name = name
+        self.address = address
+        self.incarnation = b""
+        self.beat: Heartbeat | None = None
+        self.came_us = 0
+        self.missed = limits.BOOT_HEARTBEATS_MAX
+        self.up = True
+        self.echoed_us = -limits.ROUND_TRIP_US_MAX
+        self.rtt_us = 0
+        self.spread_us = 0
+        self.probed = -1
+
+    def boot_us(self, heartbeat_us: int) -> int:
+        """Silence after which it is suspected: so many heartbeats, and the time that its answers are known to take."""
+        return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
+
+    def boot_beats(self, heartbeat_us: int) -> int:
+        """The same in own heartbeats."""
+        return min(-(-self.boot_us(heartbeat_us) // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
+
+    def fresh(self, heartbeat_us: int) -> bool:
+        """Whether it was heard of lately."""
+        return self.up and self.beat is not None and self.missed < self.boot_beats(heartbeat_us)
+
+    def measured(self, sample_us: int) -> None:
+        """One more round trip was measured."""
+        if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
+            return
+        if not self.rtt_us:
+            self.rtt_us, self.spread_us = max(sample_us, 1), sample_us // 2
+        else:
+            self.spread_us += (abs(sample_us - self.rtt_us) - self.spread_us) // 4
+            self.rtt_us = max(self.rtt_us + (sample_us - self.rtt_us) // 8, 1)
+
+
+class Peers:
+    """All of them, by number, and who this gateway is among them.
+
+    Attributes:
+        rosters: who counts, as this gateway's log has it.
+        configured: (number, name, address) of the configured members: in the order of their names, from 1.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        identity = context.identity
+        self._heartbeat_us = context.config.heartbeat_us
+        self.configured = [(place, name, identity.members[name]) for place, name in enumerate(sorted(identity.members), 1)]
+        self.rosters = Rosters([])
+        self._changes = 0
+        self._peers: dict[int, Peer] = {}
+
+    def refresh(self) -> None:
+        """Where the log's rosters changed, see who is there, and who this gateway is."""
+        window = self._context.window
+        if self._changes != window.roster_changes:
+            self._changes = window.roster_changes
+            self.rosters = rosters_of(window.state, window.rosters)
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        context, identity = self._context, self._context.identity
+        named = [(voter.number, voter.name, voter.address) for voter in self.rosters.named.values()] or self.configured
+        context.standing.me = next((number for number, name, _ in named if name == identity.gateway), 0)
+        known = {(peer.number, peer.name): peer for peer in self._peers.values()}
+        others = [one for one in named if one[1] != identity.gateway]
+        if [(peer.number, peer.name, peer.address) for peer in self._peers.values()] == others:
+            return
+        self._peers = {}
+        for number, name, address in others:
+            peer = known.get((number, name)) or Peer(number, name, address)
+            peer.address = address
+            self._peers[number] = peer
+        context.outbox.peers(tuple(others))
+
+    def __iter__(self) -> Iterator[Peer]:
+        """Every other gateway."""
+        return iter(self._peers.values())
+
+    def get(self, number: int) -> Peer | None:
+        """The gateway of that number, None if it is not known, or is this one."""
+        return self._peers.get(number)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody else."""
+        return not self._peers
+
+    def fresh(self, number: int) -> bool:
+        """Whether this gateway hears that one, which may be itself."""
+        if number == self._context.standing.me:
+            return True
+        peer = self._peers.get(number)
+        return peer is not None and peer.fresh(self._heartbeat_us)
+
+    def incarnation(self, number: int) -> bytes:
+        """Of the gateway's disk, as it says."""
+        if number == self._context.standing.me:
+            return self._context.identity.incarnation
+        peer = self._peers.get(number)
+        return peer.incarnation if peer is not None else b""
+
+    def incarnations(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """The incarnations of several."""
+        return {number: self.incarnation(number) for number in numbers}
+
+    def voter(self, number: int) -> bool:
+        """Whether the gateway, with the disk that it has, may be a member of a view."""
+        return self.rosters.voter(number, self.incarnation(number))
+
+    def hears(self) -> tuple[int, ...]:
+        """The gateways that this one hears."""
+        return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
+
+    def distance_us(self, number: int) -> int:
+        """One-way distance to the gateway, as far as it is known."""
+        peer = self._peers.get(number)
+        return max(peer.rtt_us // 2 if peer is not None else 0, limits.DISTANCE_US_MIN)
+
+    def seen_view(self) -> int:
+        """The highest view that any of them spoke of."""
+        return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)

@@ -1,0 +1,67 @@
+"""Majorities: which sets of gateways may decide who decides (design, section 5, roster change).
+
+A log may hold several ROSTER frames that count: the last decided one and every later one, decided or not. A set of gateways counts
+when it holds a majority of each, by number *and incarnation*: a wiped disk is nobody's voter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gateway.data.bodies import RosterBody, Voter, decode_body
+from gateway.data.frame import Frame
+from gateway.data.state import LogState
+
+
+class Rosters:
+    """The rosters that count for one log.
+
+    Attributes:
+        named: everybody that the last of them names, by number; learners that do not vote yet too.
+        blank: whether the log does not name anybody yet (it has not begun).
+    """
+
+    __slots__ = ("_all", "blank", "named")
+
+    def __init__(self, rosters: Iterable[Mapping[int, Voter]]) -> None:
+        named: Mapping[int, Voter] = {}
+        counts = []
+        for roster in rosters:
+            named = roster
+            counts.append({number: voter.incarnation for number, voter in roster.items() if voter.voting})
+        self._all = [count for count in counts if count]
+        self.named = named
+        self.blank = not self._all
+
+    def majority(self, gateways: Mapping[int, bytes]) -> bool:
+        """Whether the gateways (number -> incarnation) hold a majority of every roster that counts. Never of a blank log."""
+        return bool(self._all) and all(
+            2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
+            for roster in self._all
+        )
+
+    def blocks(self, gateways: Mapping[int, bytes]) -> bool:
+        """Whether no majority of any roster that counts is without one of the gateways."""
+        return bool(self._all) and all(
+            2 * sum(gateways.get(number) != incarnation for number, incarnation in roster.items()) <= len(roster)
+            for roster in self._all
+        )
+
+    def votes(self, number: int, incarnation: bytes) -> bool:
+        """Whether any of the rosters counts this gateway with this disk."""
+        return any(roster.get(number) == incarnation for roster in self._all)
+
+    def voter(self, number: int, incarnation: bytes) -> bool:
+        """Whether the last roster counts this gateway with this disk: only such a one is a member of a view."""
+        return bool(self._all) and self._all[-1].get(number) == incarnation
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is one roster only: none is undecided."""
+        return len(self._all) == 1
+
+
+def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
+    """The rosters that count for the log that `state` and the undecided ROSTER frames behind it make."""
+    later = [{voter.number: voter for voter in decode_body(RosterBody, frame.body).voters} for frame in undecided]
+    return Rosters([state.roster, *later])
