@@ -1,9 +1,9 @@
 """What a stack wants done.
 
-The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read, send, deliver,
-reply (a reader asked after a receipt finds the record), view installed, suspect, peers, dropped, set timer, halt or stopped. Persist is
-asynchronous: the driver goes on at once, and its completion comes back as `Persisted`. Nothing that promises durability is in a
-batch before that event.
+The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read, send,
+deliver, reply (a reader asked after a receipt finds the record), view installed, suspect, peers, dropped, set timer, halt or
+stopped. Persist is asynchronous: the driver goes on at once, and its completion comes back as `Persisted`. Nothing that
+promises durability is in a batch before that event.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Persist(msgspec.Struct, frozen=True, tag=True):
     """Cut the log behind position `cut` if given, write the frames (placed, in order) behind it, and the scalars if given; then
     report `Persisted(token)`.
 
-    A cut is durable (the vote mark lowered first) before anything later is written. Scalars are durable before frames of the same or
-    a later Persist are written, and not before frames of an earlier one are. They are written with the frontier that the actions of
-    earlier steps delivered. One sync may serve many Persists.
+    A cut is durable (the vote mark lowered first) before anything later is written. Scalars are durable before frames of the
+    same or a later Persist are written, and not before frames of an earlier one are. They are written with the frontier that
+    the actions of earlier steps delivered. One sync may serve many Persists.
     """
 
     token: int

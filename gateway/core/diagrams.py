@@ -13,7 +13,7 @@ from typing import get_args
 
 from gateway.core.actions import Action
 from gateway.core.events import Event
-from gateway.core.flush.life import LIFE, Phase
+from gateway.core.life import LIFE, Phase
 from gateway.core.machine import Input, State
 from gateway.core.messages import Message
 from gateway.core.order.received import LINE, LineState

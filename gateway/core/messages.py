@@ -227,7 +227,8 @@ class Reject(msgspec.Struct, frozen=True, tag=True):
 class Install(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Candidate to the members of `view`: make your log this one, and accept the view (design, 5.4).
 
-    `table` is that of the adopted log behind position `base`, which is decided; where a frame has another view there, the log differs.
+    `table` is that of the adopted log behind position `base`, which is decided; where a frame has another view there, the log
+    differs.
     """
 
     view: int

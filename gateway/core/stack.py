@@ -42,30 +42,35 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.core.flush.layer import Flush
-from gateway.core.flush.life import Phase
+from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.layer import Membership
-from gateway.core.membership.peers import Peers
 from gateway.core.messages import (
     Asking,
     AskRoster,
     Confirm,
     Deny,
+    Echo,
     Fetch,
     Fetched,
+    Forward,
     Heartbeat,
     Install,
     Installed,
     Message,
     No,
+    Order,
     Probe,
     Propose,
+    Refuse,
     Reject,
+    Resend,
     State,
     Vote,
 )
 from gateway.core.order.layer import Ordering
 from gateway.core.outbox import Outbox
+from gateway.core.peers import Peers
 from gateway.core.standing import Standing
 from gateway.core.window import Window
 from gateway.data.bodies import AbortBody, RosterBody
@@ -207,7 +212,7 @@ class Layers:
                 self.changes.order(sender, message.ask)
         elif isinstance(message, Deny) and isinstance(message.ask, AskRoster):
             self.changes.denied(message)
-        else:
+        elif isinstance(message, Forward | Asking | Order | Echo | Resend | Refuse | Deny):
             self.order.on_message(sender, message)
 
     @cached_property
@@ -225,14 +230,8 @@ class Layers:
             Install: flush.on_install,
             Installed: candidate.on_installed,
             Fetch: flush.serving.on_fetch,
-            Fetched: self._on_fetched,
+            Fetched: flush.on_fetched,
         }
-
-    def _on_fetched(self, sender: int, message: Fetched) -> None:
-        if message.view:
-            self.flush.on_fetched(sender, message)
-        elif self.flush.phase is Phase.SEARCHING:
-            self.membership.learner.on_fetched(sender, message)
 
     def on_log_read(self, event: LogRead) -> None:
         """The disk read the log."""
@@ -241,7 +240,6 @@ class Layers:
     def on_persisted(self, event: Persisted) -> None:
         """The disk has everything up to the token."""
         self.atomic.persisted(event.token)
-        self.membership.learner.durable()
         self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:

@@ -26,7 +26,7 @@ from gateway.core.events import (
     Started,
     TimeAdvanced,
 )
-from gateway.core.flush.life import Phase
+from gateway.core.life import Phase
 from gateway.core.messages import Message, Vote
 from gateway.core.stack import Layers, Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter

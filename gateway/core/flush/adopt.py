@@ -11,7 +11,7 @@ from typing import Protocol
 from gateway.core.context import Context
 from gateway.core.flush.logs import Common, Extent, common
 from gateway.core.messages import Damage, Fetch, Fetched
-from gateway.core.order.runs import whole
+from gateway.core.runs import whole
 from gateway.data.frame import Frame, chained
 from gateway.errors import invariant
 
@@ -122,7 +122,9 @@ class Adopting:
         return first
 
     def done(self) -> bool | None:
-        """True when the log is the wanted one (it still has to become durable), False when it turned out not to be, None until then."""
+        """True when the log is the wanted one (it still has to become durable), False when it turned out not to be, None until
+        then.
+        """
         wanted, window = self._wanted, self._window
         if wanted is None or wanted.next <= wanted.end:
             return None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.core.context import Context
 from gateway.core.flush.attempt import Attempt
-from gateway.core.flush.life import Phase, Step
 from gateway.core.flush.logs import Extent, choose
-from gateway.core.membership.peers import Peers
+from gateway.core.life import Phase, Step
 from gateway.core.messages import Install, Installed, Propose, Reject, State
+from gateway.core.peers import Peers
 from gateway.data.bodies import RosterBody, ViewBody, Voter
 from gateway.data.frame import Kind
 from gateway.errors import invariant

@@ -15,12 +15,13 @@ from gateway.core.context import Context
 from gateway.core.events import Persisted, Recovered, Scalars, Started
 from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.candidate import Candidate
-from gateway.core.flush.life import LIFE, Phase, Step
+from gateway.core.flush.learner import Learner
 from gateway.core.flush.logs import Extent
 from gateway.core.flush.serving import Serving
+from gateway.core.life import LIFE, Phase, Step
 from gateway.core.machine import Machine
-from gateway.core.membership.peers import Peers
 from gateway.core.messages import Fetched, Install, Installed, Propose, Reject, State
+from gateway.core.peers import Peers
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
 from gateway.data.names import view_text
@@ -41,6 +42,9 @@ class Layers(Protocol):
 
     def carry(self, frames: Sequence[Frame]) -> None:
         """Take frames of another member's log."""
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided elsewhere and durable here."""
 
     def installed(self) -> None:
         """A view was installed."""
@@ -67,6 +71,7 @@ class Flush:
     Attributes:
         adopting, serving: taking and giving frames.
         candidate: the candidate's half.
+        learner: catches up outside of views.
         scalars, token: the last scalars that were asked for, and the Persist that is under way with them, 0 if none is.
         watermark: the frontier that is known durably.
     """
@@ -82,6 +87,7 @@ class Flush:
         self.adopting = Adopting(context, layers)
         self.serving = Serving(context)
         self.candidate = Candidate(context, self, layers, peers)
+        self.learner = Learner(context, peers, self.adopting, layers.learned)
         self.scalars = Scalars()
         self.token = 0
         self._install: Install | None = None
@@ -92,6 +98,29 @@ class Flush:
     def phase(self) -> Phase:
         """Where this member is."""
         return self.life.state
+
+    @property
+    def attempt(self) -> int:
+        """The view that this member proposes, 0 if it does not."""
+        return self.candidate.attempt.view if self.candidate.attempt is not None else 0
+
+    @property
+    def end(self) -> int:
+        """Last position of the log, a damaged end included."""
+        return self._window.end if self.adopting.damage is None else self.adopting.damage.last
+
+    @property
+    def ready(self) -> bool:
+        """Whether this member, outside of the view that decides, holds what is decided."""
+        return self.learner.ready
+
+    def campaign(self, members: tuple[int, ...]) -> None:
+        """Propose a view of these members."""
+        self.candidate.campaign(members)
+
+    def learn(self) -> None:
+        """One heartbeat of a member that is in no view."""
+        self.learner.beat()
 
     def on_started(self, event: Started) -> None:
         """Begin with what the disk holds."""
@@ -147,6 +176,7 @@ class Flush:
 
     def on_persisted(self, event: Persisted) -> None:
         """The scalars under way are durable: the next step."""
+        self.learner.durable()
         if not self.token or event.token < self.token:
             return
         self.token = 0
@@ -174,6 +204,7 @@ class Flush:
             self._standing.end_view()
             self._outbox.installed()
         self.adopting.stop()
+        self.learner.stopped()
         self._layers.view_ended()
 
     def lost(self) -> None:
@@ -250,7 +281,10 @@ class Flush:
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
         """Frames of the log to adopt."""
-        if self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
+        if not message.view:
+            if self.phase is Phase.SEARCHING:
+                self.learner.on_fetched(sender, message)
+        elif self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
             if self.candidate.attempt is not None:
                 self.candidate.adopted()
             else:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.core.membership.rosters import Rosters
 from gateway.core.messages import State
+from gateway.core.rosters import Rosters
 
 Table = Sequence[tuple[int, int]]
 
@@ -55,7 +55,9 @@ def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
 
 
 def greatest(states: Mapping[int, State]) -> int:
-    """The member whose log is adopted: the greatest (accepted view, end); of equal ones one that is whole, then the lowest number."""
+    """The member whose log is adopted: the greatest (accepted view, end); of equal ones one that is whole, then the lowest
+    number.
+    """
     return min(
         states, key=lambda member: (-states[member].accepted, -states[member].end, states[member].damage is not None, member)
     )

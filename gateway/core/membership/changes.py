@@ -1,26 +1,35 @@
 """Roster changes: one gateway at a time, through the log (design, section 5, roster change).
 
-A gateway that is added is named first and votes when it has caught up; one that lost its disk is replaced by its new incarnation when
-that has caught up. A change is reported done when a majority of the new roster knows durably that it is decided.
+A gateway that is added is named first and votes when it has caught up; one that lost its disk is replaced by its new
+incarnation when that has caught up. A change is reported done when a majority of the new roster knows durably that it is decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import RosterAsked
-from gateway.core.flush.layer import Flush
-from gateway.core.membership.peers import Peers
-from gateway.core.membership.rosters import Rosters
-from gateway.core.messages import AskRoster, Asking, Deny
+from gateway.core.messages import Asking, AskRoster, Deny
+from gateway.core.peers import Peers
+from gateway.core.rosters import Rosters
 from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import Frame
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
+
+
+class Known(Protocol):
+    """What is known durably of the frontier."""
+
+    watermark: int
+
+    def note_frontier(self) -> None:
+        """Have the frontier written."""
 
 
 class Waiting(msgspec.Struct):
@@ -36,12 +45,12 @@ class Waiting(msgspec.Struct):
 class Changes:
     """Both halves: asking at the gateway that the operator spoke to, ordering at the coordinator."""
 
-    def __init__(self, context: Context, peers: Peers, flush: Flush, place: Callable[[RosterBody, int], None]) -> None:
+    def __init__(self, context: Context, peers: Peers, known: Known, place: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
-        self._flush = flush
+        self._known = known
         self._place = place
         self._waiting: list[Waiting] = []
         self._noted = 0  # position of the last ROSTER: it has to be known durably that it is decided
@@ -98,12 +107,12 @@ class Changes:
 
     def beat(self) -> None:
         """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
-        if self._flush.watermark < self._noted and not self._peers.alone:
-            self._flush.note_frontier()
+        if self._known.watermark < self._noted and not self._peers.alone:
+            self._known.note_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
             if waiting.position:
-                if self._known(waiting.position):
+                if self._is_known(waiting.position):
                     self._waiting.remove(waiting)
                     self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
@@ -114,10 +123,10 @@ class Changes:
         if self._may_order():
             self._promote()
 
-    def _known(self, position: int) -> bool:
+    def _is_known(self, position: int) -> bool:
         """Whether a majority of the roster knows durably that the position is decided."""
         knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
-        if self._flush.watermark >= position:
+        if self._known.watermark >= position:
             knows.append(self._standing.me)
         return self._peers.rosters.majority(self._peers.incarnations(knows))
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.membership.peers import Peer, Peers
 from gateway.core.messages import Probe
+from gateway.core.peers import Peer, Peers
 
 
 class Duties:

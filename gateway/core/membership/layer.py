@@ -11,15 +11,47 @@ import msgspec
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LinkChanged
-from gateway.core.flush.layer import Flush
-from gateway.core.flush.life import Phase
+from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.duties import Duties
-from gateway.core.membership.learner import Learner
-from gateway.core.membership.peers import Peer, Peers
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
+from gateway.core.peers import Peer, Peers
 from gateway.errors import invariant
+
+
+class Views(Protocol):
+    """*flush*: what membership asks of it."""
+
+    watermark: int
+
+    @property
+    def phase(self) -> Phase:
+        """Where this member is."""
+
+    @property
+    def attempt(self) -> int:
+        """The view that this member proposes, 0 if it does not."""
+
+    @property
+    def end(self) -> int:
+        """Last position of the log, a damaged end included."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether this member, outside of the view that decides, holds what is decided."""
+
+    def campaign(self, members: tuple[int, ...]) -> None:
+        """Propose a view."""
+
+    def learn(self) -> None:
+        """One heartbeat of a member that is in no view."""
+
+    def lost(self) -> None:
+        """Give the view up."""
+
+    def stop(self) -> None:
+        """Nothing is under way: stop."""
 
 
 class Others(Protocol):
@@ -33,9 +65,6 @@ class Others(Protocol):
     def idle(self) -> bool:
         """Whether nothing at all is under way."""
 
-    def learned(self, up_to: int) -> None:
-        """Everything up to the position is decided elsewhere and durable here."""
-
     def heard_end(self, member: int, end: int) -> None:
         """A member's log reaches to the position."""
 
@@ -48,7 +77,7 @@ class Membership:
         leaving: whether this gateway stops in order.
     """
 
-    def __init__(self, context: Context, peers: Peers, flush: Flush, others: Others, changes: Changes) -> None:
+    def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -60,7 +89,6 @@ class Membership:
         self._others = others
         self._changes = changes
         self.duties = Duties(context, peers)
-        self.learner = Learner(context, peers, flush.adopting, others.learned)
         self._config_crc = _config_crc(peers)
         self._leader = 0  # who is heard to coordinate, and in which view
         self._leader_view = 0
@@ -91,8 +119,8 @@ class Membership:
 
     def _claim(self) -> int:
         """The view that this gateway coordinates or brings about, if a majority hears it and answers it; else 0."""
-        standing, attempt = self._standing, self._flush.candidate.attempt
-        view = standing.view if standing.coordinating else attempt.view if attempt is not None else 0
+        standing = self._standing
+        view = standing.view if standing.coordinating else self._flush.attempt
         if not view or self._resigned or (self.leaving and standing.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
@@ -135,7 +163,9 @@ class Membership:
         self._consider()
 
     def on_link(self, event: LinkChanged) -> None:
-        """A connection broke, or stands again. A break makes suspicion immediate; a coordinator is still asked, or missed by a majority."""
+        """A connection broke, or stands again. A break makes suspicion immediate; a coordinator is still asked, or missed by a
+        majority.
+        """
         peer = self.peers.get(event.peer)
         if peer is None:
             return
@@ -177,7 +207,7 @@ class Membership:
         if self._standing.coordinating:
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING:
-            self.learner.beat()
+            self._flush.learn()
         self._consider(beat=True)
         if self.leaving:
             self._leaving_beats += 1
@@ -187,7 +217,7 @@ class Membership:
         """Without a coordinator for long, this part of the group is a minority, and says so to its clients."""
         standing = self._standing
         self._viewless = self._viewless + 1 if self.misses else 0
-        if self._viewless == limits.PAUSE_HEARTBEATS and self._flush.candidate.attempt is None:
+        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt:
             if standing.view:
                 self._flush.lost()
             standing.pausing = False
@@ -195,7 +225,7 @@ class Membership:
     def _coordinate(self) -> None:
         members = self.duties.members()
         if members is not None and self._standing.me in members and not self._standing.draining:
-            self._flush.candidate.campaign(members)
+            self._flush.campaign(members)
 
     def suspect(self, member: int, reason: str) -> None:
         """*atomic*: the member holds the group up."""
@@ -211,7 +241,7 @@ class Membership:
     def _consider(self, beat: bool = False) -> None:
         """Propose a view when a majority misses its coordinator too and it is this gateway's turn."""
         flush, me = self._flush, self._standing.me
-        if not self.misses or self.leaving or self._resigned or not me or flush.candidate.attempt is not None:
+        if not self.misses or self.leaving or self._resigned or not me or flush.attempt:
             return
         if flush.phase is Phase.HALTED or flush.phase is Phase.BORN or not self._standing.taking_part:
             return
@@ -225,7 +255,7 @@ class Membership:
         rank = order.index(me)
         if self._patience or self._waiting < rank * limits.CANDIDATE_HEARTBEATS:
             return
-        flush.candidate.campaign(tuple(by_age(self._window.state.members, [me, *missing])))
+        flush.campaign(tuple(by_age(self._window.state.members, [me, *missing])))
 
     def _votes(self, number: int) -> bool:
         return self.peers.rosters.blank or self.peers.voter(number)
@@ -245,7 +275,7 @@ class Membership:
     def _standing_of(self, number: int) -> tuple[int, int]:
         """(accepted view, end) of the gateway's log, as it says."""
         if number == self._standing.me:
-            return self._standing.accepted, self._window.end
+            return self._standing.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
@@ -263,7 +293,6 @@ class Membership:
 
     def installed(self) -> None:
         """A view was installed."""
-        self.learner.stopped()
         self.duties.installed()
         self._viewless = 0
         if self._standing.coordinating:
@@ -288,7 +317,6 @@ class Membership:
 
     def _heartbeat(self) -> Heartbeat:
         standing, window = self._standing, self._window
-        damage = self._flush.adopting.damage
         return Heartbeat(
             sent_us=self._outbox.now.mono_us,
             log=self._log(),
@@ -298,12 +326,12 @@ class Membership:
             promised=standing.promised,
             accepted=standing.accepted,
             claim=self._leader_view if self._leader == standing.me and not self.misses else 0,
-            end=window.end if damage is None else damage.last,
+            end=self._flush.end,
             frontier=window.frontier,
             watermark=self._flush.watermark,
             misses=self.misses,
             hears=self.peers.hears(),
-            ready=self.learner.ready,
+            ready=self._flush.ready,
             leaving=self._left_beats > 0,
         )
 

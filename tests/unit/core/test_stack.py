@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Halt, Persist, Reply, Suspect
+from gateway.core.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
 from gateway.core.events import (
     EpochAsked,
     Now,
@@ -15,7 +15,7 @@ from gateway.core.events import (
     TimeAdvanced,
     TopicAsked,
 )
-from gateway.core.flush.life import Phase
+from gateway.core.life import Phase
 from gateway.core.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, TickBody, ViewBody, encode_body
@@ -29,26 +29,23 @@ from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
 # Starting
 
 
-def test_a_group_of_more_is_refused_in_one_sentence() -> None:
-    actions = Stack().step(started({"g1": "a:1", "g2": "b:1"}), Now(0, 0))
-    assert actions == [
-        Halt(
-            "the group 'test' has the members g1, g2, and groups of more than one are not built yet: "
-            "set [group] members to 'g1' alone"
-        )
-    ]
+def test_one_of_several_waits_for_all_of_them_before_a_log_begins() -> None:
+    stack = Stack()
+    actions = stack.step(started({"g1": "a:1", "g2": "b:1"}), Now(0, 0))
+    assert actions == [Peers(((2, "g2", "b:1"),)), SetTimer(200_000)]
+    assert stack.phase is Phase.SEARCHING
 
 
 @pytest.mark.parametrize("in_tail", [False, True])
 def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
-    roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g1", "g2"]))), origin=1)
+    roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g2", "g3"]))), origin=1)
     roster.stamp(VIEW, 1, 0)
     state = LogState()
     if not in_tail:
         state.apply(roster)
     stack = Stack()
     actions = stack.step(started({"g1": "a:1"}, state, (roster,) if in_tail else ()), Now(0, 0))
-    assert actions == [Halt("the log belongs to the group of g1, g2; 'g1' alone may not go on with it")]
+    assert actions == [Halt("the log belongs to the group of g2, g3; 'g1' alone may not go on with it")]
     assert stack.phase is Phase.HALTED
 
 
@@ -207,21 +204,23 @@ def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
         assert [bytes(frame.body) for frame in other.log if frame.kind == Kind.BATCH] == [b"a body"] * 3
 
 
-def test_a_vote_for_what_was_not_ordered_stops_the_coordinator() -> None:
+def test_a_vote_for_what_was_not_ordered_is_dropped_and_told_once() -> None:
     group = three()
-    with pytest.raises(InvariantViolated, match="beyond what was ordered"):
-        group.step(group.members["g1"], Received(2, Vote(VIEW, 99)))
+    actions = group.step(group.members["g1"], Received(2, Vote(VIEW, 99)))
+    assert actions == [Dropped("Vote", 2, "a YES to position 99, and 2 is ordered", 1)]
+    assert group.step(group.members["g1"], Received(2, Vote(VIEW, 99))) == []
 
 
-def test_a_confirm_of_what_was_not_voted_for_stops_the_member() -> None:
+def test_a_confirm_of_what_was_not_voted_for_is_dropped() -> None:
     group = three()
     member = group.members["g2"]
     window = member.stack.layers.context.window
     tick = Frame(Kind.TICK, encode_body(TickBody(1, 1)), origin=1)
     tick.stamp(VIEW, 3, window.chain)
     group.step(member, Received(1, Order(VIEW, (tick,))))
-    with pytest.raises(InvariantViolated, match="DECIDED goes from 2 to 3, and VOTED is at 2"):
-        group.step(member, Received(1, Confirm(VIEW, 3)))
+    reason = "position 3 was not voted for here, or an ABORT reaches over it"
+    assert group.step(member, Received(1, Confirm(VIEW, 3))) == [Dropped("Confirm", 1, reason, 1)]
+    assert window.frontier == 2
 
 
 def test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected() -> None:

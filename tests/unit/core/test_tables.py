@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.diagrams import page
-from gateway.core.flush.life import LIFE, Phase, Step
+from gateway.core.life import LIFE, Phase, Step
 from gateway.core.machine import Machine
 from gateway.core.order.received import LINE, Line, LineInput, LineState
 from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation

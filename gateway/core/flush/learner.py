@@ -1,7 +1,7 @@
 """A gateway outside of the view that decides learns what is decided, so that a view can take it in without waiting (design, 4.2).
 
-It takes only decided frames, only of a view above its accepted one, and its frontier moves only to a place where a decision may stop,
-once everything up to it is durable here. What it accepted does not change.
+It takes only decided frames, only of a view above its accepted one, and its frontier moves only to a place where a decision may
+stop, once everything up to it is durable here. What it accepted does not change.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from gateway.core.context import Context
 from gateway.core.flush.adopt import Adopting
-from gateway.core.membership.peers import Peers
 from gateway.core.messages import Fetch, Fetched
+from gateway.core.peers import Peers
 from gateway.core.window import Stage
 
 EVERYTHING = 2**63 - 1

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.membership.rosters import Rosters, rosters_of
 from gateway.core.messages import Heartbeat
+from gateway.core.rosters import Rosters, rosters_of
 
 _US = 1_000_000
 
