@@ -95,6 +95,7 @@ REPAIR_LATE_HEARTBEATS = 2  # before a decided position is read from the log for
 REPAIR_RANGES_MAX = 64  # of one request, the lowest ones
 REPAIR_RANGES_KEPT_MAX = 1024  # of each kind that a member remembers: missing, asked for, held down
 REPAIR_MESSAGE_BYTES = 1 * MIB  # of one repair, one frame at least
+REPAIR_TO_ALL_BYTES = 4 * KIB  # a repair up to this goes to all, and is its own claim: a claim costs as many messages
 REPAIR_READS_MAX = 4  # of the log, at a time
 REPAIR_ASKS_A_SECOND, REPAIR_ASKS_BURST = 256, 64  # requests that one member multicasts
 REPAIR_BYTES_A_SECOND, REPAIR_BYTES_BURST = 64 * MIB, 64 * MIB  # that one member sends to repair
@@ -288,6 +289,7 @@ invariant(
 invariant(REPAIR_DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
 invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")
+invariant(REPAIR_TO_ALL_BYTES < REPAIR_MESSAGE_BYTES, "what goes to all is small")
 invariant(REPAIR_MESSAGE_BYTES + FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a repair fits into a message")
 invariant(2 * LANE_ENDS_HEARTBEATS < LANE_WAIT_HEARTBEATS, "one lost word on how far lanes are leaves nobody out of an attempt")
 invariant(LANE_FRAMES_MAX < LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")

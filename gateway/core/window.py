@@ -116,10 +116,10 @@ class Window:
             )
         marks[stage] = to
 
-    def extend(self, frames: Sequence[Frame]) -> None:
-        """Take the next frames; each continues the chain."""
+    def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
+        """Take the next frames; each continues the chain. `more` may be undecided than a coordinator orders."""
         end, chain = self.end, self.chain
-        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES:
+        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
         view = self.runs[-1][0] if self.runs else 0
         for frame in frames:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.core import limits
 from gateway.core.atomic.ballot import Ballot
 from gateway.core.context import Context
 from gateway.core.messages import Confirm, No, Vote
@@ -76,7 +77,7 @@ class Atomic:
 
     def carry(self, frames: Sequence[Frame]) -> None:
         """Take frames that another member's log has; they are written whatever the disk says, since the group may have decided them."""
-        self._window.extend(frames)
+        self._window.extend(frames, limits.WINDOW_MORE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
