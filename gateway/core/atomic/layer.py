@@ -76,7 +76,7 @@ class Atomic:
         window.cut(to)
 
     def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames that another member's log has; they are written whatever the disk says, since the group may have decided them."""
+        """Take frames of another member's log; they are written whatever the disk says: the group may have decided them."""
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
