@@ -3,6 +3,8 @@
 SHELL := bash
 PYSPARK ?= 4.2.0
 MINUTES ?= 10
+SECONDS ?= 60
+SEED ?= 1
 JOBS ?= 2
 VENV := $(if $(filter 4.2.0,$(PYSPARK)),.venv,.venv-pyspark-$(PYSPARK))
 READY := $(VENV)/.ready
@@ -10,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak docs java lock clean
+.PHONY: help setup demo test check bench bench-quick soak sim docs java lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -39,6 +41,9 @@ bench-quick: $(READY) ## the short ones
 
 soak: $(READY) ## kill a real gateway under load for MINUTES, check the contract from outside
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+
+sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
+	@$(RUN)/python -m tests.sim --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 docs: $(READY) ## the pages that are made from the code: commands, configuration, protocol diagrams
 	@$(RUN)/python -m gateway.cli.reference

@@ -1,0 +1,99 @@
+"""The simulator: `python -m tests.sim --seconds 60 --seed 1` runs seeds from 1 on for a minute of CPU.
+
+`--seed N` without `--seconds` runs that one seed, prints what happened last when it fails, and shrinks it. The last line gives
+seeds, simulated hours, decided frames, violations, and frames and simulated hours per CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+
+from tests.sim.options import FAULTS, Options
+from tests.sim.run import Result, play
+from tests.sim.shrink import shrink
+from tests.sim.swarm import draw
+from tests.sim.transcript import transcript
+
+
+def main() -> int:
+    """Run what the arguments say; the exit code is 1 when something that may never happen did."""
+    arguments = _arguments()
+    if arguments.seconds is None:
+        result = play(_options(arguments, arguments.seed))
+        if result.violation and arguments.shrink:
+            result = shrink(result)
+        _tell(result, arguments.lines, arguments.verbose)
+        _summary([result])
+        return 1 if result.violation else 0
+    results: list[Result] = []
+    began = time.process_time()
+    seed = arguments.seed
+    while time.process_time() - began < arguments.seconds:
+        result = play(_options(arguments, seed))
+        if result.violation:
+            small = shrink(result) if arguments.shrink else result
+            _tell(small, arguments.lines, arguments.verbose)
+        result.world = None  # type: ignore[assignment] # its memory is given back
+        results.append(result)
+        seed += 1
+    _summary(results)
+    return 1 if any(result.violation for result in results) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run the real stack through seeded faults.")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seconds", type=float, help="of CPU, one seed after the other; without it: this seed alone")
+    parser.add_argument("--members", type=int, default=0, help="of the group; as the seed says when it is 0")
+    parser.add_argument("--minutes", type=float, help="virtual ones with faults")
+    parser.add_argument("--without", action="append", default=[], choices=FAULTS, help="leave out a kind of fault")
+    parser.add_argument("--only", action="append", default=[], choices=(*FAULTS, "none"), help="take this kind, and no others")
+    parser.add_argument("--producers", type=int, help="how many")
+    parser.add_argument("--readers", type=int, help="how many")
+    parser.add_argument("--pipeline", type=int, help="batches of a producer at a time")
+    parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
+    parser.add_argument("--lines", type=int, default=60, help="of the transcript")
+    parser.add_argument("--verbose", action="store_true", help="tell every run, and heartbeats in transcripts")
+    return parser.parse_args()
+
+
+def _options(arguments: argparse.Namespace, seed: int) -> Options:
+    options = draw(seed, arguments.members)
+    faults = frozenset(arguments.only) - {"none"} if arguments.only else options.faults - set(arguments.without)
+    options = replace(options, faults=faults)
+    if arguments.minutes is not None:
+        options = replace(options, seconds=60 * arguments.minutes)
+    for name in ("producers", "readers", "pipeline"):
+        if getattr(arguments, name) is not None:
+            options = replace(options, **{name: getattr(arguments, name)})
+    return options
+
+
+def _tell(result: Result, lines: int, verbose: bool) -> None:
+    options = result.options
+    if result.violation:
+        print("\n".join(transcript(result.world, lines, heartbeats=verbose)))
+        print(f"\nviolation: {result.violation}")
+        print(f"again: {options.command(draw(options.seed))}")
+    if verbose:
+        print(f"{options}\n{result.frames} frames, {result.simulated_s:.0f} s in {result.cpu_s:.1f} s, {result.world.steps} steps")
+
+
+def _summary(results: list[Result]) -> None:
+    frames = sum(result.frames for result in results)
+    hours = sum(result.simulated_s for result in results) / 3600
+    cpu_s = max(sum(result.cpu_s for result in results), 1e-9)
+    violations = sum(bool(result.violation) for result in results)
+    failing = "".join(f" seed {result.options.seed}: {result.violation[:150]}\n" for result in results if result.violation)
+    sys.stdout.write(failing)
+    print(
+        f"sim: {len(results)} seeds, {hours:.2f} simulated hours, {frames} decided frames, {violations} violations; "
+        f"{frames / cpu_s:.0f} frames and {hours * 3600 / cpu_s:.0f} simulated seconds a CPU second"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""What may never happen (design, section 9), looked at as it happens: actions, disks, and nothing of the stack's inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.core.actions import Deliver, Persist, Reply, ViewInstalled
+from gateway.core.events import Recovered, Scalars
+from gateway.core.messages import (
+    Confirm,
+    Heartbeat,
+    Install,
+    Installed,
+    Message,
+    Order,
+    Propose,
+    State,
+    Vote,
+)
+from gateway.data.frame import Frame
+from gateway.data.names import view_text
+from gateway.data.wire import AbortedAnswer, Committed, Duplicate
+from tests.sim.disk import Disk
+from tests.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.gateways import Gateway, Process
+    from tests.sim.world import World
+
+
+class Checks:
+    """All checks of one run. Each raises `Violation`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._log = world.log
+        self._placed: dict[tuple[int, int], bytes] = {}  # (view, position) -> the header that was written there
+        self._views: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._attempts: dict[int, tuple[Process, tuple[int, ...]]] = {}
+        self._confirmed: dict[int, int] = {}  # view -> up to where a CONFIRM left
+        self._on_send: dict[type, Any] = {
+            Vote: self._vote,
+            Confirm: self._confirm,
+            Order: self._order,
+            Propose: self._propose,
+            State: self._state,
+            Install: self._install,
+            Installed: self._is_installed,
+            Heartbeat: self._heartbeat,
+        }
+
+    # Disks
+
+    def written(self, disk: Disk, frames: tuple[Frame, ...]) -> None:
+        """One header at one (view, position), whoever writes it."""
+        placed = self._placed
+        for frame in frames:
+            if placed.setdefault((frame.view, frame.position), frame.header) != frame.header:
+                raise Violation(f"{disk.name} writes {frame!r}, and another frame was written at that view and position")
+
+    def cut(self, disk: Disk, behind: int) -> None:
+        """Nothing decided is cut: not what this gateway showed, and not what it holds of what others decided."""
+        frontier = self._world.gateways[disk.name].frontier
+        if behind < frontier:
+            raise Violation(f"{disk.name} cuts its log behind {behind}, and its frontier was {frontier}")
+        if behind < min(len(disk.frames), self._log.end) and disk.frames[behind].header == self._log.places[behind].frame.header:
+            raise Violation(f"{disk.name} cuts its log behind {behind}, and what it holds there is decided")
+
+    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
+        """None of the scalars goes back, and nothing is accepted that was not promised."""
+        old = disk.scalars
+        if scalars.promised < old.promised or scalars.accepted < old.accepted or scalars.coordinated < old.coordinated:
+            raise Violation(f"the scalars of {disk.name} go back from {old} to {scalars}")
+        if scalars.accepted > scalars.promised:
+            raise Violation(f"{disk.name} accepts a view that it did not promise: {scalars}")
+
+    def persists(self, process: Process, action: Persist) -> None:
+        """A Persist is in order of positions."""
+        for before, frame in zip(action.frames, action.frames[1:], strict=False):
+            if frame.position != before.position + 1:
+                raise Violation(f"{process.gateway.name} writes {frame!r} behind position {before.position}")
+
+    def started(self, gateway: Gateway, recovered: Recovered) -> None:
+        """What a disk tells a start does not contradict what it showed before."""
+        if recovered.state.position > gateway.frontier:
+            raise Violation(f"{gateway.name} starts at {recovered.state.position}, and never showed more than {gateway.frontier}")
+
+    # Messages
+
+    def sent(self, process: Process, to: int, message: Message) -> None:
+        """What a message claims is so."""
+        check = self._on_send.get(type(message))
+        if check is not None:
+            check(process, message)
+
+    def _holds(self, process: Process, view: int, what: str) -> None:
+        """The view is promised and accepted, durably."""
+        scalars = process.gateway.disk.scalars
+        if not view == scalars.promised == scalars.accepted:
+            raise Violation(f"{process.gateway.name} says {what} in view {view_text(view)}, and its disk has {scalars}")
+
+    def _vote(self, process: Process, message: Vote) -> None:
+        disk = process.gateway.disk
+        self._holds(process, message.view, "YES")
+        if message.up_to > disk.durable:
+            raise Violation(f"{disk.name} votes YES up to {message.up_to}, and {disk.durable} is durable")
+
+    def _order(self, process: Process, message: Order) -> None:
+        self._coordinates(process, message.view, "ORDER")
+
+    def _coordinates(self, process: Process, view: int, what: str) -> None:
+        self._holds(process, view, what)
+        if view & 0xFFFF != process.me:
+            raise Violation(f"{process.gateway.name} says {what} in view {view_text(view)}, which it does not coordinate")
+
+    def _confirm(self, process: Process, message: Confirm) -> None:
+        self._coordinates(process, message.view, "CONFIRM")
+        if message.up_to > max(self._confirmed.get(message.view, 0), self._log.end):
+            self._decides(process, message.view, message.up_to)
+        self._confirmed[message.view] = max(self._confirmed.get(message.view, 0), message.up_to)
+
+    def _decides(self, process: Process, view: int, up_to: int) -> None:
+        """All members of the view have it on disk, synced, and they are a majority of the roster, disk by disk."""
+        members = self._views[view][0]
+        disk = process.gateway.disk
+        if up_to > disk.durable:
+            raise Violation(f"{disk.name} decides {up_to}, and {disk.durable} is durable there")
+        header = disk.frames[up_to - 1].header
+        for number in members:
+            gateway = self._world.gateways[disk.name if number == process.me else process.names[number]]
+            other = gateway.disk
+            if other.weak:
+                continue
+            if other.durable < up_to or other.frames[up_to - 1].header != header:
+                raise Violation(
+                    f"{disk.name} decides {up_to}, and {other.name} has {other.durable} durable, or another frame there"
+                )
+        roster = self._log.state.roster
+        voters = [voter for voter in roster.values() if voter.voting]
+        if voters and 2 * sum(voter.number in members for voter in voters) <= len(voters):
+            raise Violation(f"{disk.name} decides {up_to} in a view of {members}, and the voters are {sorted(roster)}")
+
+    def _propose(self, process: Process, message: Propose) -> None:
+        """A view id is used once, by one process for one list of members, promised and noted as coordinated before."""
+        gateway = process.gateway
+        attempt = self._attempts.setdefault(message.view, (process, message.members))
+        if attempt[0] is not process or attempt[1] != message.members:
+            raise Violation(
+                f"{gateway.name} proposes view {view_text(message.view)} of {message.members}, which {attempt[1]} was before"
+            )
+        scalars = gateway.disk.scalars
+        if min(scalars.promised, scalars.coordinated) < message.view:
+            raise Violation(f"{gateway.name} proposes view {view_text(message.view)}, and its disk has {scalars}")
+
+    def _state(self, process: Process, message: State) -> None:
+        disk = process.gateway.disk
+        if disk.scalars.promised < message.view:
+            raise Violation(f"{disk.name} answers the proposal of {view_text(message.view)}, and its disk has {disk.scalars}")
+        if message.end > max(disk.durable, disk.mark.position):
+            raise Violation(f"{disk.name} says that its log ends at {message.end}, and {disk.durable} is durable")
+
+    def _install(self, process: Process, message: Install) -> None:
+        if message.view & 0xFFFF != process.me:
+            raise Violation(f"{process.gateway.name} installs {view_text(message.view)}, which is another's")
+
+    def _is_installed(self, process: Process, message: Installed) -> None:
+        disk = process.gateway.disk
+        if disk.scalars.accepted < message.view:
+            raise Violation(f"{disk.name} says that it installed {view_text(message.view)}, and its disk has {disk.scalars}")
+
+    def _heartbeat(self, process: Process, message: Heartbeat) -> None:
+        disk = process.gateway.disk
+        scalars = disk.scalars
+        if message.promised > scalars.promised or message.accepted > scalars.accepted or message.watermark > disk.watermark:
+            raise Violation(f"{disk.name} says {message} and its disk has {scalars} and the watermark {disk.watermark}")
+        if message.frontier > process.gateway.frontier:
+            raise Violation(f"{disk.name} says that its frontier is {message.frontier}, and it is {process.gateway.frontier}")
+
+    # What members show
+
+    def installed(self, process: Process, view: ViewInstalled) -> None:
+        """A view is the same for everybody, and durably accepted."""
+        if not view.view:
+            return
+        self._holds(process, view.view, "installed")
+        if self._views.setdefault(view.view, (view.members, view.coordinator)) != (view.members, view.coordinator):
+            raise Violation(f"{process.gateway.name} installs {view}, which is {self._views[view.view]} for others")
+
+    def delivered(self, process: Process, run: Deliver) -> None:
+        """The one log: what others showed first is the same here; what is new was decided in this view, by its coordinator."""
+        name, disk, log = process.gateway.name, process.gateway.disk, self._log
+        frontier = process.frontier
+        last = run.frames[-1].position
+        if last > disk.durable:
+            raise Violation(f"{name} delivers {last}, and {disk.durable} is durable there")
+        if last > log.end:
+            self._new(process, last)
+        places = log.places
+        for frame, offset in zip(run.frames, run.offsets, strict=True):
+            frontier += 1
+            void = frame.position in run.aborted
+            if frame.position != frontier:
+                raise Violation(f"{name} delivers {frame!r} behind position {frontier - 1}")
+            if frontier > len(places):
+                log.add(name, frame, offset, void, process.view.view if process.view else 0)
+                continue
+            place = places[frontier - 1]
+            same = frame is place.frame or (frame.header == place.frame.header and bytes(frame.body) == bytes(place.frame.body))
+            if not same or offset != place.offset or void != place.void:
+                raise Violation(f"{name} delivers {frame!r} at offset {offset}, void: {void}, and others had {place}")
+        if run.next_offset != (log.state.next_offset if last == log.end else log.places[last].offset):
+            raise Violation(f"{name} says that offset {run.next_offset} follows position {last}")
+
+    def _new(self, process: Process, last: int) -> None:
+        view = process.view
+        if view is None or not view.view:
+            raise Violation(f"{process.gateway.name} delivers {last} without a view, and nobody decided that")
+        if view.coordinator == process.me:
+            self._coordinates(process, view.view, "decided")
+            self._decides(process, view.view, last)
+        elif last > self._confirmed.get(view.view, 0):
+            raise Violation(f"{process.gateway.name} delivers {last}, and no CONFIRM of {view_text(view.view)} said so")
+
+    # What clients are told
+
+    def replied(self, process: Process, reply: Reply) -> None:
+        """What is acknowledged is decided at this gateway already, under the offset that is told."""
+        for answer in reply.answers:
+            if isinstance(answer, Committed | Duplicate):
+                for sequence in range(answer.first_sequence, answer.first_sequence + answer.count):
+                    found = self._log.find(answer.producer, sequence)
+                    if found is None or found[1] > process.frontier:
+                        raise Violation(f"{process.gateway.name} says {answer}, and its log has not decided sequence {sequence}")
+                    if isinstance(answer, Committed) and found[0] != answer.offset + sequence - answer.first_sequence:
+                        raise Violation(f"{process.gateway.name} says {answer}, and sequence {sequence} is at offset {found[0]}")
+            elif isinstance(answer, AbortedAnswer):
+                line = self._log.state.producers.get(answer.producer)
+                if line is not None and line.epoch == answer.epoch and not line.closed:
+                    raise Violation(f"{process.gateway.name} says {answer}, and that epoch goes on")
+
+    # The end
+
+    def whole(self) -> None:
+        """Every log is the same, byte for byte, and says the same."""
+        log = self._log
+        state = log.state
+        for gateway in self._world.gateways.values():
+            process = gateway.process
+            if process is None or gateway.halt or process.frontier != log.end:
+                continue
+            for place, frame in zip(log.places, gateway.disk.frames, strict=False):
+                if frame is not place.frame and frame.to_bytes() != place.frame.to_bytes():
+                    raise Violation(f"the log of {gateway.name} has {frame!r} where others have {place.frame!r}")
+            if process.stack.decided != state:
+                raise Violation(f"{gateway.name} and the log of the group do not say the same at {log.end}")
+        if log.state_at(log.end) != state:
+            raise Violation("the log replayed says something else")

@@ -1,0 +1,317 @@
+"""A disk as the contract of `actions.Persist` says: ordered operations, one sync for many, and what a crash leaves of them.
+
+Operations are done one after the other, each takes time: a cut (vote mark lowered, then the log), scalars, or the frames of all
+Persists that wait (written into the page cache, then synced). A killed process leaves the page cache; a power loss leaves what was
+synced and any beginning of the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple, Protocol
+
+from gateway.core import limits
+from gateway.core.actions import Persist, ReadLog
+from gateway.core.events import Event, LogRead, Persisted, Recovered, Scalars, SpaceChanged, WriteFailed
+from gateway.core.messages import Damage
+from gateway.data.bodies import AbortBody, decode_body
+from gateway.data.frame import Frame, Kind, chained
+from gateway.data.state import LogState
+from tests.sim.schedule import MS, Schedule
+from tests.sim.violation import Violation
+
+
+class Mark(NamedTuple):
+    """The vote mark: everything up to the position was synced."""
+
+    position: int = 0
+    view: int = 0
+    chain: int = 0
+
+
+class Watch(Protocol):
+    """What is told of every disk as it happens."""
+
+    def written(self, disk: Disk, frames: tuple[Frame, ...]) -> None:
+        """Frames went into the log."""
+
+    def cut(self, disk: Disk, behind: int) -> None:
+        """The log is about to be cut behind the position."""
+
+    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
+        """Scalars are about to become durable."""
+
+
+class Disk:
+    """One gateway's disk, and the thread that uses it.
+
+    Attributes:
+        frames: the log, position 1 first, synced or not. durable: how much of it is synced.
+        scalars, mark, watermark: as they are durably.
+        frontier: the last position that was delivered: what the next write tells the watermark.
+        rotten: positions that cannot be read.
+        sync_us: what one sync takes, about. stalled_until: nothing gets done before.
+        weak: it lost something that was synced (wiped or rotten), so that nobody may rely on it for now.
+    """
+
+    SYNC_AT_START = True  # what a start reads it makes durable; a test of the checkers turns it off
+
+    def __init__(self, name: str, schedule: Schedule, chance: Random, watch: Watch, sync_us: float) -> None:
+        self.name = name
+        self._schedule, self._chance, self._watch = schedule, chance, watch
+        self.sync_us = sync_us
+        self.stalled_until = 0
+        self.full = self.fails = self.low = False
+        self.weak = False
+        self.blank()
+
+    def blank(self) -> None:
+        """Nothing was ever written."""
+        self.frames: list[Frame] = []
+        self.durable = 0
+        self.scalars = Scalars()
+        self.mark = Mark()
+        self.watermark = self.frontier = 0
+        self.rotten: set[int] = set()
+        self._queue: deque[tuple[Persist, int]] = deque()
+        self._busy = False
+        self._dead = False
+        self._life = 0  # of the process that uses it
+        self._report: Callable[[Event], None] = lambda event: None
+        self._under_way: tuple[str, Persist | None] = ("", None)
+        self._settling = False
+
+    # What the process wants
+
+    def persist(self, action: Persist) -> None:
+        """Do what the action says, behind what was asked before."""
+        self._queue.append((action, self.frontier))
+        if not self._busy:
+            self._next()
+
+    def read(self, action: ReadLog) -> None:
+        """Read from the log."""
+        delay = self._chance.uniform(0.05, 2) * MS + max(0, self.stalled_until - self._schedule.now)
+        self._schedule.after(delay, self._have_read, self._life, action)
+
+    def _have_read(self, life: int, action: ReadLog) -> None:
+        if life != self._life:
+            return
+        found: list[Frame] = []
+        size = 0
+        for position in range(action.first, min(action.last, self.durable) + 1):
+            if position in self.rotten:
+                break
+            frame = self.frames[position - 1]
+            size += frame.size
+            if found and size > limits.FETCH_BYTES:
+                break
+            found.append(frame)
+        self._report(LogRead(action.token, tuple(found), self._stop(action, action.first + len(found) - 1)))
+
+    def _stop(self, action: ReadLog, stop: int) -> int:
+        """The last position up to `stop` that no ABORT up to the asked last one reaches over."""
+        aborts = [
+            (decode_body(AbortBody, frame.body).position, frame.position)
+            for frame in self.frames[action.first - 1 : min(action.last, self.durable)]
+            if frame.kind == Kind.ABORT
+        ]
+        for first, position in reversed(aborts):
+            if first <= stop < position:
+                stop = first - 1
+        return max(stop, action.first - 1)
+
+    def space(self, low: bool) -> None:
+        """The disk runs low, or has room again."""
+        self.low = low
+        self._report(SpaceChanged(low, "little is free" if low else ""))
+
+    # The thread
+
+    def _time(self, syncs: float = 1) -> float:
+        chance = self._chance
+        took = syncs * self.sync_us * (0.5 + chance.random())
+        if chance.random() < 0.005:
+            took *= 20
+        return took + max(0, self.stalled_until - self._schedule.now)
+
+    def _next(self) -> None:
+        """Begin the next operation."""
+        self._busy = False
+        if self._dead or not self._queue:
+            if not self._dead and not self._settling:
+                self._settling = True
+                self._schedule.after(limits.MARK_IDLE_US, self._settle, self._life)
+            return
+        self._busy = True
+        action, frontier = self._queue[0]
+        if action.cut is not None:
+            self._under_way = ("cut", action)
+            self._schedule.after(self._time(), self._mark_lowered, self._life, action)
+        elif action.scalars is not None:
+            self._under_way = ("scalars", action)
+            self._schedule.after(self._time(), self._scalars_written, self._life, action, frontier)
+        else:
+            self._write()
+
+    def _failed(self) -> bool:
+        """Whether this operation fails, as the fault says; then nothing more is written in this run."""
+        if not self.fails:
+            return False
+        self.fails = False
+        self._dead = True
+        self._queue.clear()
+        what, action = self._under_way
+        if what == "scalars" and action is not None and action.scalars is not None and self._chance.random() < 0.5:
+            self._store(action.scalars, 0)
+        self._report(WriteFailed("input/output error"))
+        return True
+
+    def _mark_lowered(self, life: int, action: Persist) -> None:
+        if life != self._life or self._failed():
+            return
+        behind = action.cut or 0
+        self._lower(behind)
+        self._under_way = ("cut lowered", action)
+        self._schedule.after(self._time(), self._have_cut, life, action)
+
+    def _lower(self, behind: int) -> None:
+        if behind < self.mark.position:
+            self.mark = self._mark_at(min(behind, len(self.frames)))
+
+    def _mark_at(self, position: int) -> Mark:
+        if not position:
+            return Mark()
+        frame = self.frames[position - 1]
+        return Mark(position, frame.view, frame.header_crc)
+
+    def _have_cut(self, life: int, action: Persist) -> None:
+        if life != self._life or self._failed():
+            return
+        self._cut(action.cut or 0)
+        self._queue[0] = (Persist(action.token, action.frames, action.scalars), self._queue[0][1])
+        self._next()
+
+    def _cut(self, behind: int) -> None:
+        if behind > len(self.frames):
+            raise Violation(f"{self.name} cuts its log behind {behind}, and it ends at {len(self.frames)}")
+        self._watch.cut(self, behind)
+        del self.frames[behind:]
+        self.durable = min(self.durable, behind)
+        self.rotten = {position for position in self.rotten if position <= behind}
+
+    def _scalars_written(self, life: int, action: Persist, frontier: int) -> None:
+        if life != self._life or self._failed() or action.scalars is None:
+            return
+        self._store(action.scalars, frontier)
+        self._queue[0] = (Persist(action.token, action.frames), frontier)
+        self._next()
+
+    def _store(self, scalars: Scalars, frontier: int) -> None:
+        self._watch.scalars_written(self, scalars)
+        accepts = scalars.accepted > self.scalars.accepted
+        self.scalars = scalars
+        if accepts or self.durable >= self.mark.position:
+            self.mark = self._mark_at(self.durable)
+        self.watermark = max(self.watermark, frontier)
+
+    def _write(self) -> None:
+        """Write the frames of all Persists that wait and ask for nothing else, and sync them once."""
+        if self.full and any(frame.kind == Kind.BATCH for frame in self._queue[0][0].frames):
+            self._schedule.after(limits.DISK_FULL_WAIT_US, self._try_again, self._life)
+            return
+        frames: list[Frame] = []
+        while self._queue:
+            action, _ = self._queue[0]
+            if action.cut is not None or action.scalars is not None:
+                break
+            frames += action.frames
+            token = action.token
+            self._queue.popleft()
+        log = self.frames
+        for frame in frames:
+            if frame.position != len(log) + 1 or not chained(frame, log[-1].header_crc if log else 0):
+                raise Violation(f"{self.name} writes {frame!r} behind position {len(log)}, which it does not continue")
+            log.append(frame)
+        self._watch.written(self, tuple(frames))
+        rides = self._mark_at(self.durable)
+        self._under_way = ("sync", None)
+        self._schedule.after(self._time(), self._synced, self._life, token, rides, self.frontier)
+
+    def _try_again(self, life: int) -> None:
+        if life == self._life:
+            self._next()
+
+    def _synced(self, life: int, token: int, rides: Mark, frontier: int) -> None:
+        if life != self._life or self._failed():
+            return
+        self.durable = len(self.frames)
+        if rides.position >= self.mark.position:
+            self.mark = rides
+        self.watermark = max(self.watermark, frontier)
+        self._report(Persisted(token))
+        self._next()
+
+    def _settle(self, life: int) -> None:
+        """Idle: bring mark and watermark up to date."""
+        if life != self._life:
+            return
+        self._settling = False
+        if not self._busy and not self._dead:
+            if self.durable >= self.mark.position:
+                self.mark = self._mark_at(self.durable)
+            self.watermark = max(self.watermark, min(self.frontier, self.durable))
+
+    # What happens to it
+
+    def kill(self) -> None:
+        """The process is gone: the page cache stays, and what was under way is done or not."""
+        chance = self._chance
+        what, action = self._under_way if self._busy else ("", None)
+        if what == "scalars" and action is not None and action.scalars is not None and chance.random() < 0.5:
+            self._store(action.scalars, 0)
+        elif what.startswith("cut") and action is not None and chance.random() < 0.5:
+            self._lower(action.cut or 0)
+            if what == "cut lowered":
+                self._cut(action.cut or 0)
+        if chance.random() < 0.5:
+            self._keep(chance.randint(min(self.durable, len(self.frames)), len(self.frames)))
+        self._over()
+
+    def power(self) -> None:
+        """No power: what was synced is there, and any beginning of the rest."""
+        self.kill()
+        self._keep(self._chance.randint(self.durable, len(self.frames)) if self._chance.random() < 0.5 else self.durable)
+        self._over()
+
+    def _keep(self, end: int) -> None:
+        del self.frames[end:]
+
+    def _over(self) -> None:
+        self._life += 1
+        self._queue.clear()
+        self._busy = self._dead = self._settling = False
+        self.fails = False
+        self._report = lambda event: None
+        self.rotten = {position for position in self.rotten if position <= len(self.frames)}
+
+    # Starting
+
+    def recover(self, report: Callable[[Event], None], state_at: Callable[[int], LogState]) -> Recovered:
+        """What a start finds; `report` is told what comes of its Persists, `state_at` is the log's state by position."""
+        self._over()
+        self._report = report
+        self.frontier = self.watermark
+        rotten = min((position for position in self.rotten if position > self.watermark), default=0)
+        if rotten:
+            self._keep(rotten - 1)
+            self.rotten = {position for position in self.rotten if position < rotten}
+        end = len(self.frames)
+        if self.SYNC_AT_START:
+            self.durable = end
+        self.durable = min(self.durable, end)
+        damage = Damage(end + 1, *self.mark) if end < self.mark.position else None
+        state = state_at(self.watermark)
+        return Recovered(state.log, self.scalars, state, tuple(self.frames[self.watermark :]), damage)

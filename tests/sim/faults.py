@@ -1,0 +1,304 @@
+"""What goes wrong: each kind of fault comes at its own random times, lasts a while, and is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from gateway.core.events import LeaveAsked
+from tests.sim.clients import Producer
+from tests.sim.connection import State
+from tests.sim.schedule import SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.gateways import Gateway, Process
+    from tests.sim.operators import Operator
+    from tests.sim.world import World
+
+PACES = {"blackout": 5.0, "wipe": 4.0, "rot": 2.0, "roster": 3.0, "error": 2.0, "clocks": 2.0, "leave": 2.0}  # times the mean
+
+
+class Faults:
+    """The faults of one run."""
+
+    def __init__(self, world: World, producers: list[Producer], operator: Operator) -> None:
+        self._world = world
+        self._producers = producers
+        self._operator = operator
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._number = 0
+        self._chances: dict[str, Random] = {}
+        self.happened: dict[str, int] = {}
+        self._kinds: dict[str, Callable[[Random], None]] = {
+            name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if name.startswith("_do_")
+        }
+
+    def start(self, kinds: frozenset[str]) -> None:
+        """Each kind has its own randomness and times, so that leaving one out changes nothing of the others."""
+        for kind in sorted(kinds):
+            if kind in self._kinds:
+                self._chances[kind] = self._world.chance(f"fault {kind}")
+                self._later(kind)
+
+    def _later(self, kind: str) -> None:
+        mean = self._world.options.pace * PACES.get(kind, 1.0)
+        self._world.schedule.after(self._chances[kind].expovariate(1 / mean) * SECOND, self._happen, kind)
+
+    def _happen(self, kind: str) -> None:
+        if not self._world.healing:
+            self.happened[kind] = self.happened.get(kind, 0) + 1
+            self._kinds[kind](self._chances[kind])
+            self._later(kind)
+
+    def heal(self) -> None:
+        """Everything is undone at once, and every gateway runs."""
+        world = self._world
+        world.healing = True
+        for number in list(self._undo):
+            self._end(number)
+        world.network.calm()
+        for gateway in world.gateways.values():
+            gateway.snipe = 0.0
+            gateway.disk.fails = False
+            if gateway.halt:
+                gateway.kill("is started again")
+            self._restart(gateway, 0.2)
+
+    def _lasts(self, seconds: float, undo: Callable[[], None]) -> None:
+        """Undo it after the time, or when everything heals."""
+        self._number += 1
+        self._undo[self._number] = undo
+        self._world.schedule.after(seconds * SECOND, self._end, self._number)
+
+    def _end(self, number: int) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _restart(self, gateway: Gateway, seconds: float) -> None:
+        if gateway.wanted:
+            self._world.schedule.after(seconds * SECOND, gateway.start)
+
+    def _note(self, text: str) -> None:
+        self._world.note("", text)
+
+    def _any(self, chance: Random) -> Gateway:
+        return chance.choice(list(self._world.gateways.values()))
+
+    def _pair(self, chance: Random) -> tuple[str, str]:
+        names = list(self._world.gateways)
+        one = chance.choice(names)
+        return one, chance.choice([name for name in names if name != one] or names)
+
+    # The network
+
+    def _share(self, chance: Random, name: str, share: float) -> None:
+        network = self._world.network
+        setattr(network, name, share)
+        self._note(f"the network: {name} {share:.2f}")
+        self._lasts(chance.uniform(1, 20), lambda: setattr(network, name, 0.0))
+
+    def _do_loss(self, chance: Random) -> None:
+        self._share(chance, "loss", chance.choice((0.001, 0.01, 0.05, 0.3)))
+
+    def _do_twice(self, chance: Random) -> None:
+        self._share(chance, "twice", chance.choice((0.01, 0.1, 0.3)))
+
+    def _do_disorder(self, chance: Random) -> None:
+        self._share(chance, "disorder", chance.choice((0.01, 0.1, 0.5)))
+
+    def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        network = self._world.network
+        self._note(f"nothing passes for {seconds:.1f} s: {', '.join(f'{one} to {other}' for one, other in pairs)}")
+        network.block(pairs)
+        self._lasts(seconds, lambda: network.unblock(pairs))
+
+    def _do_cut(self, chance: Random) -> None:
+        """One direction of a pair, or all that one gateway sends or gets."""
+        one, other = self._pair(chance)
+        pairs = [(one, other)]
+        if chance.random() < 0.4:
+            pairs = [(one, name) for name in self._world.gateways if name != one]
+            if chance.random() < 0.5:
+                pairs = [(name, one) for one, name in pairs]
+        self._block(pairs, chance.uniform(0.5, 15))
+
+    def _do_split(self, chance: Random) -> None:
+        names = list(self._world.gateways)
+        chance.shuffle(names)
+        left, right = names[: (at := chance.randint(1, max(1, len(names) // 2)))], names[at:]
+        pairs = [(one, other) for one in left for other in right]
+        told = chance.random() < 0.3
+        self._block(pairs + [(other, one) for one, other in pairs], chance.uniform(0.5, 20))
+        if told:
+            for one, other in pairs:
+                self._world.link(one, other, up=False)
+                self._lasts(5, lambda one=one, other=other: self._world.link(one, other, up=True))  # type: ignore[misc] # bound here
+
+    def _do_triangle(self, chance: Random) -> None:
+        one, other = self._pair(chance)
+        self._block([(one, other), (other, one)], chance.uniform(2, 30))
+
+    def _do_flap(self, chance: Random) -> None:
+        one, other = self._pair(chance)
+        for number in range(chance.randint(3, 10)):
+            self._world.schedule.after(number * SECOND * 0.7, self._flap, one, other, chance.uniform(0.1, 1.2))
+
+    def _flap(self, one: str, other: str, seconds: float) -> None:
+        if not self._world.healing:
+            self._block([(one, other), (other, one)], seconds)
+
+    def _do_clog(self, chance: Random) -> None:
+        one, other = self._pair(chance)
+        network = self._world.network
+        network.clog(one, other)
+        self._note(f"clogged: {one} to {other}")
+        self._lasts(chance.uniform(0.2, 8), lambda: network.unclog(one, other))
+
+    def _do_narrow(self, chance: Random) -> None:
+        network = self._world.network
+        before, network.us_a_byte = network.us_a_byte, chance.choice((0.1, 1.0, 10.0))
+        self._note(f"the network is narrow: {network.us_a_byte} us a byte")
+        self._lasts(chance.uniform(1, 10), lambda: setattr(network, "us_a_byte", min(before, 0.001)))
+
+    def _do_broken(self, chance: Random) -> None:
+        one, other = self._pair(chance)
+        self._world.link(one, other, up=False)
+        self._lasts(chance.uniform(0.05, 3), lambda: self._world.link(one, other, up=True))
+
+    # Processes
+
+    def _do_kill(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        gateway.kill()
+        self._restart(gateway, chance.expovariate(0.4))
+
+    def _do_snipe(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        gateway.snipe = chance.choice((0.02, 0.2, 1.0))
+        self._world.schedule.after(20 * SECOND, self._restart, gateway, chance.expovariate(1))
+
+    def _do_power(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        gateway.power()
+        self._restart(gateway, chance.expovariate(0.4))
+
+    def _do_blackout(self, chance: Random) -> None:
+        for gateway in self._world.gateways.values():
+            gateway.power()
+            self._restart(gateway, chance.expovariate(0.7))
+
+    def _do_pause(self, chance: Random) -> None:
+        process = self._any(chance).process
+        if process is not None and not process.frozen:
+            process.frozen = True
+            self._world.note(process.gateway.name, "is paused")
+            self._lasts(chance.choice((0.3, 1.0, 3.0, 15.0)) * chance.random(), lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if not process.over:
+            self._world.note(process.gateway.name, "goes on")
+            process.resume()
+
+    def _do_leave(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        process = gateway.process
+        if process is not None and not gateway.halt:
+            self._world.note(gateway.name, "is asked to leave")
+            process.step(LeaveAsked())
+            self._world.schedule.after(30 * SECOND, self._left, process, chance.expovariate(0.5))
+
+    def _left(self, process: Process, seconds: float) -> None:
+        if not process.over:
+            process.gateway.kill("did not stop in time and is killed")
+        self._restart(process.gateway, seconds)
+
+    # Disks
+
+    def _do_slow(self, chance: Random) -> None:
+        disk = self._any(chance).disk
+        before, disk.sync_us = disk.sync_us, disk.sync_us * chance.choice((10, 50))
+        self._note(f"the disk of {disk.name} is slow")
+        self._lasts(chance.uniform(1, 15), lambda: setattr(disk, "sync_us", min(before, disk.sync_us)))
+
+    def _do_stall(self, chance: Random) -> None:
+        disk = self._any(chance).disk
+        seconds = chance.uniform(0.2, 6)
+        self._note(f"the disk of {disk.name} stalls for {seconds:.1f} s")
+        disk.stalled_until = self._world.schedule.now + int(seconds * SECOND)
+
+    def _do_error(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        gateway.disk.fails = True
+        self._world.schedule.after(chance.uniform(3, 20) * SECOND, self._repaired, gateway)
+
+    def _repaired(self, gateway: Gateway) -> None:
+        gateway.disk.fails = False
+        if gateway.halt:
+            gateway.kill("is started again")
+            self._restart(gateway, 1)
+
+    def _do_low(self, chance: Random) -> None:
+        disk = self._any(chance).disk
+        disk.space(True)
+        self._lasts(chance.uniform(0.2, 10), lambda: disk.space(False))
+
+    def _do_full(self, chance: Random) -> None:
+        disk = self._any(chance).disk
+        disk.full = True
+        self._note(f"the disk of {disk.name} is full")
+        self._lasts(chance.uniform(0.2, 6), lambda: setattr(disk, "full", False))
+
+    def _do_rot(self, chance: Random) -> None:
+        """A frame cannot be read any more: of what is not decided, as a start finds, or of what is."""
+        gateway = self._any(chance)
+        disk = gateway.disk
+        if not self._world.may_weaken(gateway) or not disk.mark.position:
+            return
+        last = min(disk.mark.position, len(disk.frames))
+        position = chance.randint(min(disk.watermark + 1, last), last) if chance.random() < 0.7 else chance.randint(1, last)
+        disk.rotten.add(position)
+        disk.weak = True
+        self._world.weak[gateway.name] = max(self._world.log.end, disk.mark.position)
+        self._note(f"position {position} of {gateway.name} rots")
+        if position > disk.watermark or chance.random() < 0.3:
+            gateway.power()
+            self._restart(gateway, chance.expovariate(0.7))
+
+    def _do_wipe(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        if self._world.may_weaken(gateway) and self._world.log.end > 2:
+            gateway.wipe()
+            self._restart(gateway, chance.expovariate(0.7))
+            self._world.replaced(gateway.name)
+
+    def _do_roster(self, chance: Random) -> None:
+        self._operator.change(chance)
+
+    # Clocks, clients
+
+    def _do_clocks(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        gateway.clock.run_at(chance.choice((0.9, 0.999, 1.0, 1.001, 1.1)), self._world.schedule.now)
+        gateway.clock.wall_offset += chance.choice((-3600, -2, 0, 2, 3600)) * SECOND
+
+    def _do_rival(self, chance: Random) -> None:
+        self._again(chance.choice(self._producers))
+
+    def _do_restart(self, chance: Random) -> None:
+        producer = chance.choice(self._producers)
+        producer.end()
+        self._again(producer)
+
+    def _again(self, producer: Producer) -> None:
+        alive = [one for one in self._producers if one.state is not State.ENDED]
+        if len(alive) <= 2 * self._world.options.producers:
+            self._producers.append(Producer(self._world, producer.producer_name, len(self._producers)))
+
+    def _do_estranged(self, chance: Random) -> None:
+        client, gateway = chance.choice(self._producers).name, self._any(chance).name
+        world = self._world
+        world.cut_client(client, gateway, 1)
+        self._note(f"{client} does not reach {gateway}")
+        self._lasts(chance.uniform(1, 20), lambda: world.cut_client(client, gateway, -1))

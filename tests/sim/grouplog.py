@@ -1,0 +1,134 @@
+"""The one log of the group, as its members showed it: what was decided first, by whom, and what the log says at each place.
+
+The checkers compare everybody with it; it knows nothing of the protocol but the meaning of frames.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.data.bodies import RosterBody, decode_body
+from gateway.data.frame import Frame, Kind, chained
+from gateway.data.state import LogState
+from tests.sim.violation import Violation
+
+STATE_EVERY = 200  # positions between two kept states
+
+
+class Place(NamedTuple):
+    """One decided position."""
+
+    frame: Frame
+    offset: int
+    void: bool
+    view: int  # in which it was decided
+
+
+class GroupLog:
+    """The log.
+
+    Attributes:
+        places: decided positions, position 1 first. state: what they say.
+        tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
+        floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
+        numbers: gateways' numbers by name, as the last ROSTER says.
+        acknowledged: the highest offset that anybody was told.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.state = LogState()
+        self._states = [LogState()]
+        self.tokens: dict[str, int] = {}
+        self.aborted: set[str] = set()
+        self.floors: dict[str, int] = {}
+        self.acknowledged = -1
+        self.numbers: dict[str, int] = {}
+        self._orders: dict[str, int] = {}
+        self._sequences: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._batches: dict[tuple[int, int], tuple[int, int]] = {}  # (producer, sequence) -> (offset, position), of every record
+
+    @property
+    def end(self) -> int:
+        """The last decided position."""
+        return len(self.places)
+
+    def state_at(self, position: int) -> LogState:
+        """What the log up to the position says; a copy of its own."""
+        if position > self.end:
+            raise Violation(f"a watermark says {position}, and nobody decided behind {self.end}")
+        state = self._states[position // STATE_EVERY].copy()
+        for place in self.places[state.position : position]:
+            state.apply(place.frame, place.void)
+        return state
+
+    def add(self, who: str, frame: Frame, offset: int, void: bool, view: int) -> None:
+        """A position that was never shown before."""
+        state = self.state
+        if frame.position != self.end + 1 or not chained(frame, state.chain):
+            raise Violation(f"{who} decides {frame!r} behind position {self.end}, which it does not continue")
+        if self.places and view < self.places[-1].view:
+            raise Violation(f"{who} decides {frame!r} in view {view}, and view {self.places[-1].view} decided before")
+        if offset != state.next_offset:
+            raise Violation(f"{who} gives {frame!r} the offset {offset}, and the next is {state.next_offset}")
+        if frame.kind == Kind.EPOCH:
+            self._epoch(who, frame)
+        elif frame.kind == Kind.BATCH:
+            self._batch(who, frame, offset, void)
+        elif frame.kind == Kind.ROSTER:
+            self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
+        state.apply(frame, void)
+        self.places.append(Place(frame, offset, void, view))
+        if self.end % STATE_EVERY == 0:
+            self._states.append(state.copy())
+
+    def _epoch(self, who: str, frame: Frame) -> None:
+        if frame.epoch <= self._epochs.get(frame.producer, 0):
+            raise Violation(f"{who} decides {frame!r}, and the producer was at epoch {self._epochs[frame.producer]}")
+        self._epochs[frame.producer] = frame.epoch
+
+    def _batch(self, who: str, frame: Frame, offset: int, void: bool) -> None:
+        """A producer's sequences are 1, 2, 3, ... over all its epochs, every record once, and behind whatever was told before."""
+        if frame.epoch != self._epochs.get(frame.producer):
+            raise Violation(f"{who} decides {frame!r}, and epoch {self._epochs.get(frame.producer)} is the producer's")
+        if void:
+            return
+        after = self._sequences.get(frame.producer, 0)
+        if frame.first_sequence != after + 1:
+            raise Violation(f"{who} decides {frame!r} behind sequence {after}: a gap or a duplicate")
+        self._sequences[frame.producer] = after + frame.count
+        for place, token in enumerate(bytes(frame.body).decode().split(",")):
+            at = offset + place
+            if token in self.tokens:
+                raise Violation(f"{token} is at offset {self.tokens[token]} and again at {at}")
+            if token in self.aborted:
+                raise Violation(f"{token} was reported aborted and is decided at offset {at}")
+            if at <= self.floors.get(token, -1):
+                raise Violation(f"{token} was sent when offset {self.floors[token]} was acknowledged, and it gets offset {at}")
+            client, number = token.rsplit("-", 1)
+            if int(number) <= self._orders.get(client, 0):
+                raise Violation(f"{token} is decided behind {client}-{self._orders[client]}, which was sent later")
+            self._orders[client] = int(number)
+            self.tokens[token] = at
+            self._batches[frame.producer, frame.first_sequence + place] = at, frame.position
+
+    def find(self, producer: int, sequence: int) -> tuple[int, int] | None:
+        """Offset and position of a committed record."""
+        return self._batches.get((producer, sequence))
+
+    def sent(self, token: str) -> None:
+        """A producer sends a record for the first time."""
+        self.floors[token] = self.acknowledged
+
+    def told_committed(self, token: str, offset: int) -> None:
+        """A producer was told where a record is."""
+        if self.tokens.get(token) != offset:
+            raise Violation(f"{token} was reported at offset {offset}, and the log has it at {self.tokens.get(token)}")
+        self.acknowledged = max(self.acknowledged, offset)
+
+    def told_aborted(self, token: str) -> None:
+        """A producer was told that a record is in no log."""
+        if token in self.tokens:
+            raise Violation(f"{token} was reported aborted, and the log has it at offset {self.tokens[token]}")
+        self.aborted.add(token)

@@ -1,0 +1,102 @@
+"""An operator: replaces wiped gateways in the roster, adds others and removes them again, in the middle of whatever goes on."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from gateway.core.events import RosterAsked, SessionClosed
+from gateway.data.wire import Answer, Denied, Done
+from tests.sim.schedule import SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.gateways import Process
+    from tests.sim.world import World
+
+LOOK_US = SECOND
+PATIENCE_US = 20 * SECOND  # before an answer is asked for again elsewhere
+GATEWAYS_MAX = 9
+
+
+class Operator:
+    """One person at a terminal: one thing at a time.
+
+    Attributes:
+        wishes: (change, name) of what is still to be done, the first one under way.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.wishes: list[tuple[str, str]] = []
+        self.done = 0
+        self._process: Process | None = None
+        self._session = 0
+        self._request = 0
+        self._asked = 0
+        world.schedule.after(LOOK_US, self._look)
+
+    def change(self, chance: Random) -> None:
+        """Wish for another gateway, or for one less."""
+        world = self._world
+        named = [name for name in world.log.numbers if name not in world.weak]
+        if len(world.gateways) < GATEWAYS_MAX and chance.random() < 0.5:
+            name = f"h{len(world.gateways)}"
+            gateway = world.add(name, {**world.genesis, name: f"{name}:7400"})
+            gateway.start()
+            self.wishes.append(("add", name))
+        elif len(named) > 2 and not world.weak:
+            self.wishes.append(("remove", chance.choice(named)))
+
+    def _look(self) -> None:
+        self._world.schedule.after(LOOK_US, self._look)
+        wiped = self._world.wiped
+        while wiped:
+            self.wishes.insert(0, ("replace", wiped.pop()))
+            self._leave()
+        if not self.wishes:
+            return
+        if self._process is not None and (self._process.over or self._world.schedule.now - self._asked > PATIENCE_US):
+            self._leave()
+        if self._process is None:
+            self._ask()
+
+    def _ask(self) -> None:
+        able = [gateway.process for gateway in self._world.running if gateway.process is not None and gateway.process.primary]
+        change, name = self.wishes[0]
+        able = [process for process in able if process.gateway.name != name] or able
+        if not able:
+            return
+        process = self._process = able[self._request % len(able)]
+        self._session = process.open(self._hear)
+        self._request += 1
+        self._asked = self._world.schedule.now
+        self._world.note("operator", f"asks {process.gateway.name} to {change} {name}")
+        process.step(RosterAsked(self._session, self._request, change, name, f"{name}:7400"))
+
+    def _leave(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and not process.over:
+            process.step(SessionClosed(self._session))
+
+    def _hear(self, answers: tuple[Answer, ...] | None) -> None:
+        self._world.schedule.after(200, self._answers, self._session, answers)
+
+    def _answers(self, session: int, answers: tuple[Answer, ...] | None) -> None:
+        if self._process is None or session != self._session:
+            return
+        for answer in answers or ():
+            self._world.note("operator", f"hears {answer}")
+            if isinstance(answer, Done) and self.wishes:
+                self._is_done()
+            elif isinstance(answer, Denied) and not answer.retry and self.wishes and self.wishes[0][0] != "replace":
+                self.wishes.pop(0)
+        self._leave()
+
+    def _is_done(self) -> None:
+        """It took effect: a gateway that was removed goes."""
+        self.done += 1
+        change, name = self.wishes.pop(0)
+        gateway = self._world.gateways[name]
+        if change == "remove" and name not in self._world.log.numbers:
+            gateway.wanted = False
+            gateway.kill("was removed and goes")

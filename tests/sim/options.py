@@ -1,0 +1,79 @@
+"""What a run is: from the seed and these options everything follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.core.events import StackConfig
+
+FAULTS = (
+    "loss",  # messages are lost, for a while
+    "twice",  # messages come twice, perhaps much later
+    "disorder",  # messages overtake each other
+    "cut",  # one direction between two gateways
+    "split",  # the group falls into two parts
+    "triangle",  # two gateways do not hear each other, all others hear both
+    "flap",  # a pair that comes and goes
+    "clog",  # a pair's messages wait, and then come all at once
+    "narrow",  # little bandwidth
+    "broken",  # a connection breaks and is told as broken
+    "kill",  # a process is killed; the page cache stays
+    "snipe",  # a process is killed in the middle of a step, where it matters
+    "power",  # one gateway loses its power, and what was not synced
+    "blackout",  # all of them do, at once
+    "pause",  # a process is stopped and goes on later
+    "slow",  # a disk's syncs take long
+    "stall",  # a disk does nothing for seconds
+    "error",  # a sync fails
+    "low",  # a disk runs low
+    "full",  # a disk takes no batches
+    "rot",  # synced frames cannot be read any more
+    "wipe",  # a disk is replaced by a blank one
+    "clocks",  # monotonic clocks run at different rates, wall clocks jump
+    "leave",  # a gateway is stopped in order, and comes back
+    "roster",  # an operator adds and removes gateways
+    "rival",  # a producer runs twice with one name
+    "restart",  # a producer's process is started again
+    "estranged",  # a client cannot reach one gateway
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """One run.
+
+    Attributes:
+        members: gateways of the group at the start.
+        seconds: of the part with faults, virtual.
+        faults: which ones happen. pace: mean seconds between two faults of a kind.
+        latency: "lan", "wan" or "edge" (near the boot period).
+        producers: how many, each with `rate` batches a second, up to `pipeline` at a time. readers: named ones that commit offsets.
+        sync_us: what a sync takes, about.
+        config: of the stacks.
+    """
+
+    seed: int
+    members: int = 3
+    seconds: float = 60.0
+    faults: frozenset[str] = frozenset()
+    pace: float = 8.0
+    latency: str = "lan"
+    producers: int = 3
+    rate: float = 5.0
+    pipeline: int = 4
+    readers: int = 1
+    sync_us: float = 800.0
+    config: StackConfig = field(default_factory=StackConfig)
+
+    def command(self, drawn: Options) -> str:
+        """How the same run is had again from a shell; `drawn` is what the seed alone says."""
+        words = [f"python -m tests.sim --seed {self.seed}"]
+        if self.members != drawn.members:
+            words.append(f"--members {self.members}")
+        if self.seconds != drawn.seconds:
+            words.append(f"--minutes {self.seconds / 60!r}")
+        counts = ("producers", "readers", "pipeline")
+        words += [f"--{name} {getattr(self, name)}" for name in counts if getattr(self, name) != getattr(drawn, name)]
+        if self.faults != drawn.faults:
+            words += [f"--only {fault}" for fault in sorted(self.faults) or ["none"]]
+        return " ".join([*words, "--no-shrink"])

@@ -1,0 +1,47 @@
+"""Swarm testing: each seed draws its own group, load, network and mix of faults, so that no fault hides behind another.
+
+Groce et al. 2012, "Swarm Testing": runs that leave out some kinds of events reach states that runs with all of them never do.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from gateway.core import limits
+from gateway.core.events import StackConfig
+from tests.sim.options import FAULTS, Options
+
+ALONE = frozenset(
+    {"kill", "power", "slow", "stall", "error", "low", "full", "clocks", "pause", "leave", "rival", "restart", "estranged"}
+)
+DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
+
+
+def draw(seed: int, members: int = 0) -> Options:
+    """The run of a seed; `members` other than 0 is given."""
+    chance = Random(f"{seed}/swarm")
+    size = chance.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 7))
+    members = members or size
+    share = chance.choice((0.0, 0.15, 0.3, 0.5, 0.8))
+    faults = {fault for fault in FAULTS if chance.random() < share}
+    if members == 1:
+        faults &= ALONE
+    elif members == 2:
+        faults -= DESTRUCTIVE
+    return Options(
+        seed=seed,
+        members=members,
+        seconds=chance.choice((30, 60, 120, 300)),
+        faults=frozenset(faults),
+        pace=chance.choice((2.0, 5.0, 10.0, 30.0)),
+        latency=chance.choice(("lan", "lan", "lan", "wan", "edge")),
+        producers=chance.randint(1, 5),
+        rate=chance.choice((0.3, 2.0, 5.0, 15.0)),
+        pipeline=chance.choice((1, 4, 16)),
+        readers=chance.randint(0, 2),
+        sync_us=chance.choice((200.0, 1000.0, 5000.0)),
+        config=StackConfig(
+            tick_interval_us=chance.choice((limits.TICK_INTERVAL_US, 10 * limits.TICK_INTERVAL_US)),
+            undecided_bytes_max=chance.choice((limits.UNDECIDED_BYTES_MAX, limits.UNDECIDED_BYTES_MAX, 4000)),
+        ),
+    )

@@ -1,0 +1,69 @@
+"""Proves that the stack keeps every promise through some fixed seeds, and that a seed is one run and no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.disk import Disk
+from tests.sim.options import FAULTS, Options
+from tests.sim.run import Result, play
+from tests.sim.shrink import shrink
+from tests.sim.swarm import ALONE, draw
+
+
+def digest(result: Result) -> tuple[int, int, int, str]:
+    last = result.world.log.places[-1].frame if result.frames else None
+    return result.frames, result.world.steps, last.header_crc if last is not None else 0, result.violation
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_group_of_one_keeps_every_promise(seed: int) -> None:
+    options = replace(draw(seed, members=1), faults=ALONE, seconds=60)
+    result = play(options)
+    assert result.violation == "", options.command(draw(seed))
+    assert result.frames > 20
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    options = replace(draw(5, members=1), seconds=30)
+    assert digest(play(options)) == digest(play(options))
+
+
+def test_a_run_does_not_depend_on_the_hashes_of_the_process() -> None:
+    program = "from tests.sim.test_sim import digest, draw, play; print(digest(play(draw(%d))))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program % 3], env={"PYTHONHASHSEED": hashes, "PYTHONPATH": "."}, check=True, capture_output=True
+        ).stdout
+        for hashes in ("1", "2")
+    }
+    assert len(told) == 1
+    assert b"0, 0, 0" not in told.pop()
+
+
+def test_a_start_that_does_not_sync_what_it_found_is_caught_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disk, "SYNC_AT_START", False)
+    options = Options(1, members=3, faults=frozenset({"kill", "power"}), pace=2.0)
+    failed = next(result for result in map(play, (replace(options, seed=seed) for seed in range(40))) if result.violation)
+    small = shrink(failed, tries=20)
+    assert small.violation
+    assert small.options.seconds <= failed.options.seconds
+    assert "durable" in small.violation
+
+
+def test_the_swarm_draws_all_that_there_is() -> None:
+    drawn = [draw(seed) for seed in range(300)]
+    assert frozenset.union(*[options.faults for options in drawn]) == set(FAULTS)
+    assert {options.members for options in drawn} == {1, 2, 3, 4, 5, 7}
+    assert {options.latency for options in drawn} == {"lan", "wan", "edge"}
+    assert any(not options.faults for options in drawn)
+
+
+def test_a_run_can_be_had_again_by_its_command() -> None:
+    options = replace(draw(7), members=2, seconds=1.5, faults=frozenset({"kill"}))
+    assert options.command(draw(7)).startswith("python -m tests.sim --seed 7 --members 2 --minutes 0.025")
+    assert Options(7).command(Options(7)) == "python -m tests.sim --seed 7 --no-shrink"

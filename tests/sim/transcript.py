@@ -1,0 +1,95 @@
+"""What happened last in a run, in the words of the transcripts (tests/transcripts)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.actions import Action, SetTimer
+from gateway.core.events import (
+    EpochAsked,
+    LinkChanged,
+    LogRead,
+    OffsetsAsked,
+    Persisted,
+    Received,
+    SessionClosed,
+    SpaceChanged,
+    Started,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+)
+from gateway.core.messages import Heartbeat, Message
+from gateway.data.names import view_text
+from tests.sim.world import World
+from tests.transcripts.text import action_text, frames_text, message_text
+
+QUIET = (TimeAdvanced, SetTimer)  # say nothing by themselves
+
+
+def transcript(world: World, lines: int = 60, *, heartbeats: bool = False) -> list[str]:
+    """The last lines, oldest first."""
+    names = {number: name for name, number in world.log.numbers.items()} or dict(enumerate(sorted(world.genesis), 1))
+    for gateway in world.gateways.values():
+        if gateway.process is not None:
+            names |= gateway.process.names
+    told: list[str] = []
+    for time_us, who, what in reversed(world.traced_last):
+        if isinstance(what, QUIET) or (not heartbeats and _beats(what)):
+            continue
+        told.append(f"{time_us / 1e6:11.6f} {who:4} {line(what, names)}")
+        if len(told) == lines:
+            break
+    return told[::-1]
+
+
+def _beats(what: Any) -> bool:
+    return isinstance(getattr(what, "message", None), Heartbeat)
+
+
+def line(what: Any, names: dict[int, str]) -> str:
+    """An event, an action, or a word about the world."""
+    match what:
+        case str():
+            return f"* {what}"
+        case Started(_, _, recovered):
+            tail = frames_text(recovered.tail)
+            views = f"promised={view_text(recovered.scalars.promised)} accepted={view_text(recovered.scalars.accepted)}"
+            return f"< started at {recovered.state.position} {views} tail: {tail}; {recovered.damage or 'whole'}"
+        case Received(sender, message):
+            return f"< from {names.get(sender, sender)} {_view(message)}{_message(message)}"
+        case Submitted(session, frames):
+            return f"< submitted s{session} {frames_text(frames)}"
+        case Persisted(token):
+            return f"< persisted ({token})"
+        case LogRead(token, frames):
+            return f"< log read ({token}) {frames_text(frames)}"
+        case SpaceChanged(low, _):
+            return f"< the disk {'runs low' if low else 'has room again'}"
+        case LinkChanged(peer, up):
+            return f"< connection to {names.get(peer, peer)} {'is there' if up else 'breaks'}"
+        case EpochAsked() | TopicAsked() | OffsetsAsked() | SessionClosed():
+            return f"< {what}"
+    return f"  {_action(what, names)}"
+
+
+def _view(message: Message) -> str:
+    view = getattr(message, "view", None)
+    return f"[{view_text(view)}] " if view else ""
+
+
+def _message(message: Message) -> str:
+    try:
+        return message_text(message) or repr(message)
+    except (KeyError, UnicodeDecodeError):
+        return repr(message)
+
+
+def _action(action: Action, names: dict[int, str]) -> str:
+    message = getattr(action, "message", None)
+    if message is not None:
+        return f"send {names.get(action.to, action.to)} {_view(message)}{_message(message)}"  # type: ignore[union-attr] # a Send
+    try:
+        return action_text(action, names, 0) or repr(action)
+    except (KeyError, UnicodeDecodeError):
+        return repr(action)
