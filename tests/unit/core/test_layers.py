@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CORE = Path(__file__).resolve().parents[3] / "gateway/core"
-LAYERS = {"atomic", "flush", "membership", "order", "repair"}
+LAYERS = {"atomic", "flush", "membership", "order", "repair", "unordered"}
 ABOVE = {"stack.py", "diagrams.py"}  # wire the layers, and draw them
 
 

@@ -1,0 +1,1 @@
+"""*unordered*: sends without the sequencer; each origin commits its own lane (design, section 7). See NOTES.md."""

@@ -1,0 +1,111 @@
+"""*unordered* as one layer: it hands events and messages to the origin of the own lane and to the member of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.unordered.actions import DeliverUnordered, LaneLog, LaneRead, PersistLane, ReadLane
+from gateway.core.unordered.box import Box
+from gateway.core.unordered.lines import LineTable
+from gateway.core.unordered.member import Member
+from gateway.core.unordered.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
+from gateway.core.unordered.origin import Origin
+from gateway.data.frame import Frame
+
+
+class Unordered:
+    """The layer, made when the number of this gateway and what its lanes' log holds are known."""
+
+    def __init__(self, context: Context, logs: Sequence[LaneLog]) -> None:
+        self._standing = context.standing
+        self._incarnation = context.identity.incarnation
+        self._box = Box(context.outbox)
+        self._member = Member(context, self._box)
+        lane = self._member.restore(logs)
+        lines = next((log.lines for log in logs if (log.origin, log.incarnation) == (lane.origin, lane.incarnation)), {})
+        self._lines = LineTable(context.window.state, lines)
+        self._origin = Origin(context, self._box, lane, self._lines)
+        lane.confirm(lane.end)  # whatever the own disk has of the own lane is its YES, which came last
+        self._origin.settle()
+        self._part: tuple[int, ...] = ()
+        self._beats = 0
+
+    def submit(self, session: int, frames: Sequence[Frame]) -> None:
+        """Batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
+        self._origin.submit(session, frames)
+
+    def session_closed(self, session: int) -> None:
+        """A client's session is over."""
+        self._origin.session_closed(session)
+
+    def members(self, part: tuple[int, ...]) -> None:
+        """The gateways that hear each other have changed: all of them, oldest first, with a view or without."""
+        self._part = part
+        self._tell()
+        self._origin.members(part)
+
+    def space(self, low: str) -> None:
+        """The disk takes new messages (empty) or not."""
+        self._origin.low = self._member.low = low
+
+    def on_message(self, sender: int, message: LaneMessage) -> None:
+        """A message of another gateway."""
+        if isinstance(message, Post):
+            self._member.on_post(sender, message)
+        elif isinstance(message, Posted):
+            if message.incarnation == self._incarnation:
+                self._origin.on_posted(sender, message)
+        elif isinstance(message, Settled):
+            self._member.on_settled(sender, message)
+        elif isinstance(message, LaneEnds):
+            self._on_ends(sender, message)
+        elif isinstance(message, LaneFetch):
+            self._member.on_fetch(sender, message)
+        elif isinstance(message, LaneFetched):
+            self._member.on_fetched(sender, message)
+
+    def _on_ends(self, sender: int, message: LaneEnds) -> None:
+        own = 0
+        for end in message.ends:
+            if (end.origin, end.incarnation) == (self._standing.me, self._incarnation):
+                own = end.decided
+            else:
+                self._member.on_end(sender, end, self._part)
+        self._origin.on_end(sender, own)
+
+    def persisted(self, token: int) -> None:
+        """The disk has everything up to the PersistLane with the token."""
+        self._member.persisted(token)
+        self._origin.persisted(token)
+
+    def read(self, event: LaneRead) -> None:
+        """What a ReadLane found."""
+        self._member.on_read(event)
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        self._member.beat(self._part)
+        self._origin.beat()
+        self._lines.tidy()
+        self._beats += 1
+        if self._beats % limits.LANE_ENDS_HEARTBEATS == 0:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Everybody of the part hears how far the lanes are decided here: so one who knows of a decision is enough."""
+        message = LaneEnds(self._member.ends)
+        for peer in self._part:
+            if peer != self._standing.me:
+                self._box.send(peer, message)
+        self._member.told()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of this gateway is undecided."""
+        return self._origin.quiet
+
+    def take(self) -> tuple[list[PersistLane | ReadLane], list[DeliverUnordered]]:
+        """The step's actions: for the disk, before all sends; and decided runs, before the replies."""
+        return self._box.take()

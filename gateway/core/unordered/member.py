@@ -1,0 +1,221 @@
+"""A member of other origins' attempts: it stores, votes after persisted, and learns what is decided, from whoever knows it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.runs import whole
+from gateway.core.unordered.actions import LaneLog, LaneRead
+from gateway.core.unordered.box import Box
+from gateway.core.unordered.lane import Lane
+from gateway.core.unordered.messages import LaneEnd, LaneFetch, LaneFetched, Post, Posted, Settled
+from gateway.data.frame import Frame, Kind, chained
+
+Key = tuple[int, bytes]  # origin's number, incarnation of its disk
+
+
+class Member:
+    """The lanes here. The own one is among them to be read; all else about it is the origin's.
+
+    Attributes:
+        low: why this member's disk takes no batches; empty if it does.
+    """
+
+    def __init__(self, context: Context, box: Box) -> None:
+        self._me = context.standing.me, context.identity.incarnation
+        self._box = box
+        self._lanes: dict[Key, Lane] = {}
+        self._writing: deque[tuple[int, Lane]] = deque()
+        self._reads: dict[int, tuple[int, Key]] = {}  # token -> (who asked, lane)
+        self.low = ""
+
+    def restore(self, logs: Iterable[LaneLog]) -> Lane:
+        """Take over what a start found. What is known as decided of other lanes is handed out; the own lane is returned."""
+        for log in logs:
+            self._lanes[log.origin, log.incarnation] = Lane(log)
+        own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
+        for lane in self._others():
+            self._settle(lane)
+        return own
+
+    def _others(self) -> Iterator[Lane]:
+        return (lane for key, lane in self._lanes.items() if key != self._me)
+
+    def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
+        """The lane, a new one if there is room; None for the own, and for one too many."""
+        key = origin, incarnation
+        lane = self._lanes.get(key)
+        if lane is None and len(self._lanes) < limits.LANES_MAX:
+            lane = self._lanes[key] = Lane(LaneLog(origin=origin, incarnation=incarnation))
+        return None if key == self._me else lane
+
+    # The origin's attempt
+
+    def on_post(self, sender: int, message: Post) -> None:
+        """Frames of an attempt: those that are next are stored and then voted for, which also answers what came before."""
+        lane = self._lane(sender, message.incarnation)
+        if lane is None:
+            self._box.drop(message, sender, "it is of a lane that is not taken here")
+            return
+        cut: int | None = None
+        before = lane.end
+        again = known = False
+        for frame in message.frames:
+            if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.origin != sender or not whole(frame):
+                self._box.drop(message, sender, f"{frame!r} did not come whole, or is no frame of the lane")
+                break
+            if frame.view < lane.attempt:
+                continue
+            if frame.view > lane.attempt:
+                if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
+                    self._fetch(lane, sender, frame.position - 1)
+                    break
+                if frame.kind != Kind.VIEW:
+                    again = True
+                    break
+                if frame.position - 1 < lane.confirmed:
+                    self._box.drop(
+                        message, sender, f"{frame!r} begins an attempt below position {lane.confirmed}, which is decided"
+                    )
+                    break
+                cut = lane.cut()
+                before = lane.end
+            elif frame.position <= lane.end:
+                known = True
+                continue
+            if frame.position > lane.end + 1 or not chained(frame, lane.chain):
+                again = True
+                break
+            if frame.kind == Kind.BATCH and (self.low or lane.bytes > limits.LANE_BYTES_MAX):
+                known = bool(self.low)
+                break
+            lane.append(frame)
+        if lane.end > before or cut is not None:
+            self._persist(lane, cut)
+            lane.gap = False
+        if known or (again and not lane.gap):
+            lane.gap = again
+            self._vote(lane, again)
+
+    def on_settled(self, sender: int, message: Settled) -> None:
+        """The origin's decision. What it covers and is not here is asked for."""
+        lane = self._lane(sender, message.incarnation)
+        if lane is None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
+            return
+        if message.attempt > lane.attempt:
+            self._fetch(lane, sender, message.up_to)
+            return
+        lane.live = True
+        lane.confirm(min(message.up_to, lane.end))
+        self._settle(lane)
+        if message.up_to > lane.end and not lane.gap:
+            lane.gap = True
+            self._vote(lane, again=True)
+
+    def _persist(self, lane: Lane, cut: int | None) -> None:
+        self._writing.append((self._box.persist(lane, up_to=lane.end, cut=cut), lane))
+
+    def persisted(self, token: int) -> None:
+        """What was written up to the token is durable, and voted for."""
+        while self._writing and self._writing[0][0] <= token:
+            own_token, lane = self._writing.popleft()
+            lane.persisted(own_token)
+            self._settle(lane)
+            if lane.durable > lane.confirmed:
+                self._vote(lane)
+
+    def _vote(self, lane: Lane, again: bool = False) -> None:
+        self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
+
+    def _settle(self, lane: Lane) -> None:
+        offset, frames = lane.settle()
+        if frames:
+            self._box.deliver(lane, offset, frames)
+
+    # What others know
+
+    @property
+    def ends(self) -> tuple[LaneEnd, ...]:
+        """How far each lane is decided here."""
+        return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
+
+    def on_end(self, sender: int, end: LaneEnd, part: tuple[int, ...]) -> None:
+        """Somebody has a lane decided up to there. Only what its origin will not say by itself is asked for."""
+        lane = self._lane(end.origin, end.incarnation)
+        if lane is not None and end.decided > lane.confirmed and not (lane.live and lane.origin in part):
+            self._fetch(lane, sender, end.decided)
+
+    def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
+        lane.heard = max(lane.heard, up_to)
+        if not lane.asked and not self.low:
+            lane.asked = limits.RESEND_HEARTBEATS
+            self._box.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
+
+    def on_fetch(self, sender: int, message: LaneFetch) -> None:
+        """Somebody lacks decided frames: they are read from the log. Whom there is no time for asks again."""
+        key = message.origin, message.incarnation
+        lane = self._lanes.get(key)
+        if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
+            return
+        if (sender, key) not in self._reads.values():
+            last = min(lane.decided, message.first + limits.FRAMES_A_MESSAGE_MAX - 1)
+            self._reads[self._box.read(lane, message.first, last)] = sender, key
+
+    def on_read(self, event: LaneRead) -> None:
+        """The log's answer goes to who asked."""
+        sender, (origin, incarnation) = self._reads.pop(event.token)
+        if event.frames:
+            self._box.send(sender, LaneFetched(origin, incarnation, event.frames))
+
+    def on_fetched(self, sender: int, message: LaneFetched) -> None:
+        """Decided frames: they confirm what is here, or take the place of what was never decided."""
+        lane = self._lane(message.origin, message.incarnation)
+        if lane is None:
+            return
+        lane.asked = 0
+        cut: int | None = None
+        end = lane.end
+        for frame in message.frames:
+            if frame.position <= lane.confirmed:
+                continue
+            own = lane.at(frame.position)
+            if frame.position == lane.confirmed + 1 and own is not None:
+                if own.view == frame.view and own.header_crc == frame.header_crc:
+                    lane.confirm(frame.position)
+                    continue
+                cut = lane.cut()
+                end = lane.end
+            if not self._follows(lane, frame):
+                self._box.drop(message, sender, f"{frame!r} did not come whole, or does not follow position {lane.end}")
+                break
+            lane.append(frame)
+            lane.confirm(frame.position)
+        if lane.end > end or cut is not None:
+            self._persist(lane, cut)
+        self._settle(lane)
+        if lane.heard > lane.confirmed:
+            self._fetch(lane, sender, lane.heard)
+        elif sender == lane.origin:
+            self._vote(lane, again=True)  # it may have posted what could not be taken before
+
+    def _follows(self, lane: Lane, frame: Frame) -> bool:
+        follows = frame.position == lane.end + 1 and frame.view >= lane.attempt and chained(frame, lane.chain)
+        return follows and frame.origin == lane.origin and frame.kind in (Kind.BATCH, Kind.VIEW) and whole(frame)
+
+    # Time
+
+    def beat(self, part: tuple[int, ...]) -> None:
+        """One heartbeat: answers that did not come are waited for no longer; a low disk is told of again."""
+        for lane in self._others():
+            lane.asked = max(0, lane.asked - 1)
+            lane.gap = False
+            if self.low and lane.origin in part and lane.origin != self._me[0]:
+                self._vote(lane)
+
+    def told(self) -> None:
+        """The ends were told: what is not settled by the next time is asked for."""
+        for lane in self._others():
+            lane.live = False

@@ -1,0 +1,345 @@
+"""The origin of a lane: it gives its frames their places, runs 2PC over the members of its attempt, and votes last."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.machine import Machine
+from gateway.core.runs import parts
+from gateway.core.unordered.box import Box
+from gateway.core.unordered.lane import Lane
+from gateway.core.unordered.lines import Entrance, LineTable
+from gateway.core.unordered.messages import Post, Posted, Settled
+from gateway.core.window import weight
+from gateway.data.bodies import ViewBody, encode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.wire import Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
+from gateway.errors import invariant
+
+
+class Phase(enum.Enum):
+    """Where the origin is between two attempts."""
+
+    NONE = "no attempt yet"
+    ENDING = "writing that the last attempt is over"
+    ASKING = "hearing how far its members are"
+    OPEN = "in an attempt"
+
+
+class Input(enum.Enum):
+    """What moves it."""
+
+    END = "members changed / one said NO"
+    DURABLE = "persisted"
+    HEARD = "all told their ends / waited long enough"
+
+
+#: An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.
+ATTEMPT: dict[tuple[Phase, Input], Phase] = {
+    (Phase.NONE, Input.END): Phase.ENDING,
+    (Phase.ENDING, Input.DURABLE): Phase.ASKING,
+    (Phase.ASKING, Input.HEARD): Phase.OPEN,
+    (Phase.OPEN, Input.END): Phase.ENDING,
+}
+
+
+Name = tuple[int, int, int, int]  # producer, epoch, first sequence, count
+
+
+def _name(frame: Frame) -> Name:
+    return frame.producer, frame.epoch, frame.first_sequence, frame.count
+
+
+class Entry:
+    """An undecided batch and the session that sent it last, 0 for none."""
+
+    __slots__ = ("frame", "session")
+
+    def __init__(self, frame: Frame, session: int) -> None:
+        self.frame = frame
+        self.session = session
+
+
+class Origin:
+    """The own lane.
+
+    Attributes:
+        low: why this member's disk takes nothing new; empty if it does.
+    """
+
+    def __init__(self, context: Context, box: Box, lane: Lane, lines: LineTable) -> None:
+        self._context = context
+        self._me = context.standing.me
+        self._box = box
+        self._lane = lane
+        self._lines = lines
+        self._machine = Machine("attempt", ATTEMPT, Phase.NONE)
+        self._attempt = lane.attempt
+        self._mark = 0  # token of the PersistLane that ends the attempt before
+        self._part: tuple[int, ...] = ()
+        self._told: set[int] = set()  # of the part: those who said how far they have this lane
+        self._near: set[int] = set()  # and who have enough of it to take part
+        self._waited = 0
+        self._members: tuple[int, ...] = ()  # of the attempt, oldest first
+        self._votes: dict[int, int] = {}
+        self._before: dict[int, int] = {}  # votes at the last heartbeat, and for how many they stood still
+        self._missed: dict[int, int] = {}
+        self._entries: dict[Name, Entry] = {}  # what is undecided, in order
+        self._bytes = 0
+        self._lows: dict[int, tuple[str, int]] = {}  # members without room -> (why, heartbeats that this holds)
+        self._settled: Settled | None = None
+        self._repeats = 0
+        self.low = ""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is undecided, and its last decision was told as often as it is."""
+        return not self._entries and not self._repeats
+
+    # Clients
+
+    def submit(self, session: int, frames: Sequence[Frame]) -> None:
+        """Take batches of a session in and post them, or answer why not."""
+        fresh: list[Entry] = []
+        answers = self._context.outbox.answers(session)
+        for frame in frames:
+            refused = self._unknown(frame)
+            how, line = self._lines.judge(frame)
+            if refused is None and how is Entrance.TAKE:
+                refused = self._full(frame)
+            if refused is not None:
+                answers.append(refused)
+            elif how is Entrance.TAKE:
+                self._lines.take(frame)
+                self._bytes += weight(frame)
+                entry = self._entries[_name(frame)] = Entry(frame, session)
+                fresh.append(entry)
+            elif how is Entrance.WAITS:
+                # Whoever sent it last is answered. One that was cut otherwise is asked for again, when that is decided.
+                waiting = self._entries.get(_name(frame))
+                if waiting is not None:
+                    waiting.session = session
+                else:
+                    reason = "part of it is undecided here, cut otherwise: send it again later"
+                    answers.append(_refused(frame, "busy", reason, retry=True))
+            elif how is Entrance.DUPLICATE:
+                answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
+            elif how is Entrance.EXPECTED:
+                answers.append(Expected(frame.producer, frame.epoch, line + 1))
+            else:
+                answers.append(FencedAnswer(frame.producer, line, frame.first_sequence))
+        if fresh and self._machine.state is Phase.OPEN:
+            self._place(fresh)
+
+    def _unknown(self, frame: Frame) -> Answer | None:
+        """Why a batch is not even looked at: the ordered log, where producers and topics begin, says so."""
+        state = self._context.window.state
+        producer = state.producers.get(frame.producer)
+        if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
+            code = "producer" if producer is None else "topic" if frame.topic not in state.topics else "epoch"
+            return _refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
+        return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
+
+    def _full(self, frame: Frame) -> Answer | None:
+        """Why a new batch is not taken now."""
+        closed = self._context.standing.closed
+        if closed is not None:
+            return _refused(frame, *closed, retry=True)
+        if self._low_reason:
+            return _refused(frame, "space", self._low_reason, retry=True)
+        if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
+            reason = f"{len(self._entries)} batches with {self._bytes} bytes are undecided here: send it again later"
+            return _refused(frame, "busy", reason, retry=True)
+        return None
+
+    @property
+    def _low_reason(self) -> str:
+        if self.low or not self._lows:
+            return self.low
+        member = min(self._lows)
+        return f"gateway {member}: {self._lows[member][0]}"
+
+    def session_closed(self, session: int) -> None:
+        """What it submitted goes on, and nobody is told."""
+        for entry in self._entries.values():
+            if entry.session == session:
+                entry.session = 0
+
+    # Attempts
+
+    def members(self, part: tuple[int, ...]) -> None:
+        """The gateways that hear each other now, this one among them, oldest first."""
+        invariant(self._me in part, f"the part {part} is not that of gateway {self._me}")
+        self._part = part
+        self._told &= set(part)
+        self._near &= set(part)
+        self._change()
+
+    def on_end(self, peer: int, decided: int) -> None:
+        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in."""
+        if peer not in self._part or peer == self._me:
+            return
+        self._told.add(peer)
+        if self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
+            self._near.add(peer)
+        self._change()
+
+    @property
+    def _wanted(self) -> tuple[int, ...]:
+        return tuple(member for member in self._part if member == self._me or member in self._near)
+
+    def _change(self) -> None:
+        """Begin another attempt if the members that it wants are not those that it has."""
+        phase = self._machine.state
+        if phase is Phase.NONE or (phase is Phase.OPEN and self._wanted != self._members):
+            self._end()
+        elif phase is Phase.ASKING:
+            self._open()
+
+    def _end(self) -> None:
+        """Say NO to whatever of the attempt this member has not said YES to. It is durable before anybody hears of it."""
+        self._machine.on(Input.END)
+        self._attempt += 1
+        self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
+
+    def _open(self) -> None:
+        """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
+        waits = any(member not in self._told for member in self._part if member != self._me)
+        if waits and self._waited < limits.LANE_WAIT_HEARTBEATS:
+            return
+        self._machine.on(Input.HEARD)
+        lane = self._lane
+        invariant(lane.decided == lane.confirmed, "an attempt begins when all that the last one decided is durable")
+        invariant(lane.cut() is None, "the origin writes nothing of its lane that is undecided")
+        self._members = self._wanted
+        self._votes = {member: lane.end for member in self._members if member != self._me}
+        self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
+        self._waited = 0
+        self._place([Entry(Frame(Kind.VIEW, encode_body(ViewBody(self._members))), 0), *self._entries.values()])
+
+    def _place(self, entries: Sequence[Entry]) -> None:
+        """Give frames their places and post them."""
+        lane = self._lane
+        for entry in entries:
+            frame = entry.frame.unstamped() if entry.frame.position else entry.frame
+            frame.origin = self._me
+            frame.stamp(self._attempt, lane.end + 1, lane.chain)
+            entry.frame = frame
+            lane.append(frame)
+        frames = [entry.frame for entry in entries]
+        for member in self._votes:
+            self._post(member, frames)
+        self._advance()
+
+    def _post(self, member: int, frames: Sequence[Frame]) -> None:
+        for part in parts(frames):
+            self._box.send(member, Post(self._lane.incarnation, part))
+
+    # Deciding
+
+    def on_posted(self, sender: int, message: Posted) -> None:
+        """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
+        vote = self._votes.get(sender)
+        if vote is None or self._machine.state is not Phase.OPEN or message.attempt > self._attempt:
+            return
+        current = message.attempt == self._attempt
+        if current and message.up_to > self._lane.end:
+            self._box.drop(message, sender, f"it votes beyond position {self._lane.end}")
+            return
+        if current:
+            self._votes[sender] = max(vote, message.up_to)
+        self._lows.pop(sender, None)
+        if message.low:
+            self._lows[sender] = message.low, limits.LOW_HEARTBEATS
+        self._advance()
+        if message.low and current and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
+            self._end()
+        elif message.again:
+            self._post(sender, self._lane.behind(self._votes[sender]))
+
+    def _advance(self) -> None:
+        """What all others have durably is written here: this member's YES, and with it the decision."""
+        reach = min(self._votes.values(), default=self._lane.end)
+        if reach > self._lane.confirmed:
+            self._lane.confirm(reach)
+            self._box.persist(self._lane, up_to=reach)
+
+    def persisted(self, token: int) -> None:
+        """What was written up to the token is decided; the end of the last attempt may be durable."""
+        self._lane.persisted(token)
+        self.settle()
+        if self._machine.state is Phase.ENDING and token >= self._mark:
+            self._machine.on(Input.DURABLE)
+            if self._low_reason:
+                self._refuse_all()
+            self._open()
+
+    def settle(self) -> None:
+        """Hand out what is decided, answer its clients, tell the members."""
+        offset, frames = self._lane.settle()
+        if not frames:
+            return
+        self._box.deliver(self._lane, offset, frames)
+        for frame in frames:
+            if frame.kind == Kind.BATCH:
+                self._lines.decide(frame)
+                entry = self._entries.pop(_name(frame), None)
+                if entry is not None:  # after a start there is none
+                    self._bytes -= weight(frame)
+                    answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
+                    self._context.outbox.answers(entry.session).append(answer)
+                offset += frame.count
+        self._settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
+        self._repeats = limits.LANE_REPEAT_HEARTBEATS
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._settled is not None:
+            for member in self._votes:
+                self._box.send(member, self._settled)
+
+    def _refuse_all(self) -> None:
+        """A member has no room: nothing of what is undecided is or will be in the lane by this sending."""
+        reason = self._low_reason
+        for entry in self._entries.values():
+            self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
+        self._entries.clear()
+        self._bytes = 0
+        self._lines.rollback()
+
+    # Time
+
+    def beat(self) -> None:
+        """One heartbeat: repeat what may have been lost, and look who holds the lane up."""
+        for member, (reason, beats) in list(self._lows.items()):
+            if beats > 1:
+                self._lows[member] = reason, beats - 1
+            else:
+                del self._lows[member]
+        if self._repeats:
+            self._repeats -= 1
+            self._tell()
+        if self._machine.state is Phase.ASKING:
+            self._waited += 1
+            self._open()
+        elif self._machine.state is Phase.OPEN:
+            self._look()
+
+    def _look(self) -> None:
+        for member, vote in self._votes.items():
+            waits = vote == self._before[member] < self._lane.end
+            self._before[member] = vote
+            missed = self._missed[member] = self._missed[member] + 1 if waits else 0
+            if missed and missed % limits.RESEND_HEARTBEATS == 0:
+                self._post(member, self._lane.behind(vote))
+            if missed and missed % self._context.config.atomic_period_heartbeats == 0:
+                self._context.outbox.suspect(
+                    member, f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted"
+                )
+
+
+def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
+    return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry)

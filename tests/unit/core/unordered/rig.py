@@ -1,0 +1,326 @@
+"""Gateways with lanes only, under a network, disks and a membership that a test or a seed moves; and what must always hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import cast
+
+from gateway.core.actions import Dropped, Reply, Send, Suspect
+from gateway.core.context import Context
+from gateway.core.events import Identity, StackConfig
+from gateway.core.outbox import Outbox
+from gateway.core.standing import Standing
+from gateway.core.unordered.actions import DeliverUnordered, LaneLog, LaneRead, Lines, PersistLane, ReadLane
+from gateway.core.unordered.layer import Unordered
+from gateway.core.unordered.messages import LaneMessage, Post, Posted
+from gateway.core.window import Window
+from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState, Producer, Topic
+from gateway.data.wire import Answer, Committed, Duplicate, RefusedAnswer
+
+Key = tuple[int, bytes]
+PRODUCERS = 3
+
+
+def incarnation(number: int, disk: int = 0) -> bytes:
+    """The disk of a gateway; another one after it was wiped."""
+    return bytes([number, disk]).ljust(16, b"-")
+
+
+@dataclass
+class LaneDisk:
+    """One lane on one disk. `writes` wait for a sync; `delivered` is known lazily."""
+
+    frames: list[Frame] = field(default_factory=list)
+    attempt: int = 0
+    delivered: int = 0
+
+    def apply(self, action: PersistLane, frames: int | None = None) -> None:
+        """Carry a write out, or only its first frames."""
+        if action.cut is not None:
+            del self.frames[action.cut :]
+        for frame in action.frames[:frames]:
+            assert frame.position == len(self.frames) + 1, f"{frame!r} is written behind {len(self.frames)}"
+            self.frames.append(frame)
+        if frames is None and action.attempt is not None:
+            self.attempt = action.attempt
+
+    def log(self, key: Key) -> LaneLog:
+        """What a start finds: everything up to `delivered`, and the tail."""
+        at = self.delivered
+        before = self.frames[:at]
+        lines: Lines = {frame.producer: (frame.epoch, frame.last_sequence) for frame in before if frame.kind == Kind.BATCH}
+        return LaneLog(
+            origin=key[0],
+            incarnation=key[1],
+            attempt=max(self.attempt, self.frames[-1].view if self.frames else 0),
+            position=at,
+            chain=before[-1].header_crc if before else 0,
+            offset=sum(frame.count for frame in before),
+            tail=tuple(self.frames[at:]),
+            lines=lines,
+        )
+
+
+@dataclass
+class Gateway:
+    """One gateway: its disk survives, the rest does not. `layer` is None while it is down."""
+
+    number: int
+    disks: dict[Key, LaneDisk] = field(default_factory=dict)
+    disk: int = 0
+    layer: Unordered | None = None
+    outbox: Outbox | None = None
+    queue: list[PersistLane] = field(default_factory=list)
+    reads: list[ReadLane] = field(default_factory=list)
+    part: tuple[int, ...] = ()
+    seen: dict[Key, int] = field(default_factory=dict)  # last position delivered in this run
+    answers: list[tuple[int, Answer]] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        """Its own lane."""
+        return self.number, incarnation(self.number, self.disk)
+
+
+class Group:
+    """All of them, and the checks: each step of each gateway is looked at as it happens."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.gateways = {number: Gateway(number) for number in range(1, count + 1)}
+        self.network: list[tuple[int, int, LaneMessage]] = []
+        self.cuts: set[tuple[int, int]] = set()  # (from, to) that do not reach each other
+        self.state = LogState(
+            producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in range(1, 10)}, topics={1: Topic("t")}
+        )
+        self.decided: dict[tuple[Key, int], Frame] = {}
+        self.offsets: dict[tuple[Key, int], int] = {}
+        self.members: dict[tuple[Key, int], tuple[int, ...]] = {}  # (lane, attempt) -> members
+        self.dropped: list[Dropped] = []
+        self.suspects: list[Suspect] = []
+        for number in self.gateways:
+            self.start(number)
+
+    def __getitem__(self, number: int) -> Gateway:
+        return self.gateways[number]
+
+    # What happens to gateways
+
+    def start(self, number: int) -> None:
+        """Start it from its disk."""
+        gateway = self[number]
+        standing = Standing()
+        standing.me = number
+        config = StackConfig()
+        gateway.outbox = Outbox(standing)
+        identity = Identity(f"g{number}", gateway.key[1], "test", {})
+        context = Context(config, standing, gateway.outbox, Window(self.state, 1 << 20), identity, Random(0))
+        logs = [disk.log(key) for key, disk in gateway.disks.items()]
+        gateway.seen = {key: disk.delivered for key, disk in gateway.disks.items()}
+        gateway.layer = Unordered(context, logs)
+        gateway.part = ()
+        self.carry_out(number)
+
+    def crash(self, number: int) -> None:
+        """It dies; of the writes under way each lane keeps some first part."""
+        gateway = self[number]
+        gateway.layer = None
+        gateway.answers.clear()
+        kept: dict[Key, bool] = {}
+        for action in gateway.queue:
+            key = action.origin, action.incarnation
+            if kept.setdefault(key, True):
+                whole = self.random.random() < 0.5
+                kept[key] = whole
+                torn = self.random.randint(0, len(action.frames))
+                gateway.disks.setdefault(key, LaneDisk()).apply(action, None if whole else torn)
+        gateway.queue.clear()
+        gateway.reads.clear()
+        for key, disk in gateway.disks.items():
+            disk.delivered = self.random.randint(disk.delivered, max(disk.delivered, gateway.seen.get(key, 0)))
+
+    def wipe(self, number: int) -> None:
+        """It dies and its disk is lost."""
+        self.crash(number)
+        self[number].disks.clear()
+        self[number].disk += 1
+
+    def sync(self, number: int, count: int = 1 << 30) -> None:
+        """The disk carries out what was written first."""
+        gateway = self[number]
+        done, gateway.queue = gateway.queue[:count], gateway.queue[count:]
+        for action in done:
+            gateway.disks.setdefault((action.origin, action.incarnation), LaneDisk()).apply(action)
+        if done and gateway.layer is not None:
+            gateway.layer.persisted(done[-1].token)
+            self.carry_out(number)
+
+    def read(self, number: int) -> None:
+        """The disk answers a read."""
+        gateway = self[number]
+        action = gateway.reads.pop(0)
+        frames = gateway.disks[action.origin, action.incarnation].frames[action.first - 1 : action.last]
+        assert gateway.layer is not None
+        gateway.layer.read(LaneRead(action.token, tuple(frames[: self.random.randint(1, 4)])))
+        self.carry_out(number)
+
+    def beat(self, number: int) -> None:
+        """A heartbeat passes."""
+        layer = self[number].layer
+        if layer is not None:
+            layer.beat()
+            self.carry_out(number)
+
+    def submit(self, number: int, *batches: tuple[int, int, bytes], session: int = 1, count: int = 1) -> None:
+        """Batches (producer, first sequence, body) for its own lane."""
+        layer = self[number].layer
+        assert layer is not None
+        frames = [
+            Frame(Kind.BATCH, body, producer=producer, epoch=1, first_sequence=sequence, count=count, topic=1)
+            for producer, sequence, body in batches
+        ]
+        layer.submit(session, frames)
+        self.carry_out(number)
+
+    # Network and membership
+
+    def heard(self, number: int) -> tuple[int, ...]:
+        """The part of a gateway: those that it hears and that hear it."""
+        return tuple(
+            other
+            for other in self.gateways
+            if other == number or (self[other].layer and not {(number, other), (other, number)} & self.cuts)
+        )
+
+    def tell(self, number: int) -> None:
+        """Membership notices how things are."""
+        gateway = self[number]
+        if gateway.layer is not None and gateway.part != self.heard(number):
+            gateway.part = self.heard(number)
+            gateway.layer.members(gateway.part)
+            self.carry_out(number)
+
+    def split(self, *parts: set[int]) -> None:
+        """The network falls apart; one part heals it."""
+        self.cuts = {(a, b) for part in parts for a in part for b in set(self.gateways) - part}
+
+    def deliver(self, place: int = 0, *, keep: bool = False) -> None:
+        """A message arrives, if it can."""
+        sender, to, message = self.network[place] if keep else self.network.pop(place)
+        layer = self[to].layer
+        if layer is not None and (sender, to) not in self.cuts:
+            layer.on_message(sender, message)
+            self.carry_out(to)
+
+    def settle(self, beats: int = 1) -> None:
+        """Everything that is under way happens, in order, and heartbeats pass."""
+        for _ in range(beats):
+            for number in self.gateways:
+                self.tell(number)
+                self.beat(number)
+            busy = True
+            while busy:
+                busy = bool(self.network)
+                while self.network:
+                    self.deliver()
+                for number, gateway in self.gateways.items():
+                    busy |= bool(gateway.queue or gateway.reads)
+                    self.sync(number)
+                    while gateway.reads:
+                        self.read(number)
+
+    # What a step wants done, and what must hold
+
+    def carry_out(self, number: int) -> None:
+        """Take the actions of a step, and look at each."""
+        gateway = self[number]
+        assert gateway.layer is not None
+        assert gateway.outbox is not None
+        writes, delivers = gateway.layer.take()
+        for write in writes:
+            if isinstance(write, PersistLane):
+                gateway.queue.append(write)
+            else:
+                gateway.reads.append(write)
+        for deliver in delivers:
+            self.delivered(gateway, deliver)
+        for action in gateway.outbox.take(None):
+            if isinstance(action, Send):
+                message = cast(LaneMessage, action.message)
+                self.sent(gateway, message)
+                self.network.append((number, action.to, message))
+            elif isinstance(action, Reply):
+                for answer in action.answers:
+                    self.answered(gateway, answer)
+                    gateway.answers.append((action.session, answer))
+            elif isinstance(action, Dropped):
+                self.dropped.append(action)
+            elif isinstance(action, Suspect):
+                self.suspects.append(action)
+
+    def sent(self, gateway: Gateway, message: LaneMessage) -> None:
+        """No YES before its copy is durable; no attempt before the NO that ended the last one is."""
+        if isinstance(message, Post):
+            disk = gateway.disks[gateway.key]
+            assert all(frame.view <= disk.attempt for frame in message.frames), "an attempt began before the last one had ended"
+            for frame in message.frames:
+                if frame.kind == Kind.VIEW:
+                    self.members[gateway.key, frame.view] = decode_body(ViewBody, frame.body).members
+        elif isinstance(message, Posted) and message.up_to:
+            (disk,) = (disk for key, disk in gateway.disks.items() if key[1] == message.incarnation)
+            assert len(disk.frames) >= message.up_to, "a vote before its copy is durable"
+            decided = [position for key, position in self.decided if key[1] == message.incarnation]
+            of_attempt = disk.frames[message.up_to - 1].view == message.attempt
+            assert of_attempt or max(decided, default=0) >= message.up_to, "a vote for a frame of another attempt"
+
+    def delivered(self, gateway: Gateway, action: DeliverUnordered) -> None:
+        """One frame at one place, on all members of its attempt before anybody sees it; in order, without gap or duplicate."""
+        key = action.origin, action.incarnation
+        offset = action.first_offset
+        for frame in action.frames:
+            place = key, frame.position
+            assert frame.position == gateway.seen.get(key, 0) + 1, f"gateway {gateway.number} has {frame!r} out of turn"
+            gateway.seen[key] = frame.position
+            assert self.holds(gateway, key, frame), "it is handed out before it is durable"
+            first = self.decided.setdefault(place, frame)
+            assert first == frame, f"two frames at {place}: {first!r}, {frame!r}"
+            assert self.offsets.setdefault(place, offset) == offset
+            offset += frame.count
+            if first is frame:
+                members = self.members.get((key, frame.view), (key[0],))
+                for member in members:
+                    other = self[member]
+                    # A disk that was wiped has voted and is lost; all others have it.
+                    assert other.disk or self.holds(other, key, frame), f"gateway {member} does not have {frame!r}"
+
+    def holds(self, gateway: Gateway, key: Key, frame: Frame) -> bool:
+        """Whether the frame is durable there."""
+        frames = gateway.disks.get(key, LaneDisk()).frames
+        return len(frames) >= frame.position and frames[frame.position - 1].header == frame.header
+
+    def answered(self, gateway: Gateway, answer: Answer) -> None:
+        """A receipt is about what is decided, and a refusal about what is not."""
+        if isinstance(answer, Committed):
+            frame = self.find(gateway.key, answer.producer, answer.first_sequence)
+            assert frame is not None, f"{answer} before it was decided"
+            assert self.offsets[gateway.key, frame.position] == answer.offset
+        elif isinstance(answer, Duplicate):
+            assert self.find(gateway.key, answer.producer, answer.first_sequence) is not None, f"{answer} of nothing"
+        elif isinstance(answer, RefusedAnswer) and answer.code != "busy":
+            assert self.find(gateway.key, answer.producer, answer.first_sequence) is None, f"{answer} of what is decided"
+
+    def find(self, key: Key, producer: int, sequence: int) -> Frame | None:
+        """The decided batch of a lane with that record."""
+        for (lane, _), frame in self.decided.items():
+            if lane == key and frame.producer == producer and frame.first_sequence <= sequence <= frame.last_sequence:
+                return frame
+        return None
+
+    def lane(self, number: int, key: Key) -> list[bytes]:
+        """The bodies of the batches that a gateway handed out, in order."""
+        seen = self[number].seen.get(key, 0)
+        frames = [self.decided[key, position] for position in range(1, seen + 1)]
+        return [bytes(frame.body) for frame in frames if frame.kind == Kind.BATCH]
