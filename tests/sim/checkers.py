@@ -127,7 +127,8 @@ class Checks:
             raise Violation(f"{disk.name} decides {up_to}, and {disk.durable} is durable there")
         header = disk.frames[up_to - 1].header
         for number in members:
-            gateway = self._world.gateways[disk.name if number == process.me else process.names[number]]
+            name = disk.name if number == process.me else self._log.names.get(number) or process.names[number]
+            gateway = self._world.gateways[name]
             other = gateway.disk
             if other.weak:
                 continue
@@ -173,8 +174,8 @@ class Checks:
         scalars = disk.scalars
         if message.promised > scalars.promised or message.accepted > scalars.accepted or message.watermark > disk.watermark:
             raise Violation(f"{disk.name} says {message} and its disk has {scalars} and the watermark {disk.watermark}")
-        if message.frontier > process.gateway.frontier:
-            raise Violation(f"{disk.name} says that its frontier is {message.frontier}, and it is {process.gateway.frontier}")
+        if message.frontier > max(self._log.end, *self._confirmed.values(), 0, 0):
+            raise Violation(f"{disk.name} says that its frontier is {message.frontier}, and nobody decided that")
 
     # What members show
 

@@ -84,7 +84,7 @@ class Faults:
         self._world.note("", text)
 
     def _any(self, chance: Random) -> Gateway:
-        return chance.choice(list(self._world.gateways.values()))
+        return chance.choice([gateway for gateway in self._world.gateways.values() if gateway.wanted])
 
     def _pair(self, chance: Random) -> tuple[str, str]:
         names = list(self._world.gateways)
@@ -257,6 +257,8 @@ class Faults:
         if not self._world.may_weaken(gateway) or not disk.mark.position:
             return
         last = min(disk.mark.position, len(disk.frames))
+        if not last:
+            return
         position = chance.randint(min(disk.watermark + 1, last), last) if chance.random() < 0.7 else chance.randint(1, last)
         disk.rotten.add(position)
         disk.weak = True

@@ -31,7 +31,7 @@ class GroupLog:
         places: decided positions, position 1 first. state: what they say.
         tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
         floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
-        numbers: gateways' numbers by name, as the last ROSTER says.
+        numbers: gateways' numbers by name, as the last ROSTER says. names: by number, as any ROSTER says.
         acknowledged: the highest offset that anybody was told.
     """
 
@@ -44,6 +44,7 @@ class GroupLog:
         self.floors: dict[str, int] = {}
         self.acknowledged = -1
         self.numbers: dict[str, int] = {}
+        self.names: dict[int, str] = {}
         self._orders: dict[str, int] = {}
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
@@ -78,6 +79,7 @@ class GroupLog:
             self._batch(who, frame, offset, void)
         elif frame.kind == Kind.ROSTER:
             self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
+            self.names |= {number: name for name, number in self.numbers.items()}
         state.apply(frame, void)
         self.places.append(Place(frame, offset, void, view))
         if self.end % STATE_EVERY == 0:

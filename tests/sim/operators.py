@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import RosterAsked, SessionClosed
+from gateway.core.events import RosterAsked
 from gateway.data.wire import Answer, Denied, Done
 from tests.sim.schedule import SECOND
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LOOK_US = SECOND
 PATIENCE_US = 20 * SECOND  # before an answer is asked for again elsewhere
 GATEWAYS_MAX = 9
+WISHES_MAX = 2
 
 
 class Operator:
@@ -38,6 +39,8 @@ class Operator:
     def change(self, chance: Random) -> None:
         """Wish for another gateway, or for one less."""
         world = self._world
+        if len(self.wishes) >= WISHES_MAX:
+            return
         named = [name for name in world.log.numbers if name not in world.weak]
         if len(world.gateways) < GATEWAYS_MAX and chance.random() < 0.5:
             name = f"h{len(world.gateways)}"
@@ -47,12 +50,18 @@ class Operator:
         elif len(named) > 2 and not world.weak:
             self.wishes.append(("remove", chance.choice(named)))
 
+    def removing(self) -> bool:
+        """Whether the roster may become smaller soon."""
+        return any(change == "remove" for change, _ in self.wishes)
+
     def _look(self) -> None:
         self._world.schedule.after(LOOK_US, self._look)
         wiped = self._world.wiped
         while wiped:
-            self.wishes.insert(0, ("replace", wiped.pop()))
-            self._leave()
+            wish = "replace", wiped.pop()
+            if wish not in self.wishes:
+                self.wishes.insert(0, wish)
+                self._leave()
         if not self.wishes:
             return
         if self._process is not None and (self._process.over or self._world.schedule.now - self._asked > PATIENCE_US):
@@ -63,6 +72,12 @@ class Operator:
     def _ask(self) -> None:
         able = [gateway.process for gateway in self._world.running if gateway.process is not None and gateway.process.primary]
         change, name = self.wishes[0]
+        if change == "remove" and self._world.weak:
+            self.wishes.pop(0)  # the group would not bear it
+            return
+        if change == "replace" and name not in self._world.log.numbers:
+            self.wishes.pop(0)  # it was removed before
+            return
         able = [process for process in able if process.gateway.name != name] or able
         if not able:
             return
@@ -74,9 +89,7 @@ class Operator:
         process.step(RosterAsked(self._session, self._request, change, name, f"{name}:7400"))
 
     def _leave(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and not process.over:
-            process.step(SessionClosed(self._session))
+        self._process = None
 
     def _hear(self, answers: tuple[Answer, ...] | None) -> None:
         self._world.schedule.after(200, self._answers, self._session, answers)
@@ -88,7 +101,7 @@ class Operator:
             self._world.note("operator", f"hears {answer}")
             if isinstance(answer, Done) and self.wishes:
                 self._is_done()
-            elif isinstance(answer, Denied) and not answer.retry and self.wishes and self.wishes[0][0] != "replace":
+            elif isinstance(answer, Denied) and not answer.retry and self.wishes:
                 self.wishes.pop(0)
         self._leave()
 
@@ -97,6 +110,6 @@ class Operator:
         self.done += 1
         change, name = self.wishes.pop(0)
         gateway = self._world.gateways[name]
-        if change == "remove" and name not in self._world.log.numbers:
+        if change == "remove":
             gateway.wanted = False
             gateway.kill("was removed and goes")

@@ -40,6 +40,7 @@ class Run:
         self.producers = [Producer(world, f"p{number}", number) for number in range(options.producers)]
         self.readers = [Reader(world, f"r{number}") for number in range(options.readers)]
         self.operator = Operator(world)
+        world.removing = self.operator.removing
         self.faults = Faults(world, self.producers, self.operator)
         world.start()
         self.faults.start(options.faults)

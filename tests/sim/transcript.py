@@ -34,6 +34,8 @@ def transcript(world: World, lines: int = 60, *, heartbeats: bool = False) -> li
         if gateway.process is not None:
             names |= gateway.process.names
     told: list[str] = []
+    if not lines:
+        return told
     for time_us, who, what in reversed(world.traced_last):
         if isinstance(what, QUIET) or (not heartbeats and _beats(what)):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -44,6 +45,7 @@ class World:
         for name in names:
             self.add(name, self.genesis)
         self.healing = False
+        self.removing: Callable[[], bool] = lambda: False  # whether the roster may become smaller soon
         self.resumes: dict[tuple[str, int], int] = {}  # (producer, epoch) -> the highest sequence that was acknowledged
         self.weak: dict[str, int] = {}  # gateways that lost something synced, and what they must have again
         self.wiped: list[str] = []  # names whose new disk the roster does not name yet
@@ -123,7 +125,10 @@ class World:
         for name, end in list(self.weak.items()):
             gateway = self.gateways[name]
             process, voter = gateway.process, roster.get(name)
-            counts = voter is None or (voter.voting and voter.incarnation == gateway.incarnation)
+            if roster and voter is None:
+                del self.weak[name]  # it is no member any more
+                continue
+            counts = voter is not None and voter.voting and voter.incarnation == gateway.incarnation
             if counts and process is not None and process.frontier >= end and not gateway.disk.rotten:
                 gateway.disk.weak = False
                 del self.weak[name]
@@ -132,7 +137,8 @@ class World:
         """Whether the group bears that this disk loses something that was synced."""
         self.strong_again()
         voters = [voter.name for voter in self.log.state.roster.values() if voter.voting] or list(self.genesis)
-        return gateway.name in self.weak or 2 * (1 + sum(name in self.weak for name in voters)) < len(voters)
+        weak = {name for name in (*self.weak, gateway.name) if name in voters}
+        return 2 * len(weak) < len(voters) - 1 if self.removing() else 2 * len(weak) < len(voters)
 
     # Looking on
 
