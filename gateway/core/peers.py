@@ -163,6 +163,10 @@ class Peers:
         peer = self._peers.get(number)
         return max(peer.rtt_us // 2 if peer is not None else 0, limits.DISTANCE_US_MIN)
 
+    def round_beats(self) -> int:
+        """Heartbeats in a round trip to the furthest gateway that is heard; 0 where it takes less than one."""
+        return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0) // self._heartbeat_us
+
     def seen_view(self) -> int:
         """The highest view that any of them spoke of."""
         return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.flush.logs import Common, Extent, common
 from gateway.core.messages import Damage, Fetch, Fetched
@@ -140,12 +141,15 @@ class Adopting:
             self.damage = None
             self._outbox.persist(cut=end)
 
-    def beat(self) -> int:
-        """One heartbeat passed; how many in a row without an answer. The question is put again."""
+    @property
+    def silent(self) -> int:
+        """Heartbeats in a row without an answer."""
+        return self._wanted.silent if self._wanted is not None else 0
+
+    def beat(self) -> None:
+        """One heartbeat passed: the question is put again now and then."""
         wanted = self._wanted
-        if wanted is None:
-            return 0
-        wanted.silent += 1
-        if wanted.asked and wanted.silent % 3 == 0:
-            self._outbox.send(wanted.source, Fetch(wanted.view, wanted.next, wanted.end))
-        return wanted.silent
+        if wanted is not None:
+            wanted.silent += 1
+            if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
+                self._outbox.send(wanted.source, Fetch(wanted.view, wanted.next, wanted.end))

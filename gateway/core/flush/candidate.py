@@ -89,7 +89,12 @@ class Candidate:
         """A member does not take the view. It may be needed no more, or a higher one is."""
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
-        if attempt is None or message.view != attempt.view or sender in attempt.states:
+        if attempt is None or message.view != attempt.view:
+            return
+        if message.promised > attempt.view and sender in attempt.states:
+            self.fail()  # it gave its promise to a higher view: it will neither give frames nor install
+            return
+        if sender in attempt.states:
             return
         attempt.did(sender)
         attempt.refused[sender] = message.reason
@@ -224,6 +229,8 @@ class Candidate:
         period = self._config.atomic_period_heartbeats
         owing = attempt.silent(0)
         if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
+            return True
+        if self._flush.phase is Phase.ADOPTING and self._flush.adopting.silent > period:
             return True
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 

@@ -81,6 +81,7 @@ class Flush:
         self._standing = context.standing
         self._window = context.window
         self._identity = context.identity
+        self._period = context.config.atomic_period_heartbeats
         self._layers = layers
         self._peers = peers
         self.life = Machine("flush", LIFE, Phase.BORN)
@@ -332,6 +333,8 @@ class Flush:
     def beat(self) -> None:
         """One heartbeat."""
         self.adopting.beat()
+        if not self.attempt and self.adopting.silent > self._period:
+            self.lost()  # who is to give the frames is gone, or has moved on
         if self.candidate.attempt is not None:
             self.candidate.beat()
 

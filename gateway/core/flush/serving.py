@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LogRead
-from gateway.core.messages import Fetch, Fetched
+from gateway.core.messages import Fetch, Fetched, Reject
 from gateway.data.frame import Frame
 
 
@@ -30,6 +30,8 @@ class Serving:
         """Frames are wanted."""
         window, standing = self._window, self._standing
         if not self._serves(message.view):
+            if message.view:
+                self._outbox.send(sender, Reject(message.view, standing.promised, "a higher view is promised"))
             return
         last = min(message.last, window.end if message.view else window.frontier)
         if message.first > last:

@@ -96,6 +96,7 @@ class Membership:
         self._waiting = 0  # heartbeats since a majority missed its coordinator
         self._patience = 0  # heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
+        self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
         self._turn = 0
         self.leaving = False
@@ -204,6 +205,7 @@ class Membership:
         self._changes.beat()
         self._announce()
         self._pause()
+        self._move_on()
         if self._standing.coordinating:
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING:
@@ -221,6 +223,18 @@ class Membership:
             if standing.view:
                 self._flush.lost()
             standing.pausing = False
+
+    def _move_on(self) -> None:
+        """Whoever waits for a candidate that others have left behind waits no more: it learns, and is taken in as all others are."""
+        leader = self.peers.get(self._leader)
+        waits = self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
+        if not waits or self.misses or leader is None or leader.beat is None:
+            self._elsewhere = 0
+            return
+        promised = self._standing.promised
+        self._elsewhere = self._elsewhere + 1 if self._leader_view != promised or leader.beat.view >= promised else 0
+        if self._elsewhere > 1:
+            self._flush.lost()
 
     def _coordinate(self) -> None:
         members = self.duties.members()
@@ -253,7 +267,8 @@ class Membership:
         self._waiting += beat
         order = succession(self._window.state.members, {me: self._standing_of(me), **{n: self._standing_of(n) for n in missing}})
         rank = order.index(me)
-        if self._patience or self._waiting < rank * limits.CANDIDATE_HEARTBEATS:
+        # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
+        if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
         flush.campaign(tuple(by_age(self._window.state.members, [me, *missing])))
 
@@ -285,8 +300,7 @@ class Membership:
             peer = self.peers.get(member)
             if peer is not None:
                 peer.missed = limits.BOOT_HEARTBEATS_MAX
-        rank = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX)
-        self._patience = rank
+        self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._standing.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         self._waiting = 0
