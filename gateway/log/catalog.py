@@ -153,6 +153,11 @@ class Catalog:
         self.firsts = firsts
         return changed
 
+    def renew(self) -> None:
+        """Look for segments again, and map them anew: others may have come under the names of those that were not decided."""
+        self._views.clear()
+        self.refresh()
+
     def close(self) -> None:
         """Let mapped files go, as soon as nobody uses what they hold."""
         self._views.clear()

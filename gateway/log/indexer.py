@@ -8,6 +8,7 @@ from gateway.data.frame import Frame, Kind
 from gateway.errors import InvariantViolated
 from gateway.log.index import LONG_AGO, IndexWriter, encode_row, index_sealed
 from gateway.log.layout import FRAMES_AT, index_path, positions_named
+from gateway.log.marking import End
 from gateway.log.options import LogOptions
 from gateway.log.recovery import Found
 from gateway.log.room import Room
@@ -29,9 +30,20 @@ class Indexer:
         self._room = room
         self._segments = segments
         self.state = found.state
+        self._view = found.view
         self._snapshot_at = found.base.position
         self._within = found.base.position if found.base.position != found.base.segment else 0  # snapshot within a segment
         self._unwritten: tuple[bytes, int, int, int] | None = None  # rows that `state` has and the index has not: there was no room
+
+    @property
+    def end(self) -> End:
+        """The end of the decided log."""
+        return self.state.position, self._view, self.state.chain
+
+    @property
+    def indexed(self) -> int:
+        """Last position that has its row."""
+        return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
 
     def complete(self, found: Found) -> None:
         """Do what the run before did not come to: seal indexes, write snapshots at boundaries, remove snapshots left over."""
@@ -81,6 +93,7 @@ class Indexer:
             rows.append(encode_row(frame, place, offset, state.tick, void))
             if frame.max_timestamp > newest and frame.kind == Kind.BATCH and not void:
                 newest = frame.max_timestamp
+        self._view = frames[-1].view
         self._unwritten = (b"".join(rows), offsets[0], state.next_offset, newest)
         self._write_rows()
 

@@ -4,8 +4,9 @@ A page of the file `live`, mapped by the gateway and by its readers. Every field
 It is never synced: it is good for as long as the kernel runs that it was written under (the page cache outlives the gateway), which
 the boot id in it tells. A copy of a directory does not pass for the original, because the page names its own inode.
 
-Fields only grow while a boot lasts: a new run of the gateway takes over the frontier of the one before, so that a reader never sees
-it move back (C7).
+The frontier only grows while a boot lasts: a new run of the gateway takes over that of the one before, so that a reader never sees
+it move back (C7). The generation grows whenever another segment may come under the name of one of which nothing was decided: with
+each run, and each cut.
 """
 
 from __future__ import annotations
@@ -107,6 +108,11 @@ class LivePage:
     def segment(self, first: int) -> None:
         """Say which segment is the newest (its first position); done before anything in it can be decided."""
         self._words[SEGMENT] = first
+
+    def cut(self, first: int) -> None:
+        """The log was cut, and the newest segment begins with position `first`; done before anything is written behind the cut."""
+        self.segment(first)
+        self._words[GENERATION] += 1
 
     def indexed(self, state: LogState) -> None:
         """Say that index rows are written as far as `state`."""

@@ -112,7 +112,7 @@ class LogReader:
         self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _SAME_S
-        self._segment = 0
+        self._segment = self._generation = 0
         self._seen = Frontier(0, 0, 0, 0, False)
         self._advancing = _Lock(self.path)
         self._state = LogState()
@@ -181,9 +181,12 @@ class LogReader:
         tick = words[page.TICK]
         offset = words[page.FRONTIER_OFFSET]
         position = words[page.FRONTIER_POSITION]
-        if words[page.SEGMENT] != self._segment:
-            self._segment = words[page.SEGMENT]
+        generation, segment = words[page.GENERATION], words[page.SEGMENT]
+        if generation != self._generation:
+            self._catalog.renew()
+        elif segment != self._segment:
             self._catalog.refresh()
+        self._generation, self._segment = generation, segment
         return Frontier(position, offset, tick_time, tick, live.alive), indexed
 
     def _watermark(self) -> tuple[Frontier, int]:

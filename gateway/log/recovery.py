@@ -3,19 +3,25 @@
 The newest good mark says how far earlier syncs reached. A log that ends at or above it ends there, whatever stands behind: that was
 written and not synced in time, it is *torn*, and is cut. A log that ends below it has lost what was durable: that is *damage*, and
 nothing is changed. The two are told apart by the mark alone.
+
+Damage above the watermark in a log that other gateways vote on is not the end: they may hold what is lost, and the group learns of
+it (`Recovered.damage`). Any other damage is for a person to look at.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from gateway.core.events import Recovered, Scalars
-from gateway.data.frame import HEADER_SIZE, TERMINATOR
+from gateway.core.messages import Damage
+from gateway.data.bodies import RosterBody, Voter, decode_body
+from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.index import Rows, no_rows
@@ -64,9 +70,11 @@ class Found:
         state: the decided log, the writer's own copy.
         base: the snapshot that it was made from.
         end: position, view and chain of the last frame.
+        view: view of the last decided frame.
         segments: those that hold undecided frames, and the last.
         finished: segments that were walked and whose every position is decided: first position and rows.
         boundaries: the snapshots of the starts of segments that the decided log passed on the way.
+        later: first positions of the segments behind a damage, which do not go on from the end.
     """
 
     recovered: Recovered
@@ -75,9 +83,11 @@ class Found:
     state: LogState
     base: Snapshot
     end: tuple[int, int, int]
+    view: int = 0
     segments: list[FoundSegment] = field(default_factory=list)
     finished: list[tuple[int, Rows]] = field(default_factory=list)
     boundaries: list[Snapshot] = field(default_factory=list)
+    later: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -91,7 +101,7 @@ class _Ending:
 
 
 def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
-    """Find the log's end, cut what is torn, and make the tail durable.
+    """Find the log's end, cut what is torn, and make the tail durable. Behind a damage that the group may heal nothing is changed.
 
     Args:
         directory: of the gateway, locked by the caller.
@@ -117,17 +127,24 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     header = _check_segments(directory, firsts, base, log)
     ending = _go_along(directory, firsts, base, frontier)
     # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
-    _check_durable(directory, base, ending, mark, max(mark.position, frontier, 1 if log else 0))
-    _check_later(directory, ending, mark)
+    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0))
+    if damage is None:
+        _check_later(directory, ending, mark)
     if failed:
         _write_again(storage, ending, mark.position)
     if ending.walks:
         _write_marks_again(storage, ending.walks[-1].segment)
-    _cut(directory, storage, ending)
+    if damage is None:
+        _cut(directory, storage, ending)
+    _make_durable(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
         _remove(directory, storage, 0)
         return _blank(stored)
-    return _result(directory, stored, mark, base, ending, frontier, header.log)
+    found = _result(directory, stored, mark, base, ending, frontier, header.log)
+    if damage is not None:
+        found.recovered = msgspec.structs.replace(found.recovered, damage=damage)
+        found.later = ending.later
+    return found
 
 
 def _blank(stored: Stored | None) -> Found:
@@ -170,10 +187,16 @@ def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int) 
     return _Ending(walks, position - 1, chain, [])
 
 
-def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, durable: int) -> None:
-    """The log must reach to position `durable`, and hold the frame that the mark names."""
-    if ending.position < durable:
-        raise _damage(directory, base, ending, durable)
+def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int) -> Damage | None:
+    """The log must reach to position `decided`, and to the mark unless others may hold what is missing; and hold the frame that the
+    mark names.
+    """
+    if ending.position < decided:
+        raise _damage(directory, base, ending, max(decided, mark.position))
+    if ending.position < mark.position:
+        if not ending.walks or not _others_vote(base, ending, decided):
+            raise _damage(directory, base, ending, mark.position)
+        return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
         if found.first <= mark.position < found.position:
@@ -183,6 +206,19 @@ def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, 
             f"the log in {directory} holds another frame at position {mark.position} (chain {chain:#010x}) than the one that was "
             f"made durable (chain {mark.chain:#010x}): files of different logs or times were mixed; restore them"
         )
+    return None
+
+
+def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
+    """Whether the last decided roster, or any behind it, names more than one gateway that votes."""
+    rosters: list[Iterable[Voter]] = [base.state.roster.values()]
+    for found in ending.walks:
+        headers = found.headers()
+        for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
+            if position <= decided:
+                rosters.clear()
+            rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
+    return any(sum(voter.voting for voter in roster) > 1 for roster in rosters)
 
 
 def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Damaged:
@@ -239,17 +275,23 @@ def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
 
 
 def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
-    """Make the end an end: later segments away, an invalid header at the next place, all of it durable, with the segments' names:
-    a run that was killed may not have come to it.
-    """
+    """Make the end an end: later segments away, an invalid header at the next place."""
     _remove(directory, storage, ending.position + 1, ending.later)
+    for found in ending.walks[-1:]:
+        fd = storage.open(found.segment.path)
+        try:
+            fits = found.place + HEADER_SIZE <= read_header(directory, found.segment.first).size
+            if fits and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
+                storage.write(fd, [TERMINATOR], found.place)
+        finally:
+            storage.close(fd)
+
+
+def _make_durable(directory: str, storage: Storage, ending: _Ending) -> None:
+    """All that was found, with the segments' names: a run that was killed may not have come to it."""
     for found in ending.walks:
         fd = storage.open(found.segment.path)
         try:
-            size = read_header(directory, found.segment.first).size
-            last = found is ending.walks[-1] and found.place + HEADER_SIZE <= size
-            if last and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
-                storage.write(fd, [TERMINATOR], found.place)
             storage.make_durable(fd)
         finally:
             storage.close(fd)
@@ -280,7 +322,7 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
-    view = mark.view if mark.position == base.state.position else base.state.view
+    view = decided_view = mark.view if mark.position == base.state.position else base.state.view
     for found, some in zip(ending.walks, headers, strict=True):
         decided = _decided(found, frontier)
         if found.first == found.segment.first == state.position + 1 != base.position:
@@ -297,9 +339,11 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
         rows = no_rows()
         if len(some):
             view = int(some["view"][-1])
+        if decided:
+            decided_view = int(some["view"][decided - 1])
     recovered = Recovered(log, stored.scalars, state, tuple(tail))
     end = (ending.position, view, ending.chain)
-    return Found(recovered, stored, mark, state.copy(), base, end, segments, finished, boundaries)
+    return Found(recovered, stored, mark, state.copy(), base, end, decided_view, segments, finished, boundaries)
 
 
 def _decided(found: Walk, frontier: int) -> int:

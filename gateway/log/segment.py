@@ -44,6 +44,22 @@ class Segment:
         """Where that position stands, or will stand."""
         return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.place
 
+    def place_of(self, position: int, decided: int) -> int | None:
+        """Where the undecided frame at a position stands, None if there is none; `decided` is the last position that is decided."""
+        at = self.undecided_from + position - max(self.first, decided + 1)
+        return self.undecided[at] if self.undecided_from <= at < len(self.undecided) else None
+
+    def places_behind(self, position: int, decided: int) -> array[int]:
+        """Where the frames behind a position stand, that is decided or above."""
+        return self.undecided[self.undecided_from + position + 1 - max(self.first, decided + 1) :]
+
+    def shorten(self, count: int) -> None:
+        """The last `count` frames are gone, and no segment follows."""
+        if count:
+            self.place = self.undecided[-count]
+            del self.undecided[-count:]
+        self.last = None
+
     def take_places(self, count: int) -> array[int]:
         """Places of the next `count` frames that are decided."""
         start = self.undecided_from

@@ -17,12 +17,15 @@ from gateway.core.events import Recovered, Scalars
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
 from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
+from gateway.log import quarantine, tail
 from gateway.log.directory import Directory
+from gateway.log.fetch import Fetcher
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.indexer import Indexer
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header, segment_path
 from gateway.log.live import LivePage
-from gateway.log.marks import Mark, segment_marks
+from gateway.log.marking import End, Marking
+from gateway.log.marks import segment_marks
 from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
 from gateway.log.recovery import Found, FoundSegment, recover
@@ -47,12 +50,13 @@ class LogWriter:
         self._failed = ""
         self._log = found.recovered.log
         self._scalars = ScalarsFile(self._path, storage, found.stored)
-        self._frontier = (found.state.position, found.state.next_offset)
-        self._end = self._durable = found.end  # position, view, chain
-        self._marked = found.mark  # the newest that is durable
-        self._mark_sequence = found.mark.sequence
-        self._slot_mark: Mark | None = None  # written into the slot, not synced
+        frontier = (found.state.position, found.state.next_offset)
+        self._marking = Marking(found.end, frontier, found.mark, found.recovered.damage)
+        self._end: End = found.end
         self._synced_at = time.monotonic()
+        self._spoiled = found.recovered.damage is not None  # what is damaged still stands behind the end
+        self._later = found.later
+        self._cutting = False  # from the mark that is lowered on
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
         self._preparer = Preparer(self._path, options, storage)
@@ -60,6 +64,7 @@ class LogWriter:
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
+        self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
 
     @classmethod
     def open(
@@ -116,7 +121,8 @@ class LogWriter:
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write frames behind the log, in order, without a sync and without a copy. Frames that are in it already are passed over,
-        so that after `DiskFull` the same call can be made again as it was.
+        so that after `DiskFull` the same call can be made again as it was. What a damage left there is set aside first; marks go on
+        naming the damaged end until the log reaches it again.
 
         Raises:
             DiskFull: there is no room for them.
@@ -132,6 +138,8 @@ class LogWriter:
                 invariant(frames[0].kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frames[0]!r}")
                 self._log = decode_body(RosterBody, frames[0].body).log
                 self._begin_segment()
+            self._set_aside()
+            self._look_at_damage(frames)
             left = frames
             while left:
                 left = self._append_some(left)
@@ -164,11 +172,23 @@ class LogWriter:
             self._write_slot(segment)
             segment.place = place
             segment.undecided.extend(places)
+            self._fetcher.wrote(frames[: len(places)])
             self._end = (position, view, chain)
         left = frames[len(places) :]
         if left:
             self._roll(left[0])
         return left
+
+    def _look_at_damage(self, frames: Sequence[Frame]) -> None:
+        """Where another frame takes the place of the damaged end, the mark must be lowered first: it would tell of mixed files."""
+        damage = self._marking.damage
+        if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
+            return
+        if frames[damage.last - frames[0].position].header_crc != damage.chain:
+            mark = self._marking.next(self._marking.durable)
+            self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
+            self._marking.set(mark)
+            self._marking.damage = None
 
     def _new_of(self, frames: Sequence[Frame]) -> Sequence[Frame]:
         """Those of `frames` that are not in the log yet."""
@@ -196,7 +216,7 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, self._options.segment_bytes
         prepared = prepared_paths(self._path)
-        mark = self._next_mark()
+        mark = self._marking.next()
         try:
             source = prepared[0] if prepared else None
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
@@ -211,8 +231,7 @@ class LogWriter:
         self._live.segment(first)
         if self._segments:
             self._segments[-1].last = position
-        self._marked = mark
-        self._slot_mark = None
+        self._marking.set(mark)
         index = IndexWriter(index_path(self._path, first), first, no_rows(), self._storage)
         self._segments.append(Segment(first, fd, size, FRAMES_AT, index, 1))
         if position:  # the first one is missed by the log's uuid in the identity, once it has durably begun
@@ -232,37 +251,27 @@ class LogWriter:
             return
         with self._watching("syncing"):
             self._sync()
-            if self._options.vote_mark == "strict" and self._marked.position < self._durable[0]:
+            if self._options.vote_mark == "strict" and self._marking.newest.position < self._marking.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
 
     def _sync(self) -> None:
         end, segment = self._end, self._segments[-1]
         self._storage.make_durable(segment.fd)
-        self._durable = end
         self._synced_at = time.monotonic()
-        if self._slot_mark is not None:
-            self._marked, self._slot_mark = self._slot_mark, None
+        if self._marking.synced(end):
             segment.slot = 1 - segment.slot
-
-    def _next_mark(self) -> Mark:
-        self._mark_sequence += 1
-        position, view, chain = self._durable
-        return Mark(self._mark_sequence, position, view, chain, *self._frontier, time.time_ns() // 1000)
-
-    def _mark_behind(self) -> bool:
-        marked = self._marked
-        return marked.position != self._durable[0] or marked.frontier_position != self._frontier[0]
 
     def _write_slot(self, segment: Segment) -> None:
         """Say in the slot, once between two syncs, what the syncs before made durable."""
-        if self._slot_mark is None and self._mark_behind():
-            mark = self._next_mark()
+        if self._marking.written is None and self._marking.behind:
+            mark = self._marking.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
-            self._slot_mark = mark
+            self._marking.written = mark
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make the scalars durable, and with them the mark of what is durable.
+        """Make the scalars durable, and with them the mark of what is durable. With a view that is accepted a damage is over: the
+        log is the one that was installed.
 
         Raises:
             DiskFull: there is no room for them.
@@ -270,9 +279,82 @@ class LogWriter:
         """
         self._check_usable()
         with self._watching("writing the scalars of"):
-            mark = self._next_mark()
+            accepts = scalars.accepted > self._scalars.scalars.accepted
+            mark = self._marking.next(self._marking.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
-            self._marked = mark
+            self._marking.newest = mark
+            if accepts:
+                self._marking.damage = None
+
+    # Cutting
+
+    def cut(self, position: int) -> None:
+        """Take every frame behind `position` off the log, durably. What a damage left behind the end is kept aside, and forgotten.
+        After `DiskFull` the same call comes again.
+
+        Raises:
+            InvariantViolated: something behind `position` is decided, or the log does not reach it.
+            Damaged: the frames up to `position` cannot be read any more.
+            DiskFull: there is no room, and the reserve is gone.
+            DiskFailed: the disk failed, now or before.
+        """
+        self._check_usable()
+        decided, last = self._marking.frontier[0], self._end[0]
+        invariant(
+            decided <= position <= last, f"a cut behind {position} of a log that is decided up to {decided} and ends at {last}"
+        )
+        if position == last and self._marking.damage is None:
+            return
+        self._preparer.wrote()
+        with self._watching("cutting"):
+            self._set_aside()
+            self._sync()
+            end = tail.end_at(self._path, self._segments, self._indexer.end, position)
+            self._room.with_room(lambda: self._cut(end), "a cut")
+
+    def _cut(self, end: End) -> None:
+        """Nothing changes in memory before all of it is done on the disk, so that it can be done again."""
+        self._cutting = True
+        position = end[0]
+        kept = [segment for segment in self._segments if position and segment.first <= position + 1]
+        gone = self._segments[len(kept) :]
+        places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
+        mark = self._marking.next(end)
+        if not kept:
+            self._directory.remember_log(b"")  # the log has not begun: another one may
+        tail.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
+        for segment in gone:
+            segment.index.close()
+            self._storage.close(segment.fd)
+        del self._segments[len(kept) :]
+        if kept:
+            kept[-1].shorten(len(places))
+        self._marking.cut(end, mark)
+        self._fetcher.cut(position)
+        self._end = end
+        self._log = self._log if kept else b""
+        self._live.cut(kept[-1].first if kept else 0)
+        self._cutting = False
+
+    def _set_aside(self) -> None:
+        """Before anything is written behind a damaged end: keep what stands there. Interrupted, it is as before."""
+        if not self._spoiled:
+            return
+        segment = self._segments[-1]
+        self._sync()
+        if self._later or not quarantine.blank_behind(self._storage, segment.fd, segment.place):
+            mark = self._marking.next()
+            quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
+            self._marking.set(mark)
+            self._fetcher.cut(self._end[0])
+            self._live.cut(segment.first)
+        self._spoiled, self._later = False, []
+
+    # Reading back
+
+    def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
+        """The durable frames from `first` on, and up to where no later ABORT reaches over them: see `Fetcher.read`."""
+        return self._fetcher.read(first, min(last, self._marking.durable[0]), self._indexer.indexed)
 
     # Deciding
 
@@ -280,7 +362,7 @@ class LogWriter:
         """The frontier has reached `position`, and `offset` behind its last record. To be called before any receipt leaves; may be
         called from another thread.
         """
-        self._frontier = (position, offset)
+        self._marking.frontier = (position, offset)
         self._live.frontier(position, offset)
 
     def beat(self, time_us: int) -> None:
@@ -298,6 +380,7 @@ class LogWriter:
         self._check_usable()
         with self._watching("indexing"):
             self._indexer.take(frames, offsets, aborted)
+            self._fetcher.decided(self._indexer.state.position)
             if frames and not self._directory.identity.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
@@ -313,14 +396,14 @@ class LogWriter:
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
-        if not self._segments or (not self._mark_behind() and self._durable == self._end):
+        if self._cutting or not self._segments or (not self._marking.behind and self._marking.durable == self._end):
             return False
         if time.monotonic() - self._synced_at < limits.MARK_IDLE_US / _US:
             return True
         with self._watching("marking"):
             self._write_slot(self._segments[-1])
             self._sync()
-        return self._mark_behind()
+        return self._marking.behind
 
     def space(self) -> Space:
         """How much room there is, and whether new messages are to be refused for the lack of it."""
@@ -330,7 +413,7 @@ class LogWriter:
         """Bring the mark up to date and let everything go; the log is not synced (what was to be durable is)."""
         self._preparer.close()
         try:
-            if not self._failed and self._segments and self._mark_behind():
+            if not self._failed and not self._cutting and self._segments and self._marking.behind:
                 with self._watching("marking"):
                     self._write_slot(self._segments[-1])
                     self._sync()

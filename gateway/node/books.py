@@ -37,10 +37,16 @@ class Standing(Protocol):
     view: ViewInstalled | None
     position: int
     offset: int
-    undecided_bytes: int
-    undecided_frames: int
     halted: str
     suspected: str
+
+    @property
+    def undecided_bytes(self) -> int:
+        """Bytes of the frames that were handed to the disk and are not decided."""
+
+    @property
+    def undecided_frames(self) -> int:
+        """How many they are."""
 
     @property
     def state(self) -> str:

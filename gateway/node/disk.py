@@ -1,11 +1,12 @@
 """The disk thread: everything that waits for the disk happens here, so that the socket thread never does.
 
 One round takes all that was queued meanwhile: frames of all Persists go down in one gathered write, one fdatasync makes them
-durable, one `Persisted` with the highest token goes back. Rows of the index come after that, and what the log wants done while idle
-last.
+durable, one `Persisted` with the highest token goes back. Rows of the index come after that, then one read for another member, and
+what the log wants done while idle last.
 
-The order is the one the stack asked for: scalars are durable before frames of the same or a later Persist are written, and frames
-of an earlier one before the scalars.
+The order is the one the stack asked for: scalars are durable before frames of a later Persist are written, and frames of an earlier
+one before the scalars. A cut is done alone, when everything asked for before it is durable. What is to be read is durable when it
+is asked for, so reads wait for nothing, and are answered even when nothing can be written any more.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Persist
-from gateway.core.events import Event, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.core.actions import Deliver, Persist, ReadLog
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, WriteFailed
 from gateway.data.frame import Frame
-from gateway.errors import DiskFull, TuttiError
+from gateway.errors import DiskFull, TuttiError, invariant
 from gateway.log.options import Space
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import DiskMeters
@@ -45,6 +47,12 @@ class Log(Protocol):
     def write_scalars(self, scalars: Scalars) -> None:
         """Make scalars durable; after a lack of room the same come again."""
 
+    def cut(self, position: int) -> None:
+        """Take every frame behind the position off the log, durably; after a lack of room the same cut comes again."""
+
+    def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
+        """Durable frames from the first on, as many as are good and go into one answer, and up to where no later ABORT reaches."""
+
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
         """Index a decided run; after a lack of room the same run comes again."""
 
@@ -56,7 +64,7 @@ class Log(Protocol):
 
 
 class Disk:
-    """Carries out Persist and Deliver, in a thread of its own or, in tests, by `run_once`."""
+    """Carries out Persist, ReadLog and Deliver, in a thread of its own or, in tests, by `run_once`."""
 
     def __init__(
         self,
@@ -77,9 +85,10 @@ class Disk:
         self._report = report
         self._indexed = indexed
         self._log = log
-        self._queue: Mailbox[Persist | Deliver | None] = Mailbox()
+        self._queue: Mailbox[Persist | ReadLog | Deliver | None] = Mailbox()
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
+        self._reads: deque[ReadLog] = deque()
         self._rows_wait = False  # what was decided found no room in the index
         self._appended = 0  # bytes since the last sync
         self._stopping = False
@@ -96,7 +105,12 @@ class Disk:
     # For the socket thread
 
     def persist(self, action: Persist) -> None:
-        """Queue frames or scalars to be made durable."""
+        """Queue a cut, and frames or scalars to be made durable."""
+        invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and scalars")
+        self._queue.put(action)
+
+    def read(self, action: ReadLog) -> None:
+        """Queue a read of the log."""
         self._queue.put(action)
 
     def deliver(self, action: Deliver) -> None:
@@ -106,7 +120,7 @@ class Disk:
     @property
     def depth(self) -> int:
         """How many things wait."""
-        return len(self._queue) + len(self._waiting) + len(self._decided)
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads)
 
     def start(self) -> None:
         """Start the thread."""
@@ -144,7 +158,7 @@ class Disk:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
-            if busy and self._waiting:
+            if busy and (self._waiting or self._reads):
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
             soon = busy or self.full or (not self.failed and self._guarded(self._idle))
@@ -157,13 +171,30 @@ class Disk:
                 self._stopping = True
             elif isinstance(item, Persist):
                 self._waiting.append(item)
+            elif isinstance(item, ReadLog):
+                self._reads.append(item)
             else:
                 self._decided.append(item)
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
+            return self._read()
+        wrote = self._guarded(self._round)
+        return self._read() or wrote
+
+    def _read(self) -> bool:
+        """Answer one read; False if there was none. What cannot be read ends no writing."""
+        if not self._reads:
             return False
-        return self._guarded(self._round)
+        action = self._reads.popleft()
+        frames: tuple[Frame, ...] = ()
+        stop = action.first - 1
+        try:
+            frames, stop = self._writer.read(action.first, action.last)
+        except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
+            self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
+        self._report(LogRead(action.token, frames, stop))
+        return True
 
     def _guarded(self, act: Callable[[], bool]) -> bool:
         """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
@@ -213,12 +244,14 @@ class Disk:
 
     def _write(self) -> bool:
         """Make what waits durable, up to one sync's worth, and report it."""
+        if self._waits_for_room() or not self._cut():
+            return False
         frames: list[Frame] = []
         token = size = 0
         done = 0
         scalars: Scalars | None = None
         for action in self._waiting:
-            if (action.scalars is not None and frames) or size >= limits.SYNC_BYTES_MAX:
+            if (action.scalars is not None and frames) or action.cut is not None or size >= limits.SYNC_BYTES_MAX:
                 break
             if action.scalars is not None:
                 scalars = action.scalars
@@ -226,7 +259,7 @@ class Disk:
             size += sum(frame.size for frame in action.frames)
             token = action.token
             done += 1
-        if not done or self._waits_for_room():
+        if not done:
             return False
         try:
             if scalars is not None:
@@ -243,6 +276,18 @@ class Disk:
             self._count(took_us, len(frames), size)
         for _ in range(done):
             self._waiting.popleft()
+        return True
+
+    def _cut(self) -> bool:
+        """Cut the log if that comes next; False if there is no room for it."""
+        if not self._waiting or self._waiting[0].cut is None:
+            return True
+        try:
+            self._writer.cut(self._waiting[0].cut)
+        except DiskFull as error:
+            self._is_full(error)
+            return False
+        self._waiting[0] = msgspec.structs.replace(self._waiting[0], cut=None)  # done, whatever becomes of the rest
         return True
 
     def _is_full(self, error: DiskFull) -> None:

@@ -12,7 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import (
+    Deliver,
+    Dropped,
+    Halt,
+    Peers,
+    Persist,
+    ReadLog,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
 from gateway.core.events import (
     EpochAsked,
     Event,
@@ -50,6 +63,7 @@ from gateway.node.lookup import Located
 from gateway.node.meters import Meters
 from gateway.node.port import PARTS_MAX, Message
 from gateway.node.sessions import Session, Sessions
+from gateway.node.underway import Landed, UnderWay
 
 CLIENT_NAME_CHARACTERS_MAX = 100
 SESSION_BYTES = 16
@@ -103,8 +117,8 @@ class Driver:
         self._fences = requests.Fences(entropy)
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._delivered: list[Deliver] = []
-        self._flights: deque[tuple[int, int, int]] = deque()  # (last position, arrived us, frames) of what was taken in
-        self._landed: list[tuple[int, int]] = []  # (arrived us, frames) of what was decided in this turn
+        self._under_way = UnderWay()
+        self._landed: Landed = []  # what was decided in this turn
         self._arrived_us = 0
         self._timer_us: int | None = None
         self._closing: list[Session] = []
@@ -112,8 +126,6 @@ class Driver:
         self.peers: tuple[tuple[int, str, str], ...] = ()  # (number, name, address); nothing connects to them yet
         self.position = 0
         self.offset = 0
-        self.undecided_bytes = 0
-        self.undecided_frames = 0
         self.halted = ""
         self.suspected = ""
         self.low = ""  # why the disk takes no new records
@@ -137,6 +149,16 @@ class Driver:
         return len(self.sessions)
 
     @property
+    def undecided_frames(self) -> int:
+        """How many frames were handed to the disk and are not decided."""
+        return len(self._under_way)
+
+    @property
+    def undecided_bytes(self) -> int:
+        """How many bytes they are."""
+        return self._under_way.bytes
+
+    @property
     def takes_messages(self) -> bool:
         """Whether the client port is to be drained: not above the bounds of what waits inside.
 
@@ -158,9 +180,9 @@ class Driver:
     def start(self, started: Started) -> None:
         """The first event."""
         recovered: Recovered = started.recovered
-        self.undecided_frames = len(recovered.tail)
-        self.undecided_bytes = sum(frame.size for frame in recovered.tail)
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
+        self._under_way.decided = self.position
+        self._under_way.wrote(recovered.tail)
         self._step(started)
         self.flush()
 
@@ -328,6 +350,8 @@ class Driver:
             match action:
                 case Persist():
                     self._persist(action)
+                case ReadLog():
+                    self._disk.read(action)
                 case Reply():
                     self._reply(action)
                 case Deliver():
@@ -360,12 +384,11 @@ class Driver:
                     invariant(False, f"a group of one has nobody to send to, and a message for {action.to} came out of the stack")
 
     def _persist(self, action: Persist) -> None:
-        frames = action.frames
-        if frames:
-            self.undecided_frames += len(frames)
-            self.undecided_bytes += sum(frame.size for frame in frames)
-            if any(frame.kind == Kind.BATCH for frame in frames):
-                self._flights.append((frames[-1].position, self._arrived_us, len(frames)))
+        if action.cut is not None:
+            self._under_way.cut(action.cut)
+        if action.frames:
+            self._under_way.wrote(action.frames)
+            self._under_way.arrived(action.frames, self._arrived_us)
         self._disk.persist(action)
 
     def _reply(self, action: Reply) -> None:
@@ -390,15 +413,10 @@ class Driver:
         self._delivered.append(run)
         meters = self.meters
         for frame in run.frames:
-            self.undecided_bytes -= frame.size
             if frame.kind == Kind.BATCH and frame.position not in run.aborted:
                 meters.frames_committed += 1
                 meters.records_committed += frame.count
-        self.undecided_frames -= len(run.frames)
-        flights = self._flights
-        while flights and flights[0][0] <= last:
-            _, arrived_us, count = flights.popleft()
-            self._landed.append((arrived_us, count))
+        self._landed += self._under_way.landed(run.frames)
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from gateway.core.actions import Action, Deliver, Persist
+from gateway.core.actions import Action, Deliver, Persist, ReadLog
 from gateway.core.events import Event, Now, Scalars
 from gateway.data.frame import Frame, Kind
 from gateway.data.plain import raw_length_of
@@ -111,9 +111,12 @@ class DiskQueue:
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
-        self.queued: list[Persist | Deliver] = []
+        self.queued: list[Persist | ReadLog | Deliver] = []
 
     def persist(self, action: Persist) -> None:
+        self.queued.append(action)
+
+    def read(self, action: ReadLog) -> None:
         self.queued.append(action)
 
     def deliver(self, action: Deliver) -> None:
@@ -150,6 +153,8 @@ class Writer:
         self.full = False
         self.no_rows = False
         self.broken = ""
+        self.unreadable = False
+        self.frame = batch_frame()  # what a read finds
         self.room = Space(1 << 40, False, "")
 
     def append(self, frames: Sequence[Frame]) -> None:
@@ -166,6 +171,17 @@ class Writer:
         if self.full:
             raise DiskFull("no room for the scalars")
         self.done.append(f"scalars {scalars.promised}")
+
+    def cut(self, position: int) -> None:
+        if self.full:
+            raise DiskFull("no room for a cut")
+        self.done.append(f"cut {position}")
+
+    def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
+        if self.unreadable:
+            raise OSError(5, "unreadable")
+        self.done.append(f"read {first} {last}")
+        return (self.frame,), first
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
         if self.no_rows:

@@ -4,14 +4,15 @@ report only after the sync; a full disk is waited for, a failed one ends writing
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Persist
-from gateway.core.events import Event, Persisted, Scalars, SpaceChanged, WriteFailed
-from gateway.errors import DiskFull
+from gateway.core.actions import Deliver, Persist, ReadLog
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.data.frame import Frame
+from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
 from gateway.node.disk import Disk
 from tests.unit.node.fakes import LOG, Writer, batch_frame
@@ -53,8 +54,8 @@ def test_one_write_and_one_sync_serve_all_that_waits() -> None:
 def test_scalars_and_frames_keep_the_order_of_their_persists() -> None:
     bench = Bench()
     bench.disk.persist(persist(1, promised=7))
-    bench.disk.persist(persist(2, 1, promised=8))
-    bench.disk.persist(persist(3, 2))
+    bench.disk.persist(persist(2, promised=8))
+    bench.disk.persist(persist(3, 1, 2))
     bench.disk.persist(persist(4, promised=9))
     while bench.disk.run_once():
         pass
@@ -100,12 +101,90 @@ def test_scalars_that_find_no_room_wait_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True
-    bench.disk.persist(persist(1, 1, promised=7))
+    bench.disk.persist(persist(1, promised=7))
+    bench.disk.persist(persist(2, 1))
     assert bench.disk.run_once() is False
     assert (bench.disk.failed, bench.reports) == ("", [SpaceChanged(True, "no room for the scalars")])
     bench.writer.full = False
     assert bench.disk.run_once() is True
-    assert bench.writer.done == ["scalars 7", "append 1", "sync", "persisted 1"]
+    assert bench.writer.done == ["scalars 7", "append 1", "sync", "persisted 2"]
+
+
+def test_frames_and_scalars_never_come_together() -> None:
+    with pytest.raises(InvariantViolated, match="Persist 1 has frames and scalars"):
+        Bench().disk.persist(persist(1, 1, promised=7))
+
+
+def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
+    bench = Bench()
+    bench.disk.persist(persist(1, 1))
+    bench.disk.persist(Persist(2, cut=7))
+    bench.disk.persist(Persist(3, (batch_frame(sequence=2),), cut=6))
+    bench.disk.persist(persist(4, 3))
+    bench.disk.persist(Persist(5, (), Scalars(promised=9), cut=5))
+    while bench.disk.run_once():
+        pass
+    done = ["append 1", "sync", "persisted 1", "cut 7", "persisted 2", "cut 6", "append 2 3", "sync", "persisted 4"]
+    assert bench.writer.done == [*done, "cut 5", "scalars 9", "persisted 5"]
+
+
+def test_a_cut_that_finds_no_room_comes_again_and_one_that_is_done_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.disk.persist(Persist(1, (batch_frame(sequence=2),), cut=7))
+    bench.writer.full = True
+    assert bench.disk.run_once() is False
+    assert (bench.writer.done, bench.reports) == ([], [SpaceChanged(True, "no room for a cut")])
+    monkeypatch.setattr(bench.writer, "append", full)
+    bench.writer.full = False
+    assert bench.disk.run_once() is False
+    assert bench.disk.run_once() is False
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    assert bench.disk.run_once() is True
+    assert bench.writer.done == ["cut 7", "append 2", "sync", "persisted 1"]
+
+
+def full(frames: Sequence[Frame]) -> None:
+    assert frames
+    raise DiskFull("no room for a segment")
+
+
+def test_reads_are_answered_one_a_round_so_that_syncs_do_not_wait_for_many() -> None:
+    bench = Bench()
+    for token in (2, 3):
+        bench.disk.read(ReadLog(token, token, 9))
+    bench.disk.persist(persist(4, 1))
+    bench.disk.run_once()
+    assert bench.writer.done == ["append 1", "sync", "persisted 4", "read 2 9"]
+    assert bench.disk.depth == 1
+    assert bench.disk.run_once() is True
+    assert bench.reports[1:] == [LogRead(token, (bench.writer.frame,), token) for token in (2, 3)]
+    assert bench.disk.run_once() is False
+
+
+def test_what_cannot_be_read_is_answered_with_nothing_and_ends_no_writing() -> None:
+    bench = Bench()
+    bench.writer.unreadable = True
+    bench.disk.read(ReadLog(1, 5, 9))
+    bench.disk.run_once()
+    bench.disk.persist(persist(2, 1))
+    bench.disk.run_once()
+    assert bench.reports == [LogRead(1, (), 4), Persisted(2)]
+
+
+def test_reads_go_on_when_the_disk_is_full_and_when_writing_failed() -> None:
+    bench = Bench()
+    bench.writer.full = True
+    bench.disk.persist(persist(1, 1))
+    bench.disk.read(ReadLog(2, 5, 9))
+    bench.disk.run_once()
+    bench.writer.full, bench.writer.broken = False, "input/output error"
+    bench.disk.persist(persist(3, 1))
+    bench.disk.failed = "it failed"
+    bench.disk.read(ReadLog(4, 5, 9))
+    assert bench.disk.run_once() is True
+    assert [report.token for report in bench.reports if isinstance(report, LogRead)] == [2, 4]
 
 
 def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,8 @@ def test_the_frontier_moves_before_receipts_and_the_index_comes_last() -> None:
 
 def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
     bench = Bench()
-    bench.answers = {Persisted: [Deliver((placed(batch_frame(), 5),), (0,), frozenset(), 1)]}
+    frame = placed(batch_frame(), 5)
+    bench.answers = {Persisted: [Persist(1, (frame,)), Deliver((frame,), (0,), frozenset(), 1)]}
     bench.happen(Persisted(1))
     with pytest.raises(InvariantViolated, match="frontier would move back"):
         bench.happen(Persisted(2))

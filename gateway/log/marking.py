@@ -1,0 +1,67 @@
+"""What the next mark is to say: how far the log is durable and decided, and what of its end was durable and cannot be read."""
+
+from __future__ import annotations
+
+import time
+
+from gateway.core.messages import Damage
+from gateway.log.marks import Mark
+
+End = tuple[int, int, int]  # of a log: position, view and chain of its last frame
+
+
+class Marking:
+    """Follows the syncs of a log.
+
+    Attributes:
+        durable: the end that the last sync reached.
+        frontier: last decided position, and the offset behind its last record.
+        newest: the newest durable mark.
+        written: one that stands in a slot and is not durable yet.
+        damage: what marks go on naming until it is written anew or given up.
+    """
+
+    def __init__(self, durable: End, frontier: tuple[int, int], newest: Mark, damage: Damage | None) -> None:
+        """Go on from what a start found."""
+        self.durable = durable
+        self.frontier = frontier
+        self.newest = newest
+        self.written: Mark | None = None
+        self.damage = damage
+        self._sequence = newest.sequence
+
+    @property
+    def held(self) -> End:
+        """The end that a mark names: the durable one, or a damaged one that was durable."""
+        damage = self.damage
+        return self.durable if damage is None else (damage.last, damage.view, damage.chain)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the newest durable mark says less than is known."""
+        return self.newest.position != self.held[0] or self.newest.frontier_position != self.frontier[0]
+
+    def next(self, end: End | None = None) -> Mark:
+        """The next mark; it names `end` if that is given."""
+        self._sequence += 1
+        return Mark(self._sequence, *(end or self.held), *self.frontier, time.time_ns() // 1000)
+
+    def synced(self, end: End) -> bool:
+        """The log is durable up to `end`, and so is what stands in the slot: whether there was something new in it."""
+        self.durable = end
+        if self.damage is not None and end[0] >= self.damage.last:
+            self.damage = None
+        if self.written is None:
+            return False
+        self.newest, self.written = self.written, None
+        return True
+
+    def set(self, mark: Mark) -> None:
+        """The mark is the newest, and durable; none waits in a slot."""
+        self.newest, self.written = mark, None
+
+    def cut(self, end: End, mark: Mark) -> None:
+        """The log was cut, and `mark` says so durably."""
+        self.durable = end
+        self.damage = None
+        self.set(mark)

@@ -1,0 +1,89 @@
+"""What cannot be read is kept before it is written over: somebody may want to look at it, or find something in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from gateway.log.layout import LOG, index_path, segment_path
+from gateway.log.marks import Mark
+from gateway.log.scalars import ScalarsFile
+from gateway.log.segment import Segment
+from gateway.log.storage import WRITE_BYTES, Storage
+from gateway.log.tail import erase, state_mark
+
+
+def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark, segment: Segment, later: Sequence[int]) -> None:
+    """Keep what stands behind the good frames of a segment under other names, and then erase it; each step durable before the next.
+
+    Args:
+        mark: names the damaged end, as the marks before it, which go with the segments that they stand in.
+        later: first positions of the segments behind it.
+
+    Raises:
+        OSError: there is no room, or the disk failed.
+    """
+    state_mark(scalars, mark, segment.first)
+    keep_copy(directory, storage, segment.first)
+    erase(storage, segment, mark, [(segment.place, segment.size - segment.place)])
+    _move_aside(directory, storage, later)
+
+
+def keep_copy(directory: str, storage: Storage, first: int) -> str:
+    """Copy a segment (its first position) durably to `<segment>.damaged-N`; returns that path. What the device cannot read, and the
+    zeros at its end, are left out.
+
+    Raises:
+        OSError: there is no room for it, or the disk failed.
+    """
+    file = segment_path(directory, first)
+    copy = _free_name(file)
+    source, target = storage.open(file), storage.open(copy + ".tmp", create=True)
+    done = False
+    try:
+        storage.truncate(target, 0)  # left over from a crash
+        for at in range(0, storage.size(source), WRITE_BYTES):
+            data = _readable(storage, source, at)
+            if any(data):
+                storage.write(target, [data], at)
+        storage.make_durable(target)
+        done = True
+    finally:
+        storage.close(source)
+        storage.close(target)
+        if not done:
+            storage.remove(copy + ".tmp")
+    storage.rename(copy + ".tmp", copy)
+    storage.make_names_durable(os.path.join(directory, LOG))
+    return copy
+
+
+def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
+    """Give segments names that no start looks at, durably; their indexes, which can be made again, go."""
+    for first in reversed(firsts):
+        file = segment_path(directory, first)
+        with contextlib.suppress(FileNotFoundError):
+            storage.rename(file, _free_name(file))
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(index_path(directory, first))
+    storage.make_names_durable(os.path.join(directory, LOG))
+
+
+def blank_behind(storage: Storage, fd: int, place: int) -> bool:
+    """Whether a segment holds nothing but zeros from `place` on."""
+    return not any(any(_readable(storage, fd, at, b"?")) for at in range(place, storage.size(fd), WRITE_BYTES))
+
+
+def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> bytes:
+    try:
+        return storage.read(fd, WRITE_BYTES, at)
+    except OSError:
+        return otherwise  # a bad sector: the rest is worth keeping
+
+
+def _free_name(file: str) -> str:
+    number = 1
+    while os.path.exists(f"{file}.damaged-{number}"):
+        number += 1
+    return f"{file}.damaged-{number}"
