@@ -117,7 +117,7 @@ class Candidate:
             if attempt.answered:
                 self.fail()
             return
-        if not attempt.answered and attempt.waited < 1:
+        if not attempt.answered and attempt.waited < 1 + 2 * self._peers.round_beats():
             return  # a moment for all that live, so that fewer undecided frames are cut
         choice = choose(attempt.states, self._peers.rosters, attempt.incarnations)
         if not choice.source:
