@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.sim.operators import Operator
     from tests.sim.world import World
 
+SLOWEST_US = 50_000.0  # of one sync, about, on a slow disk
+STALL_S = 6  # at most
 PACES = {"blackout": 5.0, "wipe": 4.0, "rot": 2.0, "roster": 3.0, "error": 2.0, "clocks": 2.0, "leave": 2.0}  # times the mean
 
 
@@ -218,13 +220,13 @@ class Faults:
 
     def _do_slow(self, chance: Random) -> None:
         disk = self._any(chance).disk
-        before, disk.sync_us = disk.sync_us, disk.sync_us * chance.choice((10, 50))
+        before, disk.sync_us = disk.sync_us, min(disk.sync_us * chance.choice((10, 50)), SLOWEST_US)
         self._note(f"the disk of {disk.name} is slow")
         self._lasts(chance.uniform(1, 15), lambda: setattr(disk, "sync_us", min(before, disk.sync_us)))
 
     def _do_stall(self, chance: Random) -> None:
         disk = self._any(chance).disk
-        seconds = chance.uniform(0.2, 6)
+        seconds = chance.uniform(0.2, STALL_S)
         self._note(f"the disk of {disk.name} stalls for {seconds:.1f} s")
         disk.stalled_until = self._world.schedule.now + int(seconds * SECOND)
 

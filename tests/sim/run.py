@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.sim.clients import Producer, Reader
-from tests.sim.faults import Faults
+from tests.sim.faults import STALL_S, Faults
 from tests.sim.operators import Operator
 from tests.sim.options import Options
 from tests.sim.schedule import SECOND
@@ -67,6 +67,7 @@ class Run:
         heartbeat_us = self.options.config.heartbeat_us
         more = int(LATENCIES * world.network.latency_max)
         self.faults.heal()
+        world.schedule.run(world.schedule.now + (STALL_S + 1) * SECOND)  # what hangs in a disk comes through
         self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._goes_on, "no majority takes messages")
         self._until(CALM_HEARTBEATS * heartbeat_us + more, self._is_calm, "not everybody came to rest")
         world.checks.whole()
