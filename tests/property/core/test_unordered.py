@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data.frame import Kind
+from gateway.core.unordered.messages import LaneFetched, LaneMessage, Post
+from gateway.data.frame import Kind, decode_frame
 from gateway.data.wire import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.core.unordered.rig import PRODUCERS, Group
 
@@ -69,6 +71,7 @@ class Run:
         self.crashes = random.choice([0, 0.3, 1])
         self.splits = random.choice([0, 0.3, 1])
         self.wipes = random.choice([0, 0, 0.3])
+        self.damage = random.choice([0, 0, 0.1])
         self.lows = random.choice([0, 0, 0.3])
         self.numbers = list(self.group.gateways)
 
@@ -125,13 +128,50 @@ class Run:
             self.group.cuts.add((self.random.choice(self.numbers), self.random.choice(self.numbers)))
 
     def arrive(self) -> None:
-        if not self.group.network:
+        """A message arrives, is lost, comes twice, or comes damaged."""
+        network = self.group.network
+        if not network:
             return
-        place = self.random.randrange(len(self.group.network)) if self.reorder else 0
-        if self.random.random() < self.loss:
-            self.group.network.pop(place)
+        place = self.random.randrange(len(network)) if self.reorder else 0
+        chance = self.random.random()
+        if chance < self.loss:
+            network.pop(place)
+        elif chance < self.loss + self.damage and isinstance(network[place][2], Post | LaneFetched):
+            sender, to, message = network[place]
+            network[place] = sender, to, damaged(message, self.random)
+            self.group.deliver(place)
         else:
             self.group.deliver(place, keep=self.random.random() < self.double)
+
+    def calm(self) -> None:
+        """Nothing fails any more, but who is down stays down and the network stays in parts: each part goes on by itself, lanes of
+        others included, and what one of it knows as decided all of it know.
+        """
+        group = self.group
+        parts: dict[int, set[int]] = {}
+        for number in self.numbers:
+            parts.setdefault(self.random.randint(0, 2), set()).add(number)
+        group.split(*parts.values())
+        for gateway in group.gateways.values():
+            if gateway.layer is not None:
+                gateway.layer.space("")
+        group.settle(30)
+        self.clients.read()
+        for number, gateway in group.gateways.items():
+            if gateway.layer is not None:
+                for producer in range(1, PRODUCERS + 1):
+                    self.clients.again(number, producer)
+                self.clients.produce(number, 1, 2, self.random)
+        group.settle(10)
+        self.clients.read()
+        for part in parts.values():
+            up = [number for number in part if group[number].layer is not None]
+            for number in up:
+                bodies = self.clients.sent[number, 1]
+                assert self.clients.done.get((number, 1)) == len(bodies), f"gateway {number} does not go on in {part}"
+            for key in {key for key, _ in group.decided}:
+                ends = {number: group[number].seen.get(key, 0) for number in up}
+                assert len(set(ends.values())) <= 1, f"lane {key} ends at {ends}"
 
     def heal(self) -> None:
         """The faults stop: everything comes to an end."""
@@ -140,8 +180,6 @@ class Run:
         for number, gateway in group.gateways.items():
             if gateway.layer is None:
                 group.start(number)
-            assert gateway.layer is not None
-            gateway.layer.space("")
         group.settle(30)
         self.clients.read()
         for _ in range(3):
@@ -174,10 +212,22 @@ class Run:
                 sequences[key, frame.producer] = frame.last_sequence
 
 
+def damaged(message: LaneMessage, random: Random) -> LaneMessage:
+    """The message with another body in one of its frames."""
+    assert isinstance(message, Post | LaneFetched)
+    frames = list(message.frames)
+    place = random.randrange(len(frames))
+    copy = decode_frame(frames[place].to_bytes())
+    copy.body = b"?" * copy.body_length
+    frames[place] = copy
+    return msgspec.structs.replace(message, frames=tuple(frames))
+
+
 def run(seed: int, moves: int = 400) -> Run:
     example = Run(seed)
     for _ in range(moves):
         example.move()
+    example.calm()
     example.heal()
     example.check()
     return example

@@ -96,9 +96,13 @@ class Group:
         self.state = LogState(
             producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in range(1, 10)}, topics={1: Topic("t")}
         )
+        self.standings: dict[int, Standing] = {}
         self.decided: dict[tuple[Key, int], Frame] = {}
         self.offsets: dict[tuple[Key, int], int] = {}
         self.members: dict[tuple[Key, int], tuple[int, ...]] = {}  # (lane, attempt) -> members
+        self.refused: set[tuple[Key, int, int]] = (
+            set()
+        )  # (lane, producer, first sequence): nothing sent so far may be decided any more
         self.dropped: list[Dropped] = []
         self.suspects: list[Suspect] = []
         for number in self.gateways:
@@ -112,7 +116,7 @@ class Group:
     def start(self, number: int) -> None:
         """Start it from its disk."""
         gateway = self[number]
-        standing = Standing()
+        standing = self.standings[number] = Standing()
         standing.me = number
         config = StackConfig()
         gateway.outbox = Outbox(standing)
@@ -174,14 +178,15 @@ class Group:
             layer.beat()
             self.carry_out(number)
 
-    def submit(self, number: int, *batches: tuple[int, int, bytes], session: int = 1, count: int = 1) -> None:
+    def submit(self, number: int, *batches: tuple[int, int, bytes], session: int = 1, count: int = 1, epoch: int = 1) -> None:
         """Batches (producer, first sequence, body) for its own lane."""
         layer = self[number].layer
         assert layer is not None
         frames = [
-            Frame(Kind.BATCH, body, producer=producer, epoch=1, first_sequence=sequence, count=count, topic=1)
+            Frame(Kind.BATCH, body, producer=producer, epoch=epoch, first_sequence=sequence, count=count, topic=1)
             for producer, sequence, body in batches
         ]
+        self.refused -= {(self[number].key, producer, sequence) for producer, sequence, _ in batches}
         layer.submit(session, frames)
         self.carry_out(number)
 
@@ -243,6 +248,10 @@ class Group:
         for write in writes:
             if isinstance(write, PersistLane):
                 gateway.queue.append(write)
+                for frame in write.frames:
+                    if frame.kind == Kind.VIEW:
+                        members = decode_body(ViewBody, frame.body).members
+                        assert self.members.setdefault(((write.origin, write.incarnation), frame.view), members) == members
             else:
                 gateway.reads.append(write)
         for deliver in delivers:
@@ -266,9 +275,6 @@ class Group:
         if isinstance(message, Post):
             disk = gateway.disks[gateway.key]
             assert all(frame.view <= disk.attempt for frame in message.frames), "an attempt began before the last one had ended"
-            for frame in message.frames:
-                if frame.kind == Kind.VIEW:
-                    self.members[gateway.key, frame.view] = decode_body(ViewBody, frame.body).members
         elif isinstance(message, Posted) and message.up_to:
             (disk,) = (disk for key, disk in gateway.disks.items() if key[1] == message.incarnation)
             assert len(disk.frames) >= message.up_to, "a vote before its copy is durable"
@@ -289,9 +295,9 @@ class Group:
             assert first == frame, f"two frames at {place}: {first!r}, {frame!r}"
             assert self.offsets.setdefault(place, offset) == offset
             offset += frame.count
+            assert (key, frame.producer, frame.first_sequence) not in self.refused, f"{frame!r} was refused and is decided"
             if first is frame:
-                members = self.members.get((key, frame.view), (key[0],))
-                for member in members:
+                for member in self.members[key, frame.view]:
                     other = self[member]
                     # A disk that was wiped has voted and is lost; all others have it.
                     assert other.disk or self.holds(other, key, frame), f"gateway {member} does not have {frame!r}"
@@ -304,18 +310,22 @@ class Group:
     def answered(self, gateway: Gateway, answer: Answer) -> None:
         """A receipt is about what is decided, and a refusal about what is not."""
         if isinstance(answer, Committed):
-            frame = self.find(gateway.key, answer.producer, answer.first_sequence)
+            frame = self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence)
             assert frame is not None, f"{answer} before it was decided"
             assert self.offsets[gateway.key, frame.position] == answer.offset
         elif isinstance(answer, Duplicate):
-            assert self.find(gateway.key, answer.producer, answer.first_sequence) is not None, f"{answer} of nothing"
+            assert self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence) is not None, f"{answer} of nothing"
         elif isinstance(answer, RefusedAnswer) and answer.code != "busy":
-            assert self.find(gateway.key, answer.producer, answer.first_sequence) is None, f"{answer} of what is decided"
+            assert self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence) is None, (
+                f"{answer} of what is decided"
+            )
+            self.refused.add((gateway.key, answer.producer, answer.first_sequence))
 
-    def find(self, key: Key, producer: int, sequence: int) -> Frame | None:
+    def find(self, key: Key, producer: int, epoch: int, sequence: int) -> Frame | None:
         """The decided batch of a lane with that record."""
         for (lane, _), frame in self.decided.items():
-            if lane == key and frame.producer == producer and frame.first_sequence <= sequence <= frame.last_sequence:
+            of = lane, frame.producer, frame.epoch
+            if of == (key, producer, epoch) and frame.first_sequence <= sequence <= frame.last_sequence:
                 return frame
         return None
 
