@@ -266,10 +266,13 @@ class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, tag=True):
-    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1)."""
+    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All members
+    hear it; the member `of` is to repair, any that has them if it is 0.
+    """
 
     view: int
     ranges: tuple[tuple[int, int], ...]
+    of: int = 0
 
 
 class Repairing(msgspec.Struct, frozen=True, tag=True):

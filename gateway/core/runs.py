@@ -10,12 +10,12 @@ from gateway.data.frame import Frame, check_payload
 from gateway.errors import Damaged
 
 
-def parts(frames: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:
-    """The frames as runs that each fit into one message."""
+def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
+    """The frames as runs that each fit into one message: `bytes_max` of them, one frame at least."""
     first = size = 0
     for place, frame in enumerate(frames):
         size += weight(frame)
-        if place > first and (size > limits.MESSAGE_BYTES_MAX or place - first >= limits.FRAMES_A_MESSAGE_MAX):
+        if place > first and (size > bytes_max or place - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:place])
             first, size = place, weight(frame)
     if first < len(frames):

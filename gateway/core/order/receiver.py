@@ -29,7 +29,7 @@ class Receiver:
 
     Attributes:
         discarded: frames that were thrown away: damaged, of another view, unchained, unlike an own copy, or too many.
-        streamed: the highest position that the coordinator itself sent in this view.
+        streamed: the highest position that the coordinator itself sent, or told of, in this view.
         highest: the highest position heard of in this view.
     """
 
@@ -65,13 +65,16 @@ class Receiver:
         if standing.current(message.view) and sender in standing.others and not standing.coordinating:
             self._take(message.frames)
 
-    def heard(self, end: int) -> None:
+    def heard(self, sender: int, end: int) -> None:
         """A member of this view says that its log goes up to `end`: what this one has not got of it was lost, or is late.
 
         A member whose word is further off than anything may be undecided is not believed.
         """
-        if not self._standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
+        standing = self._standing
+        if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
             self._tell(end)
+            if sender == standing.coordinator:
+                self.streamed = max(self.streamed, end)
 
     def _take(self, frames: Sequence[Frame]) -> None:
         view = self._standing.view

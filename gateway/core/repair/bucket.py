@@ -1,0 +1,35 @@
+"""A token bucket: what it lets through is bounded, whatever the others ask for."""
+
+from __future__ import annotations
+
+SECOND_US = 1_000_000
+
+
+class Bucket:
+    """Fills up by `a_second` units a second, up to `burst`; it begins full.
+
+    Attributes:
+        refused: how many wanted something that was not there.
+    """
+
+    __slots__ = ("_a_second", "_filled_us", "_level", "_most", "refused")
+
+    def __init__(self, a_second: int, burst: int) -> None:
+        self._a_second = a_second
+        self._most = self._level = burst * SECOND_US  # in millionths of a unit: nothing is lost to rounding
+        self._filled_us = 0
+        self.refused = 0
+
+    def holds(self, amount: int, now_us: int) -> bool:
+        """Whether `amount` is there at the time."""
+        self._level = min(self._most, self._level + max(0, now_us - self._filled_us) * self._a_second)
+        self._filled_us = max(now_us, self._filled_us)
+        return amount * SECOND_US <= self._level
+
+    def take(self, amount: int, now_us: int) -> bool:
+        """Take `amount`, if it is there."""
+        if not self.holds(amount, now_us):
+            self.refused += 1
+            return False
+        self._level -= amount * SECOND_US
+        return True
