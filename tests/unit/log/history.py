@@ -22,6 +22,7 @@ from gateway.data.bodies import (
     TopicBody,
     ViewBody,
     Voter,
+    decode_body,
     encode_body,
 )
 from gateway.data.frame import Frame, Kind
@@ -59,7 +60,7 @@ class Record:
 class History:
     """Frames in order. Every method adds one and returns it; `frames[i]` has position i + 1."""
 
-    def __init__(self, *, begin: bool = True) -> None:
+    def __init__(self, *, begin: bool = True, voters: int = 1) -> None:
         self.frames: list[Frame] = []
         self.records: list[Record] = []
         self.void: set[int] = set()
@@ -71,8 +72,26 @@ class History:
         self.view_id = VIEW
         self.clock = 1_700_000_000_000_000
         if begin:
-            self.roster()
+            self.roster(voters)
             self.view()
+
+    def branch(self, position: int, counter: int) -> History:
+        """Another log, the same up to a position (between windows), that goes on in another view; new producers are to be used."""
+        assert self.settled(position) == position
+        other = History(begin=False)
+        other.frames = self.frames[:position]
+        other.records = [record for record in self.records if record.position <= position]
+        other.void = {one for one in self.void if one <= position}
+        other.windows = [window for window in self.windows if window[1] <= position]
+        other.ticks = [tick for tick in self.ticks if tick[2] <= position]
+        for frame in other.frames:
+            if frame.kind == Kind.TOPIC:
+                other.topics[decode_body(TopicBody, frame.body).name] = frame.topic
+            elif frame.kind == Kind.EPOCH:
+                other.names[frame.producer] = decode_body(EpochBody, frame.body).name
+        other.clock = self.clock
+        other.view(counter)
+        return other
 
     def _add(self, frame: Frame) -> Frame:
         previous = self.frames[-1].header_crc if self.frames else 0
@@ -80,8 +99,12 @@ class History:
         self.frames.append(frame)
         return frame
 
-    def roster(self) -> Frame:
-        body = RosterBody(GROUP, LOG, (Voter(1, GATEWAY, bytes(16), "127.0.0.1:7400"),))
+    def roster(self, voters: int = 1, learners: int = 0, log: bytes = LOG) -> Frame:
+        listed = tuple(
+            Voter(number, f"g{number}", bytes(16), f"127.0.0.1:{7400 + number}", number <= voters)
+            for number in range(1, voters + learners + 1)
+        )
+        body = RosterBody(GROUP, log, listed)
         return self._add(Frame(Kind.ROSTER, encode_body(body)))
 
     def view(self, counter: int = 1) -> Frame:
@@ -259,9 +282,9 @@ def write_log(
     close()
 
 
-def sample(batches: int = 60, *, size: int = 300) -> History:
+def sample(batches: int = 60, *, size: int = 300, voters: int = 1) -> History:
     """A log with a bit of everything, several small segments long."""
-    history = History()
+    history = History(voters=voters)
     for number in range(batches):
         topic, producer = f"topic{number % 3}", f"producer{number % 4}"
         values = [b"v%d-%d" % (number, i) * (size // 8) for i in range(1 + number % 5)]

@@ -50,3 +50,20 @@ def failing(what: str, number: int) -> Callable[[str], None]:
             raise OSError(number, os.strerror(number))
 
     return fail
+
+
+class Mortal(Storage):
+    """A disk whose process can be killed: what it asks for then is not done, and what it did stays in the page cache."""
+
+    def __init__(self) -> None:
+        self.dead = False
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        if not self.dead:
+            super().write(fd, parts, at)
+
+    def sync(self, fd: int) -> None:
+        """Nothing here loses power."""
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing here loses power."""
