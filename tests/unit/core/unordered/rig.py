@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import cast
@@ -334,3 +335,51 @@ class Group:
         seen = self[number].seen.get(key, 0)
         frames = [self.decided[key, position] for position in range(1, seen + 1)]
         return [bytes(frame.body) for frame in frames if frame.kind == Kind.BATCH]
+
+
+def group(count: int = 3, beats: int = 1) -> Group:
+    """Gateways that hear each other, each in an attempt with all."""
+    made = Group(count)
+    made.settle(beats)
+    return made
+
+
+def answers(made: Group, number: int) -> list[object]:
+    """What clients of a gateway were told since the last time."""
+    found = [answer for _, answer in made[number].answers]
+    made[number].answers.clear()
+    return list(found)
+
+
+def under_way(made: Group, kind: type[LaneMessage]) -> list[int]:
+    """Places in the network of messages of a kind."""
+    return [place for place, (_, _, message) in enumerate(made.network) if isinstance(message, kind)]
+
+
+def arrive(made: Group, wanted: Callable[[int, int, LaneMessage], bool]) -> None:
+    """The messages that are wanted arrive, all others are lost, and disks do their work, until nothing is under way."""
+    while made.network or any(gateway.queue for gateway in made.gateways.values()):
+        while made.network:
+            if wanted(*made.network[0]):
+                made.deliver()
+            else:
+                made.network.pop(0)
+        for number in made.gateways:
+            made.sync(number)
+
+
+def quiet(made: Group, number: int) -> bool:
+    """Whether the gateway has nothing more to do for its lane."""
+    layer = made[number].layer
+    assert layer is not None
+    return layer.quiet
+
+
+def members(made: Group, number: int) -> tuple[int, ...]:
+    """Those of the gateway's last attempt."""
+    return made.members[max(place for place in made.members if place[0] == made[number].key)]
+
+
+def incarnation_key(number: int, disk: int = 0) -> tuple[int, bytes]:
+    """The lane of a gateway's disk."""
+    return number, incarnation(number, disk)
