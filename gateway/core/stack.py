@@ -58,19 +58,23 @@ from gateway.core.messages import (
     Install,
     Installed,
     Message,
+    Missing,
     No,
     Order,
     Probe,
     Propose,
     Refuse,
     Reject,
+    Repairing,
     Resend,
     State,
     Vote,
 )
+from gateway.core.messages import Repair as RepairMessage
 from gateway.core.order.layer import Ordering
 from gateway.core.outbox import Outbox
 from gateway.core.peers import Peers
+from gateway.core.repair.layer import Repair
 from gateway.core.standing import Standing
 from gateway.core.window import Window
 from gateway.data.bodies import AbortBody, RosterBody
@@ -88,6 +92,7 @@ class Layers:
         self.atomic = Atomic(context, self)
         self.order = Ordering(context, self.atomic)
         self.flush = Flush(context, self, self.peers)
+        self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes)
 
@@ -128,6 +133,7 @@ class Layers:
     def installed(self) -> None:
         """A view was installed."""
         self.order.installed()
+        self.repair.installed()
         self.atomic.installed()
         self.membership.installed()
 
@@ -156,6 +162,7 @@ class Layers:
 
     def heard_end(self, member: int, end: int) -> None:
         """A member of the view has a log that reaches to the position."""
+        self.repair.heard(member, end)
 
     @property
     def quiet(self) -> bool:
@@ -231,11 +238,15 @@ class Layers:
             Installed: candidate.on_installed,
             Fetch: flush.serving.on_fetch,
             Fetched: flush.on_fetched,
+            Missing: self.repair.on_missing,
+            Repairing: self.repair.on_repairing,
+            RepairMessage: self.repair.on_repair,
         }
 
     def on_log_read(self, event: LogRead) -> None:
         """The disk read the log."""
-        self.flush.serving.on_log_read(event)
+        if not self.repair.on_log_read(event):
+            self.flush.serving.on_log_read(event)
 
     def on_persisted(self, event: Persisted) -> None:
         """The disk has everything up to the token."""
@@ -251,6 +262,7 @@ class Layers:
     def end_of_step(self) -> None:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
         self.order.end_of_step()
+        self.repair.looked()
         self.atomic.write()
         self.membership.end_of_step()
         self.flush.end_of_step()
@@ -351,6 +363,7 @@ class Stack:
         layers = self._layers
         if layers is None or not self._standing.taking_part:
             return
+        layers.repair.time()
         layers.order.upkeep.time()
         if self._beat_us is not None and self._outbox.now.mono_us >= self._beat_us:
             self._beat_us = None
@@ -363,10 +376,8 @@ class Stack:
         beat_us = self._beat_us
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
-        upkeep_us = layers.order.upkeep.due_us
-        if upkeep_us is None or (beat_us is not None and beat_us < upkeep_us):
-            return beat_us
-        return upkeep_us
+        due = (beat_us, layers.order.upkeep.due_us, layers.repair.due_us)
+        return min((at_us for at_us in due if at_us is not None), default=None)
 
     # For looking only
 

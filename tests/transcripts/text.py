@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    Dropped,
+    Halt,
+    Peers,
+    Persist,
+    ReadLog,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
+from gateway.core.events import Scalars
 from gateway.core.messages import (
     Ask,
     AskEpoch,
     AskForget,
     Asking,
     AskOffsets,
+    AskRoster,
     Confirm,
     Deny,
     Echo,
+    Fetch,
+    Fetched,
     Forward,
+    Heartbeat,
+    Install,
+    Installed,
     Message,
+    Missing,
     No,
     Order,
+    Probe,
+    Propose,
     Refuse,
+    Reject,
+    Repair,
+    Repairing,
     Resend,
+    State,
     Vote,
 )
 from gateway.data.bodies import (
@@ -109,7 +137,14 @@ def ask_text(ask: Ask) -> str:
         return f"epoch {ask.name}/{ask.epoch} instance={_instance(ask.instance)}"
     if isinstance(ask, AskOffsets):
         return f"offset {ask.reader}={ask.offset} frontier={ask.frontier}"
+    if isinstance(ask, AskRoster):
+        return f"roster {ask.change} {ask.name}"
     return f"forget p{',p'.join(map(str, ask.producers))}" if isinstance(ask, AskForget) else f"topic {ask.name}"
+
+
+def message_kind(message: Message) -> str:
+    """The word that its text begins with."""
+    return {Vote: "YES", Asking: "ASK"}.get(type(message)) or type(message).__name__.upper()
 
 
 def message_text(message: Message) -> str:
@@ -136,6 +171,46 @@ def message_text(message: Message) -> str:
             return f"NO {position} ({reason})"
         case Confirm(_, up_to):
             return f"CONFIRM {up_to}"
+        case Missing(_, ranges):
+            return f"MISSING {_ranges(ranges)}"
+        case Repairing(_, ranges):
+            return f"REPAIRING {_ranges(ranges)}"
+        case Repair(_, frames):
+            return f"REPAIR {frames_text(frames)}"
+        case _:
+            return view_message_text(message)
+
+
+def view_message_text(message: Message) -> str:
+    """A message about views, which names its view."""
+    match message:
+        case Propose(view, members):
+            return f"PROPOSE {view_text(view)} members={_numbers(members)}"
+        case State() as state:
+            damage = f" damaged={state.damage.first}-{state.damage.last}" if state.damage else ""
+            return f"STATE {view_text(state.view)} accepted={view_text(state.accepted)} end={state.end}{damage}"
+        case Reject(view, promised, reason):
+            return f"REJECT {view_text(view)} promised={view_text(promised)} ({reason})"
+        case Install() as install:
+            return f"INSTALL {view_text(install.view)} members={_numbers(install.members)} end={install.end}"
+        case Installed(view):
+            return f"INSTALLED {view_text(view)}"
+        case Fetch(view, first, last):
+            return f"FETCH {first}-{'' if last >= 1 << 32 else last} ({view_text(view) if view else 'decided ones'})"
+        case Fetched() as fetched:
+            return f"FETCHED {frames_text(fetched.frames) or 'nothing'}"
+        case Probe():
+            return "PROBE"
+        case Heartbeat() as beat:
+            views = f"view={view_text(beat.view)} promised={view_text(beat.promised)} accepted={view_text(beat.accepted)}"
+            says = " misses" * beat.misses + " ready" * beat.ready + " leaving" * beat.leaving
+            claim = f" coordinates={view_text(beat.claim)}" if beat.claim else ""
+            return f"HEARTBEAT {views} end={beat.end} frontier={beat.frontier} hears={_numbers(beat.hears)}{claim}{says}"
+    return type(message).__name__
+
+
+def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
+    return ",".join(f"{first}-{last}" for first, last in ranges)
 
 
 def answer_text(answer: Answer) -> str:
@@ -168,12 +243,15 @@ def answer_text(answer: Answer) -> str:
 def action_text(action: Action, names: dict[int, str], mono_us: int) -> str:
     """An action, `names` being those of the members by number."""
     match action:
-        case Persist(token, frames, scalars):
-            parts = [frames_text(frames)] if frames else []
+        case Persist(token, frames, scalars, cut):
+            parts = [f"cut behind {cut}"] if cut is not None else []
+            parts += [frames_text(frames)] if frames else []
             if scalars is not None:
                 views = {"promised": scalars.promised, "accepted": scalars.accepted, "coordinated": scalars.coordinated}
                 parts.append(" ".join(f"{name}={view_text(view)}" for name, view in views.items()))
             return f"persist ({token}) {' '.join(parts)}"
+        case ReadLog(token, first, last):
+            return f"read ({token}) {first}-{last}"
         case Send(to, message):
             return f"send {names[to]} {message_text(message)}"
         case Deliver(frames, offsets, aborted, next_offset):
@@ -189,6 +267,10 @@ def action_text(action: Action, names: dict[int, str], mono_us: int) -> str:
             return f"view {view_text(view)} members={_numbers(members)} coordinator={coordinator} {state}"
         case Suspect(member, reason):
             return f"suspect {names[member]}: {reason}"
+        case Peers(peers):
+            return f"peers {','.join(f'{number}={name}' for number, name, _ in peers)}"
+        case Dropped(kind, sender, reason):
+            return f"does not take {kind} of {names.get(sender, sender)}: {reason}"
         case SetTimer(at_us):
             return f"timer in {(at_us - mono_us) / 1000:g} ms"
         case Halt(reason):
