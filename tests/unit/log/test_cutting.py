@@ -339,26 +339,37 @@ def test_a_cut_whose_disk_fails_ends_the_writer_and_leaves_a_log(tmp_path: Path,
     close()
 
 
+def begins(frames: Sequence[Frame], size: int) -> int:
+    """The first position of the second segment of a log."""
+    place = FRAMES_AT
+    for frame in frames:
+        place += frame.size
+        if place > size - HEADER_SIZE:
+            return frame.position
+    return 0
+
+
 def test_a_reader_of_the_running_gateway_never_sees_a_segment_that_was_cut(tmp_path: Path) -> None:
     """Another segment comes under the name of one that the reader had mapped."""
     history = History()
-    while len(positions_named(str(tmp_path), "seg")) < 3:
+    for _ in range(40):
         history.batch("p", "t", [b"old" * 1000])
-        writer, _, close = opened(tmp_path, OPTIONS)
-        writer.append(history.frames[-1:] if len(history.frames) > 5 else history.frames)
-        close()
+    for size in range(2500, 4000, 8):
+        other = history.branch(6, 2)
+        for _ in range(40):
+            other.batch("q", "t", [b"n" * size])
+        if begins(other.frames, OPTIONS.segment_bytes) == begins(history.frames, OPTIONS.segment_bytes):
+            break
     writer, _, close = opened(tmp_path, OPTIONS)
+    writer.append(history.frames)
+    writer.sync()
     decide(writer, history, 1, 6)
+    first = positions_named(str(tmp_path), "seg")[1]
     reader = LogReader(tmp_path)
-    assert len(seen(scan(reader, 0, reader.frontier().offset))) == len([r for r in history.records if r.position <= 6])
-    firsts = positions_named(str(tmp_path), "seg")
     assert reader.offset_for_time(1 << 62) == reader.frontier().offset  # looks at every segment
     writer.cut(6)
-    other = history.branch(6, 2)
-    while len(positions_named(str(tmp_path), "seg")) < 3:
-        other.batch("q", "t", [b"new" * 1000])
-        writer.append(other.frames[-1:] if len(other.frames) > 9 else other.frames[6:])
-    assert positions_named(str(tmp_path), "seg")[1] >= firsts[1]
+    writer.append(other.frames[6:])
+    assert positions_named(str(tmp_path), "seg")[1] == first
     writer.sync()
     decide(writer, other, 7, len(other.frames))
     assert seen(scan(reader, 0, reader.frontier().offset)) == expected(other)
