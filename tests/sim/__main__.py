@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 
 from tests.sim.options import FAULTS, Options
@@ -29,6 +30,7 @@ def main() -> int:
         _summary([result])
         return 1 if result.violation else 0
     results: list[Result] = []
+    counts: Counter[str] = Counter()
     began = time.process_time()
     seed = arguments.seed
     while time.process_time() - began < arguments.seconds:
@@ -36,9 +38,12 @@ def main() -> int:
         if result.violation:
             small = shrink(result) if arguments.shrink else result
             _tell(small, arguments.lines, arguments.verbose)
+        counts += result.world.counts + result.world.log.kinds + Counter({f"fault {k}": n for k, n in result.world.faults.items()})
         result.world = None  # type: ignore[assignment] # its memory is given back
         results.append(result)
         seed += 1
+    if arguments.verbose:
+        print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     _summary(results)
     return 1 if any(result.violation for result in results) else 0
 

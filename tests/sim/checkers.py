@@ -61,6 +61,7 @@ class Checks:
     def cut(self, disk: Disk, behind: int) -> None:
         """Nothing decided is cut: not what this gateway showed, and not what it holds of what others decided."""
         frontier = self._world.gateways[disk.name].frontier
+        self._world.counts["cuts"] += 1
         if behind < frontier:
             raise Violation(f"{disk.name} cuts its log behind {behind}, and its frontier was {frontier}")
         if behind < min(len(disk.frames), self._log.end) and disk.frames[behind].header == self._log.places[behind].frame.header:
@@ -82,6 +83,8 @@ class Checks:
 
     def started(self, gateway: Gateway, recovered: Recovered) -> None:
         """What a disk tells a start does not contradict what it showed before."""
+        self._world.counts["starts"] += 1
+        self._world.counts["damaged"] += recovered.damage is not None
         if recovered.state.position > gateway.frontier:
             raise Violation(f"{gateway.name} starts at {recovered.state.position}, and never showed more than {gateway.frontier}")
 
@@ -89,7 +92,9 @@ class Checks:
 
     def sent(self, process: Process, to: int, message: Message) -> None:
         """What a message claims is so."""
-        check = self._on_send.get(type(message))
+        kind = type(message)
+        self._world.counts[kind.__name__] += 1
+        check = self._on_send.get(kind)
         if check is not None:
             check(process, message)
 
@@ -184,6 +189,7 @@ class Checks:
         if not view.view:
             return
         self._holds(process, view.view, "installed")
+        self._world.counts["views"] += view.view not in self._views
         if self._views.setdefault(view.view, (view.members, view.coordinator)) != (view.members, view.coordinator):
             raise Violation(f"{process.gateway.name} installs {view}, which is {self._views[view.view]} for others")
 

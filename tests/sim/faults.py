@@ -31,7 +31,6 @@ class Faults:
         self._undo: dict[int, Callable[[], None]] = {}
         self._number = 0
         self._chances: dict[str, Random] = {}
-        self.happened: dict[str, int] = {}
         self._kinds: dict[str, Callable[[Random], None]] = {
             name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if name.startswith("_do_")
         }
@@ -49,7 +48,7 @@ class Faults:
 
     def _happen(self, kind: str) -> None:
         if not self._world.healing:
-            self.happened[kind] = self.happened.get(kind, 0) + 1
+            self._world.faults[kind] += 1
             self._kinds[kind](self._chances[kind])
             self._later(kind)
 

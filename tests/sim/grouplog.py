@@ -5,6 +5,7 @@ The checkers compare everybody with it; it knows nothing of the protocol but the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from gateway.data.bodies import RosterBody, decode_body
@@ -45,6 +46,7 @@ class GroupLog:
         self.acknowledged = -1
         self.numbers: dict[str, int] = {}
         self.names: dict[int, str] = {}
+        self.kinds: Counter[str] = Counter()
         self._orders: dict[str, int] = {}
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
@@ -80,6 +82,8 @@ class GroupLog:
         elif frame.kind == Kind.ROSTER:
             self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
             self.names |= {number: name for name, number in self.numbers.items()}
+        self.kinds[Kind(frame.kind).name] += 1
+        self.kinds["void"] += void
         state.apply(frame, void)
         self.places.append(Place(frame, offset, void, view))
         if self.end % STATE_EVERY == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -45,10 +45,12 @@ class World:
         for name in names:
             self.add(name, self.genesis)
         self.healing = False
+        self.counts: Counter[str] = Counter()  # of what a run is worth: how often which part of the protocol was needed
         self.removing: Callable[[], bool] = lambda: False  # whether the roster may become smaller soon
         self.resumes: dict[tuple[str, int], int] = {}  # (producer, epoch) -> the highest sequence that was acknowledged
         self.weak: dict[str, int] = {}  # gateways that lost something synced, and what they must have again
         self.wiped: list[str] = []  # names whose new disk the roster does not name yet
+        self.faults: Counter[str] = Counter()  # how often each happened
         self._client_cuts: dict[tuple[str, str], int] = {}
 
     def chance(self, purpose: str) -> Random:
