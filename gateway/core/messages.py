@@ -255,7 +255,8 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
 class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them. To a learner all of them are
-    decided, in the sender's installed view `source`, and `stop` is the last of their positions where a decision may stop.
+    decided, in the sender's installed view `source`, and `stop` is the last of their positions where a decision may stop. No frames
+    with `stop` 0 mean that the source cannot read them.
     """
 
     view: int

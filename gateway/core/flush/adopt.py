@@ -91,9 +91,12 @@ class Adopting:
         wanted = self._wanted
         if wanted is None or sender != wanted.source or message.view != wanted.view or message.first != wanted.next:
             return False
-        wanted.asked = 0
-        wanted.next = self.graft(message.frames, wanted.next, wanted.end)
-        self.ask()
+        if message.frames:
+            wanted.asked = 0
+            wanted.next = self.graft(message.frames, wanted.next, wanted.end)
+            self.ask()
+        else:
+            wanted.silent = limits.BOOT_HEARTBEATS_MAX  # it cannot read them
         return True
 
     def graft(self, frames: Sequence[Frame], first: int, last: int) -> int:

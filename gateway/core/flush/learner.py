@@ -36,6 +36,7 @@ class Learner:
         self._source = 0
         self._next = 0
         self._silent = 0
+        self._unable: set[int] = set()  # sources that did not give what is next
         self._stop = 0  # up to where what was taken is decided
         self._ready = 0
 
@@ -54,6 +55,8 @@ class Learner:
         if self._source and self._silent < _ASK_AGAIN_HEARTBEATS and self._peers.fresh(self._source):
             self._silent += 1
             return
+        if self._source:
+            self._unable.add(self._source)
         self._source = 0
         self._look()
 
@@ -69,8 +72,11 @@ class Learner:
             and peer.beat.view > max(standing.accepted, 0)
             and peer.beat.frontier >= self._window.frontier
         ]
-        if sources:
-            self._source = min(sources)[1]
+        able = [source for source in sources if source[1] not in self._unable]
+        if sources and not able:
+            self._unable.clear()  # all of them once more
+        if able:
+            self._source = min(able)[1]
             self._next = self._window.frontier + 1
             self._stop = 0
             self._ask()
@@ -84,6 +90,11 @@ class Learner:
         if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
             return
         self._silent = 0
+        if not message.frames and not message.stop:
+            self._unable.add(sender)
+            self._source = 0
+            return
+        self._unable.clear()
         if not message.frames:
             self._ready = _READY_HEARTBEATS
             self._source = 0  # until the next heartbeat

@@ -65,7 +65,8 @@ class Serving:
             return
         del self._reading[reading.to]
         message = reading.message
-        if self._serves(message.view) and event.frames:
+        if self._serves(message.view):
             source = 0 if message.view else self._standing.view
-            fetched = Fetched(view=message.view, first=message.first, frames=event.frames, source=source, stop=event.stop)
+            stop = event.stop if event.frames else 0
+            fetched = Fetched(view=message.view, first=message.first, frames=event.frames, source=source, stop=stop)
             self._outbox.send(reading.to, fetched)

@@ -17,7 +17,7 @@ from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
-from gateway.data.bodies import RosterBody, Voter, decode_body
+from gateway.data.bodies import RosterBody, Voter
 from gateway.data.frame import Frame
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
@@ -70,6 +70,8 @@ class Changes:
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
+        elif self._is_made(ask):
+            self._outbox.answers(event.session).append(Done(event.request))
         elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
             waiting = Waiting(event.session, event.request, ask)
             self._waiting.append(waiting)
@@ -91,13 +93,12 @@ class Changes:
     def decided(self, frame: Frame) -> None:
         """A ROSTER is decided."""
         self._noted = frame.position
-        voters = {voter.name: voter for voter in decode_body(RosterBody, frame.body).voters}
-        for waiting in self._waiting:
-            if not waiting.position and self._is_made(waiting.ask, voters):
-                waiting.position = frame.position
 
-    def _is_made(self, ask: AskRoster, voters: dict[str, Voter]) -> bool:
-        voter = voters.get(ask.name)
+    def _is_made(self, ask: AskRoster) -> bool:
+        """Whether the decided roster is as the change would make it."""
+        if self._window.rosters:
+            return False
+        voter = self._named().get(ask.name)
         if ask.change == "remove":
             return voter is None
         if ask.change == "add":
@@ -111,6 +112,8 @@ class Changes:
             self._known.note_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
+            if not waiting.position and self._is_made(waiting.ask):
+                waiting.position = self._noted or self._window.frontier
             if waiting.position:
                 if self._is_known(waiting.position):
                     self._waiting.remove(waiting)

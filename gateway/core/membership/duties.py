@@ -42,6 +42,10 @@ class Duties:
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
 
+    def waits(self, number: int) -> bool:
+        """Whether the gateway was left out so lately that it waits before it is taken in again."""
+        return self._boots.get(number, (0, 0))[1] > 0
+
     def beat(self) -> None:
         """One heartbeat passed, coordinating or not."""
         for number, (times, wait) in list(self._boots.items()):
@@ -102,7 +106,7 @@ class Duties:
         beat = peer.beat
         if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.voter(peer.number):
             return False
-        if self._boots.get(peer.number, (0, 0))[1] > 0:
+        if self.waits(peer.number):
             return False
         if not beat.ready and beat.frontier < self._window.frontier:
             return False

@@ -270,7 +270,9 @@ class Membership:
         # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        flush.campaign(tuple(by_age(self._window.state.members, [me, *missing])))
+        able = [number for number in missing if not self.duties.waits(number)]
+        chosen = able if self._enough([me, *able]) else missing
+        flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
 
     def _votes(self, number: int) -> bool:
         return self.peers.rosters.blank or self.peers.voter(number)
@@ -297,9 +299,7 @@ class Membership:
     def failed(self, stalled: Sequence[int]) -> None:
         """The view that this gateway proposed did not come about: others may try, then this one again."""
         for member in stalled:
-            peer = self.peers.get(member)
-            if peer is not None:
-                peer.missed = limits.BOOT_HEARTBEATS_MAX
+            self.duties.booted(member)
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._standing.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
