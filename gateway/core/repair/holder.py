@@ -162,9 +162,9 @@ class Holder:
         return True
 
     def _repair(self, first: int, last: int, askers: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
-        """Send undecided frames to who asked, small ones to all that may miss them; what the others have to be told of is returned.
+        """Send undecided frames to who asked, small ones to all that may miss them; what a claim has to name is returned.
 
-        `before` are those to whom they were sent before.
+        `before` are those to whom they were sent before, and who asked now heard the claim.
         """
         window = self._window
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, askers))
@@ -177,7 +177,7 @@ class Holder:
             if not self._send(run, targets):
                 break
             self._hold(low, high, Hold(until_us, before.union(targets)))
-            if not small and not before:
+            if not small:
                 joined = bool(unknown) and unknown[-1][1] + 1 == low
                 unknown.append((unknown.pop()[0] if joined else low, high))
         return unknown

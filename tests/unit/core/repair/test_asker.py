@@ -51,7 +51,32 @@ def test_then_the_coordinator_is_named_then_nobody_and_waits_grow_up_to_a_bound(
     longest = limits.REPAIR_ROUND_DISTANCES * D + (FIRST << limits.REPAIR_BACKOFF_MAX)
     assert min(waits) > limits.REPAIR_ROUND_DISTANCES * (D - MS)
     assert max(waits) <= longest
+    assert waits[3] >= limits.REPAIR_ROUND_DISTANCES * D + (D << limits.REPAIR_BACKOFF_MAX)
     assert len(asked) >= FOREVER // longest
+
+
+def test_the_near_member_that_is_named_is_not_waited_for_as_a_typical_one() -> None:
+    bench = Bench(2, distances={3: 2 * MS})
+    gap(bench, 4)
+    bench.wait(FOREVER)
+    first, second = [at for at, to, _ in bench.sent if to == 1][:2]
+    assert second - first < limits.REPAIR_ROUND_DISTANCES * D + D
+
+
+def test_of_two_members_the_one_waits_for_nobody_else() -> None:
+    bench = Bench(2, members=2)
+    gap(bench, 4)
+    assert bench.node.repair.due_us == bench.now_us + limits.REPAIR_ASK_AFTER * D
+
+
+@pytest.mark.parametrize(
+    ("distance_us", "counts_us"),
+    [(0, limits.REPAIR_DISTANCE_US_MIN), (3_600_000_000, limits.REPAIR_DISTANCE_US_MAX)],
+)
+def test_a_distance_that_cannot_be_is_not_believed(distance_us: int, counts_us: int) -> None:
+    bench = Bench(2, members=2, distances={1: distance_us})
+    gap(bench, 4)
+    assert bench.node.repair.due_us == bench.now_us + limits.REPAIR_ASK_AFTER * counts_us
 
 
 def test_a_request_carries_all_gaps_as_ranges_and_neighbours_as_one() -> None:
@@ -59,11 +84,14 @@ def test_a_request_carries_all_gaps_as_ranges_and_neighbours_as_one() -> None:
     frames = chain(12)
     bench.order(*frames[:2], frames[4])
     bench.wait(MS)
-    bench.order(frames[5], *frames[8:11])
+    bench.order(frames[5], *frames[8:10])
+    bench.beat(1, 11)
+    bench.wait(MS)
+    bench.beat(1, 12)
     bench.wait(FIRST)
     requests = bench.of(Missing)
     assert len(requests) == 3, "a multicast to three others"
-    assert requests[0][1].ranges == ((3, 4), (7, 8))
+    assert requests[0][1].ranges == ((3, 4), (7, 8), (11, 12))
 
 
 def test_a_request_has_so_many_ranges_and_the_lowest_ones() -> None:
@@ -74,6 +102,24 @@ def test_a_request_has_so_many_ranges_and_the_lowest_ones() -> None:
     assert [message.ranges for _, message in bench.of(Missing)][:1] == [
         tuple((2 * place + 1, 2 * place + 1) for place in range(limits.REPAIR_RANGES_MAX))
     ]
+
+
+def test_a_range_that_others_asked_for_parts_of_makes_no_longer_request() -> None:
+    bench = Bench(2)
+    bench.beat(1, 4 * limits.REPAIR_RANGES_MAX)
+    bench.receive(3, Missing(VIEW, tuple((2 * place, 2 * place) for place in range(1, limits.REPAIR_RANGES_MAX + 1)), 1))
+    bench.wait(2 * D - MS)
+    bench.wait(FIRST)
+    assert {len(message.ranges) for _, message in bench.of(Missing)} <= set(range(1, limits.REPAIR_RANGES_MAX + 1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_hears_a_request_waits_for_two_distances_at_least(seed: int) -> None:
+    bench = Bench(2, seed=str(seed))
+    gap(bench, 4)
+    bench.receive(3, Missing(VIEW, ((4, 4),), 1))
+    bench.wait(2 * D - MS)
+    assert bench.of(Missing) == []
 
 
 def test_who_hears_a_request_for_the_same_does_not_ask_and_asks_later_if_nothing_came() -> None:
@@ -126,6 +172,30 @@ def test_who_misses_what_another_repairs_tells_that_one_alone() -> None:
     assert {message.ranges for _, message in bench.of(Missing)} == {((5, 5),)}, "the repair of the other is on its way"
     bench.wait(FOREVER)
     assert any((4, 5) in message.ranges for _, message in bench.of(Missing))
+
+
+def test_what_may_be_on_its_way_is_not_wanted_of_who_repairs_it() -> None:
+    bench = Bench(2)
+    bench.order(*chain(3))
+    bench.beat(3, 5)
+    bench.receive(4, Repairing(VIEW, ((4, 5),)))
+    assert bench.sent == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_may_be_on_its_way_is_not_asked_for_with_what_is_lost(seed: int) -> None:
+    bench = Bench(2, distances={1: D - MS}, seed=str(seed))
+    gap(bench, 4)
+    bench.beat(3, 12)
+    bench.wait(2 * D - 2 * MS)
+    assert {message.ranges for _, message in bench.of(Missing)} <= {((4, 4),)}
+
+
+def test_only_members_are_believed() -> None:
+    bench = Bench(2)
+    bench.order(*chain(3))
+    bench.beat(9, 5)
+    assert bench.node.receiver.missing() == []
 
 
 def test_a_lost_last_message_shows_by_a_heartbeat() -> None:

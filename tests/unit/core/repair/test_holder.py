@@ -59,6 +59,15 @@ def test_of_all_who_may_repair_the_nearest_is_first() -> None:
     assert far.node.repair.holder.suppressed == 1
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_who_is_far_off_waits_for_the_way_that_it_has_more(seed: int) -> None:
+    bench = Bench(3, 4, {2: 3 * D}, str(seed))
+    bench.order(*chain(9, LARGE))
+    bench.receive(2, Missing(VIEW, ((4, 5),)))
+    bench.wait(3 * D - limits.REPAIR_DISTANCE_US_MIN - MS)
+    assert bench.sent == []
+
+
 def test_a_small_repair_goes_to_all_and_needs_no_claim() -> None:
     bench, _ = holding(body=b"small")
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
@@ -110,6 +119,25 @@ def test_who_claimed_repairs_for_everybody_who_wants_it_and_claims_no_more() -> 
     bench.receive(4, Missing(VIEW, ((5, 5),), 3))
     bench.receive(4, Missing(VIEW, ((5, 5),), 3))
     assert (repaired(bench), bench.of(Repairing)) == ([(4, [5])], [])
+    bench.receive(2, Missing(VIEW, ((4, 5),), 3))
+    assert repaired(bench) == [], "it was sent to this one before the other wanted it"
+
+
+def test_of_two_who_claim_the_same_each_repairs_for_who_wants_it_of_that_one() -> None:
+    bench, _ = holding()
+    bench.receive(2, Missing(VIEW, ((4, 5),), 3))
+    bench.sent.clear()
+    bench.receive(4, Repairing(VIEW, ((4, 5),)))
+    bench.receive(1, Missing(VIEW, ((4, 5),), 3))
+    assert repaired(bench) == [(1, [4, 5])]
+
+
+def test_a_small_part_of_a_large_repair_goes_to_who_wants_it() -> None:
+    bench, _ = holding(body=bytes(limits.REPAIR_TO_ALL_BYTES // 2))
+    bench.receive(2, Missing(VIEW, ((4, 7),), 3))
+    assert repaired(bench) == [(2, [4, 5, 6, 7])]
+    bench.receive(4, Missing(VIEW, ((5, 5),), 3))
+    assert repaired(bench) == [(4, [5])]
 
 
 def test_several_who_ask_before_the_repair_all_get_it() -> None:
@@ -192,6 +220,27 @@ def test_a_decided_position_is_read_from_the_log_unless_the_asker_turns_out_to_h
     bench.wait(0)
     bench.beat(1, 9)
     assert repaired(bench) == [(2, [5, 6])]
+
+
+def test_so_many_reads_of_the_log_are_under_way() -> None:
+    bench, _ = holding(count=2 * limits.REPAIR_READS_MAX + 1)
+    bench.decide(2 * limits.REPAIR_READS_MAX + 1)
+    bench.receive(2, Missing(VIEW, tuple((2 * place + 1, 2 * place + 1) for place in range(limits.REPAIR_READS_MAX + 1)), 3))
+    bench.wait(LATE)
+    assert len(bench.reads) == limits.REPAIR_READS_MAX
+    assert bench.node.repair.holder.refused == 1
+
+
+def test_the_layer_is_woken_for_what_comes_first() -> None:
+    bench, _ = holding()
+    bench.order(chain(11, LARGE)[10])
+    asking_us = bench.node.repair.due_us
+    bench.receive(2, Missing(VIEW, ((1, 2),)))
+    answering_us = bench.node.repair.holder.due_us
+    assert asking_us is not None
+    assert answering_us is not None
+    assert asking_us != answering_us
+    assert bench.node.repair.due_us == min(asking_us, answering_us)
 
 
 def test_what_is_decided_while_it_is_wanted_is_read_from_the_log() -> None:
