@@ -1,0 +1,323 @@
+"""A damaged end that other gateways may hold: what a start says of it, what marks go on naming, and what takes its place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.core.events import Recovered, Scalars
+from gateway.core.messages import Damage
+from gateway.errors import Damaged, DiskFull
+from gateway.log.layout import FRAMES_AT, positions_named
+from gateway.log.marks import Mark, newest_mark
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.scalars import read_scalars
+from gateway.log.scan import scan
+from gateway.log.verify import verify
+from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
+
+OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
+HISTORY = sample(120, size=4000, voters=3)
+LAST = len(HISTORY.frames)
+DECIDED = HISTORY.settled(70)
+
+
+def marked(path: Path, history: History = HISTORY, decided: int = DECIDED) -> list[int]:
+    """A log whose every frame was durable, and marked so; the first positions of its segments."""
+    writer, _, close = opened(path, OPTIONS)
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, decided)
+    while writer.idle():
+        continue
+    close()
+    other_boot(path)
+    return positions_named(str(path), "seg")
+
+
+def mark_of(path: Path) -> Mark:
+    stored = read_scalars(str(path))
+    assert stored is not None
+    return newest_mark(str(path), stored.mark, positions_named(str(path), "seg"))
+
+
+def spot(path: Path, position: int) -> tuple[Path, int]:
+    """The file and the byte where a position stands."""
+    first = max(first for first in positions_named(str(path), "seg") if first <= position)
+    place = FRAMES_AT + sum(frame.size for frame in HISTORY.frames[first - 1 : position - 1])
+    return path / "log" / f"{first:020d}.seg", place
+
+
+def rot(path: Path, position: int, where: int = 5) -> Path:
+    """Flip a bit in the header of a frame; its file."""
+    file, place = spot(path, position)
+    data = bytearray(file.read_bytes())
+    data[place + where] ^= 1
+    file.write_bytes(data)
+    return file
+
+
+def lost(first: int) -> Damage:
+    last = HISTORY.frames[-1]
+    return Damage(first, LAST, last.view, last.header_crc)
+
+
+def start(path: Path) -> Recovered:
+    _, recovered, close = opened(path, OPTIONS)
+    close()
+    return recovered
+
+
+def log_of(path: Path) -> dict[str, bytes]:
+    """The segments, apart from their marks and headers."""
+    return {file.name: file.read_bytes()[FRAMES_AT:] for file in (path / "log").glob("*.seg*")}
+
+
+PLACES: dict[str, Callable[[list[int]], int]] = {
+    "last": lambda firsts: LAST,
+    "in the last segment": lambda firsts: firsts[-1] + 1,
+    "at the start of the last segment": lambda firsts: firsts[-1],
+    "two segments before": lambda firsts: firsts[-3] + 2,
+    "right behind the frontier": lambda firsts: DECIDED + 1,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("where", [5, 97])
+def test_a_start_tells_what_is_lost_and_changes_nothing_however_often(tmp_path: Path, place: str, where: int) -> None:
+    position = PLACES[place](marked(tmp_path))
+    assert position > DECIDED
+    rot(tmp_path, position, where)
+    before = log_of(tmp_path)
+    for _ in range(3):
+        recovered = start(tmp_path)
+        assert recovered.damage == lost(position)
+        assert recovered.state.position == DECIDED
+        assert list(recovered.tail) == HISTORY.frames[DECIDED : position - 1]
+        assert log_of(tmp_path) == before
+        other_boot(tmp_path)
+    assert verify(tmp_path).damage
+
+
+def test_a_promise_and_idling_do_not_make_the_damage_forgotten(tmp_path: Path) -> None:
+    position = PLACES["two segments before"](marked(tmp_path))
+    rot(tmp_path, position)
+    for number in (3, 4):
+        writer, recovered, close = opened(tmp_path, OPTIONS)
+        assert recovered.damage == lost(position)
+        writer.write_scalars(Scalars(number, 0, 0))
+        decide(writer, HISTORY, recovered.state.position + 1, HISTORY.settled(DECIDED + number))
+        while writer.idle():
+            continue
+        close()
+        other_boot(tmp_path)
+        assert (mark_of(tmp_path).position, mark_of(tmp_path).chain) == (LAST, HISTORY.frames[-1].header_crc)
+
+
+def test_frames_written_there_keep_what_stood_there_and_heal_the_log(tmp_path: Path) -> None:
+    firsts = marked(tmp_path)
+    position = PLACES["two segments before"](firsts)
+    file = rot(tmp_path, position)
+    before = log_of(tmp_path)
+    writer, _, close = opened(tmp_path, OPTIONS)
+    writer.append(HISTORY.frames[position - 1 : position + 2])
+    writer.sync()
+    kept = {Path(file.name + ".damaged-1").name: before[file.name]}
+    kept |= {f"{first:020d}.seg.damaged-1": before[f"{first:020d}.seg"] for first in firsts[-2:]}
+    found = log_of(tmp_path)
+    assert {name: found[name].rstrip(b"\0") for name in kept} == {name: data.rstrip(b"\0") for name, data in kept.items()}
+    close()
+    other_boot(tmp_path)
+    writer, recovered, close = opened(tmp_path, OPTIONS)
+    assert recovered.damage == lost(position + 3)  # it was there, whatever became of the rest of the refill
+    assert mark_of(tmp_path).position == LAST
+    writer.append(HISTORY.frames[position + 2 :])
+    writer.sync()
+    while writer.idle():
+        continue
+    close()
+    assert len(log_of(tmp_path)) == len(firsts) + 3  # what a refill left blank is not kept again
+    other_boot(tmp_path)
+    recovered = start(tmp_path)
+    assert recovered.damage is None
+    assert list(recovered.tail) == HISTORY.frames[DECIDED:]
+    whole(tmp_path, HISTORY)
+
+
+def whole(path: Path, history: History) -> None:
+    """The log takes its decisions and reads as if nothing had happened."""
+    writer, recovered, close = opened(path, OPTIONS)
+    decide(writer, history, recovered.state.position + 1, len(history.frames))
+    reader = LogReader(path)
+    assert seen(scan(reader, 0, reader.frontier().offset)) == expected(history)
+    assert verify(path).damage == []
+    close()
+
+
+def other_log(position: int) -> History:
+    other = HISTORY.branch(position, 2)
+    for number in range(100):
+        other.batch("new", "new", [b"%d" % number * 900])
+    return other
+
+
+@pytest.mark.parametrize("behind", [0, 1, 4])
+def test_a_cut_makes_the_damage_forgotten_and_keeps_what_stood_there(tmp_path: Path, behind: int) -> None:
+    position = PLACES["two segments before"](marked(tmp_path))
+    cut = HISTORY.settled(position - 1 - behind)
+    file = rot(tmp_path, position)
+    writer, _, close = opened(tmp_path, OPTIONS)
+    writer.cut(cut)
+    assert Path(f"{file}.damaged-1").exists()
+    assert mark_of(tmp_path)[1:4] == (cut, HISTORY.frames[cut - 1].view, HISTORY.frames[cut - 1].header_crc)
+    close()
+    other_boot(tmp_path)
+    recovered = start(tmp_path)
+    assert recovered.damage is None
+    assert list(recovered.tail) == HISTORY.frames[DECIDED:cut]
+    writer, _, close = opened(tmp_path, OPTIONS)
+    other = other_log(cut)
+    writer.append(other.frames[cut:])
+    writer.sync()
+    close()
+    whole(tmp_path, other)
+
+
+def test_a_cut_behind_frames_that_were_written_over_the_damage_makes_it_forgotten(tmp_path: Path) -> None:
+    """As where the adopted log is shorter than what was durable here."""
+    position = PLACES["in the last segment"](marked(tmp_path))
+    rot(tmp_path, position)
+    writer, _, close = opened(tmp_path, OPTIONS)
+    writer.append(HISTORY.frames[position - 1 : position])
+    writer.cut(position)
+    close()
+    other_boot(tmp_path)
+    recovered = start(tmp_path)
+    assert (recovered.damage, list(recovered.tail)) == (None, HISTORY.frames[DECIDED:position])
+
+
+def test_an_accepted_view_makes_the_damage_forgotten(tmp_path: Path) -> None:
+    position = PLACES["in the last segment"](marked(tmp_path))
+    rot(tmp_path, position)
+    writer, recovered, close = opened(tmp_path, OPTIONS)
+    writer.write_scalars(Scalars(9, 9, 0))
+    close()
+    other_boot(tmp_path)
+    assert mark_of(tmp_path).position == position - 1
+    writer, recovered, close = opened(tmp_path, OPTIONS)
+    assert recovered.damage is None
+    writer.append(HISTORY.frames[position - 1 :])
+    close()
+    whole(tmp_path, HISTORY)
+
+
+def test_another_log_may_take_the_place_of_the_damaged_end_without_a_cut(tmp_path: Path) -> None:
+    """The frame that the mark named is then another one, which must not be taken for files that were mixed."""
+    position = HISTORY.settled(PLACES["two segments before"](marked(tmp_path))) + 1
+    rot(tmp_path, position)
+    other = other_log(position - 1)
+    assert len(other.frames) > LAST
+    writer, _, close = opened(tmp_path, OPTIONS)
+    for start_at in range(position - 1, len(other.frames), 7):
+        writer.append(other.frames[start_at : start_at + 7])
+        writer.sync()
+        shutil.copytree(tmp_path, tmp_path.parent / "killed")
+        other_boot(tmp_path.parent / "killed")
+        recovered = start(tmp_path.parent / "killed")
+        end = min(start_at + 7, len(other.frames))
+        assert list(recovered.tail) == other.frames[DECIDED:end]
+        assert recovered.damage is None if end >= LAST else recovered.damage == lost(end + 1)
+        shutil.rmtree(tmp_path.parent / "killed")
+    close()
+    whole(tmp_path, other)
+
+
+def test_there_is_no_room_to_keep_what_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = PLACES["in the last segment"](marked(tmp_path))
+    rot(tmp_path, position)
+    writer, _, close = opened(tmp_path, OPTIONS)
+
+    def full(*args: object) -> str:
+        assert args
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.log.quarantine.keep_copy", full)
+        with pytest.raises(DiskFull):
+            writer.append(HISTORY.frames[position - 1 :])
+        with pytest.raises(DiskFull):
+            writer.cut(position - 1)
+        shutil.copytree(tmp_path, tmp_path.parent / "left")
+    writer.append(HISTORY.frames[position - 1 :])
+    close()
+    whole(tmp_path, HISTORY)
+    other_boot(tmp_path.parent / "left")
+    assert start(tmp_path.parent / "left").damage == lost(position)
+
+
+def roster(history: History, voters: int, learners: int = 0) -> None:
+    history.roster(voters, learners)
+    history.offsets("reader", 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "healed"),
+    [
+        ([(3, 0)], [], True),
+        ([(1, 0)], [], False),
+        ([(1, 2)], [], False),  # learners do not vote
+        ([(3, 0), (1, 0)], [], False),  # the last decided one counts
+        ([(1, 0), (2, 0)], [], True),
+        ([(1, 0)], [(2, 0)], True),  # and each behind it
+        ([(2, 0)], [(1, 0)], True),
+    ],
+)
+def test_only_a_log_that_others_vote_on_can_be_healed(
+    tmp_path: Path, before: list[tuple[int, int]], behind: list[tuple[int, int]], healed: bool
+) -> None:
+    history = History(begin=False)
+    for voters, learners in before:
+        roster(history, voters, learners)
+    decided = len(history.frames)
+    for voters, learners in behind:
+        roster(history, voters, learners)
+    history.offsets("reader", 1)
+    position = len(history.frames)
+    history.offsets("reader", 2)
+    marked(tmp_path, history, decided)
+    file = tmp_path / "log" / f"{1:020d}.seg"
+    data = bytearray(file.read_bytes())
+    data[FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1]) + 5] ^= 1
+    file.write_bytes(data)
+    if healed:
+        last = history.frames[-1]
+        assert start(tmp_path).damage == Damage(position, last.position, last.view, last.header_crc)
+    else:
+        with pytest.raises(Damaged, match=f"the log is damaged at position {position} .*tutti log repair"):
+            start(tmp_path)
+        assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("where", ["decided", "last header", "last marks", "last segment gone", "first segment gone"])
+def test_any_other_damage_is_for_a_person_to_look_at(tmp_path: Path, where: str) -> None:
+    firsts = marked(tmp_path)
+    last = tmp_path / "log" / f"{firsts[-1]:020d}.seg"
+    if where == "decided":
+        rot(tmp_path, DECIDED)
+        for snapshot in (tmp_path / "log").glob("*.snap"):
+            snapshot.unlink()  # a start looks at what none of them covers
+    elif where == "last segment gone":
+        last.unlink()
+    elif where == "first segment gone":
+        (tmp_path / "log" / f"{1:020d}.seg").unlink()
+    else:
+        data = bytearray(last.read_bytes())
+        low, high = (0, 52) if where == "last header" else (4096, FRAMES_AT)
+        data[low:high] = bytes(high - low)
+        last.write_bytes(data)
+    with pytest.raises(Damaged):
+        start(tmp_path)
