@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.core.events import LeaveAsked
 from tests.sim.clients import Producer
 from tests.sim.connection import State
+from tests.sim.disk import Disk
 from tests.sim.schedule import SECOND
 
 if TYPE_CHECKING:
@@ -241,9 +242,19 @@ class Faults:
             self._restart(gateway, 1)
 
     def _do_low(self, chance: Random) -> None:
+        """For a while, or now and then for a moment, which is what makes a member say NO."""
         disk = self._any(chance).disk
-        disk.space(True)
-        self._lasts(chance.uniform(0.2, 10), lambda: disk.space(False))
+        if chance.random() < 0.5:
+            disk.space(True)
+            self._lasts(chance.uniform(0.2, 10), lambda: disk.space(False))
+        else:
+            for _ in range(chance.randint(2, 20)):
+                self._world.schedule.after(chance.uniform(0, 5) * SECOND, self._moment, disk, chance.uniform(0.001, 0.1))
+
+    def _moment(self, disk: Disk, seconds: float) -> None:
+        if not self._world.healing and not disk.low:
+            disk.space(True)
+            self._lasts(seconds, lambda: disk.space(False))
 
     def _do_full(self, chance: Random) -> None:
         disk = self._any(chance).disk

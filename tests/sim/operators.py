@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.core.events import RosterAsked
 from gateway.data.wire import Answer, Denied, Done
 from tests.sim.schedule import SECOND
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process
@@ -30,6 +31,7 @@ class Operator:
         self._world = world
         self.wishes: list[tuple[str, str]] = []
         self.done = 0
+        self._old: dict[str, bytes] = {}
         self._process: Process | None = None
         self._session = 0
         self._request = 0
@@ -86,7 +88,14 @@ class Operator:
         self._request += 1
         self._asked = self._world.schedule.now
         self._world.note("operator", f"asks {process.gateway.name} to {change} {name}")
-        process.step(RosterAsked(self._session, self._request, change, name, f"{name}:7400"))
+        process.step(RosterAsked(self._session, self._request, change, name, f"{name}:7400", self._replaces(change, name)))
+
+    def _replaces(self, change: str, name: str) -> bytes:
+        """The disk that is to be replaced, as the roster named it when it was wished first."""
+        if change != "replace":
+            return b""
+        roster = {voter.name: voter.incarnation for voter in self._world.log.state.roster.values()}
+        return self._old.setdefault(name, roster.get(name, b""))
 
     def _leave(self) -> None:
         self._process = None
@@ -99,16 +108,29 @@ class Operator:
             return
         for answer in answers or ():
             self._world.note("operator", f"hears {answer}")
-            if isinstance(answer, Done) and self.wishes:
+            if not self.wishes:
+                break
+            if self._made():
                 self._is_done()
-            elif isinstance(answer, Denied) and not answer.retry and self.wishes:
+            elif isinstance(answer, Done) and self.wishes[0][0] != "replace":
+                raise Violation(f"the operator was told that {self.wishes[0]} is done, and the roster: {self._world.log.numbers}")
+            elif isinstance(answer, Denied) and not answer.retry:
                 self.wishes.pop(0)
         self._leave()
+
+    def _made(self) -> bool:
+        """Whether the roster says what is wished for."""
+        change, name = self.wishes[0]
+        voter = next((voter for voter in self._world.log.state.roster.values() if voter.name == name), None)
+        if change == "replace":
+            return voter is not None and voter.incarnation == self._world.gateways[name].incarnation
+        return (voter is None) == (change == "remove")
 
     def _is_done(self) -> None:
         """It took effect: a gateway that was removed goes."""
         self.done += 1
         change, name = self.wishes.pop(0)
+        self._old.pop(name, None)
         gateway = self._world.gateways[name]
         if change == "remove":
             gateway.wanted = False
