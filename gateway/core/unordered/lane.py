@@ -23,7 +23,8 @@ class Lane:
         confirmed: last position that is known as decided.
         durable: last position that the disk has.
         bytes: about what the undecided end holds in memory.
-        heard, asked: how far others have it decided, and the heartbeats that an answer to a LaneFetch may still take.
+        heard, source: how far others have it decided, and who said so last; 0 when nothing of it is missing.
+        asked: the heartbeats that an answer to a LaneFetch may still take.
         live: a Settled came since this member last told its ends: there is no need to ask.
         gap: a gap was told to the origin and nothing came since.
     """
@@ -45,6 +46,7 @@ class Lane:
         "live",
         "offset",
         "origin",
+        "source",
     )
 
     def __init__(self, log: LaneLog) -> None:
@@ -55,7 +57,7 @@ class Lane:
         self.bytes = sum(map(weight, log.tail))
         self.durable = self._written = self.end
         self._writes: deque[tuple[int, int]] = deque()
-        self.asked = 0
+        self.asked = self.source = 0
         self.live = self.gap = False
         # A VIEW was taken only when everything before it was known as decided.
         for frame in log.tail:

@@ -126,6 +126,7 @@ class Member:
             self._settle(lane)
             if lane.durable > lane.confirmed:
                 self._vote(lane)
+            self._go_on(lane)
 
     def _vote(self, lane: Lane, again: bool = False) -> None:
         self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
@@ -149,7 +150,7 @@ class Member:
             self._fetch(lane, sender, end.decided)
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        lane.heard = max(lane.heard, up_to)
+        lane.heard, lane.source = max(lane.heard, up_to), source
         if not lane.asked and not self.low:
             lane.asked = limits.RESEND_HEARTBEATS
             self._box.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
@@ -173,7 +174,7 @@ class Member:
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
         """Decided frames: they confirm what is here, or take the place of what was never decided."""
         lane = self._lane(message.origin, message.incarnation)
-        if lane is None:
+        if lane is None or lane.bytes > limits.LANE_BYTES_MAX:
             return
         lane.asked = 0
         cut: int | None = None
@@ -196,10 +197,17 @@ class Member:
         if lane.end > end or cut is not None:
             self._persist(lane, cut)
         self._settle(lane)
-        if lane.heard > lane.confirmed:
-            self._fetch(lane, sender, lane.heard)
-        elif sender == lane.origin:
-            self._vote(lane, again=True)  # it may have posted what could not be taken before
+        if lane.decided == lane.confirmed:
+            self._go_on(lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        """What was fetched is durable: the next part is asked for, so that no more than one waits for the disk."""
+        if lane.heard > lane.confirmed and lane.source:
+            self._fetch(lane, lane.source, lane.heard)
+        elif lane.source:
+            if lane.source == lane.origin:
+                self._vote(lane, again=True)  # it may have posted what could not be taken before
+            lane.source = 0
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
         follows = frame.position == lane.end + 1 and frame.view >= lane.attempt and chained(frame, lane.chain)

@@ -112,6 +112,42 @@ def test_a_gateway_that_left_the_part_has_to_say_again_how_far_it_is() -> None:
     assert members(made, 1) == (1, 2)
 
 
+def test_an_attempt_that_could_begin_alone_waits_for_who_came_back_meanwhile() -> None:
+    made = group()
+    made.split({1}, {2, 3})
+    made.tell(1)
+    made.split()
+    made.tell(1)
+    arrive(made, lambda sender, to, message: sender == 1)
+    assert 2 not in {attempt for (origin, _), attempt in made.members if origin == made[1].key}
+    made.settle()
+    made.settle(limits.LANE_ENDS_HEARTBEATS)
+    assert members(made, 1) == (1, 2, 3)
+
+
+def test_who_catches_up_asks_for_the_next_part_when_the_last_one_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRAMES_A_MESSAGE_MAX", 2)
+    made = group()
+    made.crash(3)
+    made.settle()
+    for sequence in range(1, 21):
+        made.submit(1, (1, sequence, b"x"))
+    made.settle()
+    made.start(3)
+    for number in made.gateways:
+        made.tell(number)
+    for _ in range(10):
+        while made.network:
+            made.deliver()
+        for number in (1, 2):
+            made.sync(number)
+            while made[number].reads:
+                made.read(number)
+    assert 0 < sum(len(write.frames) for write in made[3].queue) <= 3 * 2
+    made.settle()
+    assert made.lane(3, made[1].key) == [b"x"] * 20
+
+
 def test_the_table_of_attempts_knows_no_way_around_the_durable_end() -> None:
     assert {before for (before, _), after in ATTEMPT.items() if after is Phase.OPEN} == {Phase.ASKING}
     assert {before for (before, _), after in ATTEMPT.items() if after is Phase.ASKING} == {Phase.ENDING}
