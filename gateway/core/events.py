@@ -124,13 +124,16 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag=True):
 
 
 class RosterAsked(msgspec.Struct, frozen=True, tag=True):
-    """An operator wants one gateway of the roster changed: `change` is "add", "remove" or "replace" (`AskRoster`)."""
+    """An operator wants one gateway of the roster changed: `change` is "add", "remove" or "replace" (`AskRoster`).
+    `incarnation` is the one to be replaced, so that asking twice is asking once; empty: the one that the roster names now.
+    """
 
     session: int
     request: int
     change: str
     name: str
     address: str = ""
+    incarnation: bytes = b""
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):

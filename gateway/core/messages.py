@@ -49,12 +49,14 @@ class AskForget(msgspec.Struct, frozen=True, tag=True):
 
 class AskRoster(msgspec.Struct, frozen=True, tag=True):
     """Change one gateway of the roster: `change` is "add" (`name` at `address`, as a learner that votes once it has caught up),
-    "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of the old one).
+    "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of `incarnation`, the one that the roster
+    names).
     """
 
     change: str
     name: str
     address: str = ""
+    incarnation: bytes = b""
 
 
 Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
@@ -267,8 +269,8 @@ class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, tag=True):
-    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All members
-    hear it; the member `of` is to repair, any that has them if it is 0.
+    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All
+    members hear it; the member `of` is to repair, any that has them if it is 0.
     """
 
     view: int

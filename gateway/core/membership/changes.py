@@ -59,9 +59,13 @@ class Changes:
 
     def asked(self, event: RosterAsked) -> None:
         """An operator asks."""
-        ask = AskRoster(event.change, event.name, event.address)
+        named = self._named()
+        incarnation = event.incarnation
+        if event.change == "replace" and not incarnation and event.name in named:
+            incarnation = named[event.name].incarnation
+        ask = AskRoster(event.change, event.name, event.address, incarnation)
         try:
-            self._wanted(ask, self._named())
+            self._wanted(ask, named)
         except UsageError as error:
             self._deny(event.session, event.request, "roster", str(error), retry=False)
             return
@@ -103,8 +107,7 @@ class Changes:
             return voter is None
         if ask.change == "add":
             return voter is not None
-        peer = next((peer for peer in self._peers if peer.name == ask.name), None)
-        return voter is not None and peer is not None and voter.incarnation == peer.incarnation
+        return voter is not None and voter.incarnation != ask.incarnation
 
     def beat(self) -> None:
         """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
@@ -186,9 +189,11 @@ class Changes:
             raise UsageError(f"gateway {ask.name!r} is not in the roster: {', '.join(sorted(named))}")
         if ask.change == "remove":
             return [voter for voter in voters if voter.name != ask.name]
+        if named[ask.name].incarnation != ask.incarnation:
+            return None
         peer = self._peers.get(named[ask.name].number)
-        if peer is None or not peer.incarnation or peer.incarnation == named[ask.name].incarnation:
-            return None if peer is not None and peer.incarnation else voters
+        if peer is None or not peer.incarnation:
+            return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
         return [changed if voter.name == ask.name else voter for voter in voters]
 
@@ -201,8 +206,10 @@ class Changes:
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":
             peer = next((peer for peer in self._peers if peer.name == ask.name), None)
-            if peer is None or not self._caught_up(peer.number):
-                return f"gateway {ask.name!r} is not heard with a new disk, or has not caught up yet; ask again"
+            if peer is None or peer.incarnation == ask.incarnation:
+                return f"gateway {ask.name!r} is not heard with a new disk; start it, and ask again"
+            if not self._caught_up(peer.number):
+                return f"gateway {ask.name!r} has not caught up yet; ask again"
         return ""
 
     def _caught_up(self, number: int) -> bool:

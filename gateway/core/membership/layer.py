@@ -225,7 +225,7 @@ class Membership:
             standing.pausing = False
 
     def _move_on(self) -> None:
-        """Whoever waits for a candidate that others have left behind waits no more: it learns, and is taken in as all others are."""
+        """Whoever waits for a candidate that others have left behind waits no more: it learns, and joins as all others do."""
         leader = self.peers.get(self._leader)
         waits = self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
         if not waits or self.misses or leader is None or leader.beat is None:
