@@ -300,10 +300,10 @@ class LogWriter:
         """
         self._check_usable()
         decided, last = self._marking.frontier[0], self._end[0]
-        invariant(
-            decided <= position <= last, f"a cut behind {position} of a log that is decided up to {decided} and ends at {last}"
-        )
+        invariant(decided <= position <= last, f"a cut behind {position}: the log is decided up to {decided} and ends at {last}")
         if position == last and self._marking.damage is None:
+            if self._marking.durable != self._end:
+                self.sync()
             return
         self._preparer.wrote()
         with self._watching("cutting"):

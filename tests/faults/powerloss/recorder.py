@@ -57,12 +57,16 @@ class Recorder(Unsynced):
     ops: list[Op] = field(default_factory=list)
     inodes: dict[int, int] = field(default_factory=dict)
     _files: dict[int, int] = field(default_factory=dict)  # descriptor: inode
+    _made: int = 0
 
     def open(self, path: str, *, create: bool = False) -> int:
         new = create and not os.path.exists(path)
         fd = super().open(path, create=create)
         inode = os.fstat(fd).st_ino
-        self._files[fd] = inode if new else self.inodes.get(inode, inode)
+        if new:  # it may have the number of a file that was removed
+            self._made += 1
+            self.inodes[inode] = (self._made << 32) + inode
+        self._files[fd] = self.inodes.get(inode, inode)
         if new:
             self.ops.append(Op("create", self._files[fd], path=path))
         return fd
