@@ -194,7 +194,7 @@ class Origin:
     def _change(self) -> None:
         """Begin another attempt if the members that it wants are not those that it has."""
         phase = self._machine.state
-        if phase is Phase.NONE or (phase is Phase.OPEN and self._wanted != self._members):
+        if phase is Phase.NONE or (phase is Phase.OPEN and set(self._wanted) != set(self._members)):
             self._end()
         elif phase is Phase.ASKING:
             self._open()

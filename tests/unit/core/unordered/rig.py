@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import cast
 
+import msgspec
+
 from gateway.core.actions import Dropped, Reply, Send, Suspect
 from gateway.core.context import Context
 from gateway.core.events import Identity, StackConfig
@@ -17,7 +19,7 @@ from gateway.core.unordered.layer import Unordered
 from gateway.core.unordered.messages import LaneMessage, Post, Posted
 from gateway.core.window import Window
 from gateway.data.bodies import ViewBody, decode_body
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import Frame, Kind, decode_frame
 from gateway.data.state import LogState, Producer, Topic
 from gateway.data.wire import Answer, Committed, Duplicate, RefusedAnswer
 
@@ -28,6 +30,20 @@ PRODUCERS = 3
 def incarnation(number: int, disk: int = 0) -> bytes:
     """The disk of a gateway; another one after it was wiped."""
     return bytes([number, disk]).ljust(16, b"-")
+
+
+def _to_plain(value: object) -> bytes:
+    assert isinstance(value, Frame)
+    return value.to_bytes()
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_DECODER: msgspec.msgpack.Decoder[LaneMessage] = msgspec.msgpack.Decoder(LaneMessage, dec_hook=lambda _, data: decode_frame(data))
+
+
+def travelled(message: LaneMessage) -> LaneMessage:
+    """The message as another process gets it: nothing is shared."""
+    return _DECODER.decode(_ENCODER.encode(message))
 
 
 @dataclass
@@ -259,7 +275,7 @@ class Group:
             self.delivered(gateway, deliver)
         for action in gateway.outbox.take(None):
             if isinstance(action, Send):
-                message = cast(LaneMessage, action.message)
+                message = travelled(cast(LaneMessage, action.message))
                 self.sent(gateway, message)
                 self.network.append((number, action.to, message))
             elif isinstance(action, Reply):
