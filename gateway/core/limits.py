@@ -61,6 +61,7 @@ VIEW_RUNS_MAX = 256  # runs of frames of one view that a member remembers, to fi
 BOOT_HEARTBEATS = 5  # missed ones that make a suspect; more where round trips are long
 BOOT_HEARTBEATS_MAX = 60  # however long round trips are
 ROUND_TRIP_US_MAX = 5_000_000  # a longer one tells of a process or a network that stood still
+ROUND_TRIP_STEP_US = 500_000  # that one measurement adds at most
 DISTANCE_US_MIN = 2_000
 VERIFY_HEARTBEATS = 1  # that a suspect has to answer a probe, beside its round trip
 BATCH_HEARTBEATS = 1  # joins, leaves and boots that come so close together make one view
@@ -82,6 +83,16 @@ RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answ
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
 MARK_IDLE_US = 10_000
+
+# What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns
+GATEWAY_MAX = 0xFFFF
+POSITION_MAX = 2**63 - 1
+VIEW_MAX = 2**63 - 1
+VIEWS_AHEAD_MAX = 2**32  # counters above what is promised here that are believed: five views a second take 27 years
+FETCHED_FRAMES_MAX = FETCH_BYTES // 96 + 1  # of one answer to a Fetch: headers alone
+CODE_CHARACTERS_MAX = 64
+REASON_CHARACTERS_MAX = 64 * KIB  # one that names all gateways of a roster included
+SPACE_CHARACTERS_MAX = 1000  # of why a disk runs low: it goes along in votes, and into an ABORT
 
 # Repair; times in distances (one way, to a typical member)
 REPAIR_DISTANCE_US_MIN = 2_000  # what a step, a timer and a local network take
@@ -286,6 +297,9 @@ invariant(
     FRAME_BYTES_MAX + REQUEST_ROOM_FRAMES * KIB <= HELD_MORE_BYTES_MAX,
     "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
 )
+invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
+invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
+invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
 invariant(REPAIR_DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
 invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")

@@ -72,6 +72,9 @@ class Peer:
         """One more round trip was measured."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
+        # One that is far from what was measured tells of a process that stood still rather than of the network; a network that
+        # did become slow is believed step by step.
+        sample_us = min(sample_us, 2 * self.rtt_us + limits.ROUND_TRIP_STEP_US)
         if not self.rtt_us:
             self.rtt_us, self.spread_us = max(sample_us, 1), sample_us // 2
         else:

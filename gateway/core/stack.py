@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.core.actions import Action
 from gateway.core.atomic.layer import Atomic
+from gateway.core.checks import OF_A_VIEW, far_ahead, fault
 from gateway.core.context import Context
 from gateway.core.events import (
     EpochAsked,
@@ -89,6 +90,7 @@ class Layers:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.peers = Peers(context)
+        self._disks: dict[int, bytes] = {}  # of the view's members, as they were when it began
         self.atomic = Atomic(context, self)
         self.order = Ordering(context, self.atomic)
         self.flush = Flush(context, self, self.peers)
@@ -112,6 +114,7 @@ class Layers:
         """The view ended: only what the disk has counts now."""
         end = self.context.window.end
         self.atomic.ended()
+        self.order.ended()
         if self.context.window.end != end:
             self.order.rebuild()
 
@@ -132,6 +135,8 @@ class Layers:
 
     def installed(self) -> None:
         """A view was installed."""
+        known = self.peers.incarnations(self.context.standing.others)
+        self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
         self.order.installed()
         self.repair.installed()
         self.atomic.installed()
@@ -200,14 +205,21 @@ class Layers:
 
     def on_received(self, event: Received) -> None:
         """A message of another gateway."""
-        peer = self.peers.get(event.sender)
+        sender, message = event.sender, event.message
+        peer = self.peers.get(sender)
         if peer is None:
-            self.context.outbox.drop(event.message, event.sender, "the gateway is not known here")
+            self.context.outbox.drop(message, sender, "the gateway is not known here")
+            return
+        wrong = fault(message) or far_ahead(message, self.context.standing.promised)
+        if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
+            wrong = "it has another disk than when this view began"
+        if wrong:
+            self.context.outbox.drop(message, sender, wrong)
             return
         peer.missed, peer.probed, peer.up = 0, -1, True
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
-        self.on_message(event.sender, event.message)
+        self.on_message(sender, message)
 
     def on_message(self, sender: int, message: Message) -> None:
         """A message, to the layer that it is for."""
@@ -218,7 +230,8 @@ class Layers:
             if self.context.standing.current(message.view):
                 self.changes.order(sender, message.ask)
         elif isinstance(message, Deny) and isinstance(message.ask, AskRoster):
-            self.changes.denied(message)
+            if self.context.standing.current(message.view) and sender == self.context.standing.coordinator:
+                self.changes.denied(message)
         elif isinstance(message, Forward | Asking | Order | Echo | Resend | Refuse | Deny):
             self.order.on_message(sender, message)
 
@@ -242,6 +255,11 @@ class Layers:
             Repairing: self.repair.on_repairing,
             RepairMessage: self.repair.on_repair,
         }
+
+    def on_session_closed(self, event: SessionClosed) -> None:
+        """A client is gone."""
+        self.order.on_session_closed(event)
+        self.changes.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
         """The disk read the log."""
@@ -335,7 +353,7 @@ class Stack:
             TopicAsked: order.on_asked,
             OffsetsAsked: order.on_asked,
             ForgetAsked: order.on_asked,
-            SessionClosed: order.on_session_closed,
+            SessionClosed: layers.on_session_closed,
             RosterAsked: layers.changes.asked,
             Received: self._taking_part(layers.on_received),
             LinkChanged: self._taking_part(layers.membership.on_link),

@@ -94,6 +94,12 @@ class Changes:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told."""
+        for waiting in self._waiting:
+            if waiting.session == session:
+                waiting.session = 0
+
     def decided(self, frame: Frame) -> None:
         """A ROSTER is decided."""
         self._noted = frame.position

@@ -24,14 +24,14 @@ class Duties:
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
-        self.stuck: set[int] = set()
+        self.stuck: dict[int, int] = {}  # -> heartbeats that this holds
         self._away: dict[int, int] = {}  # members that say that they are not in the view -> heartbeats
         self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (how often, heartbeats still to wait)
         self._changed = 0  # heartbeats for which a change was wanted
 
     def installed(self) -> None:
         """A view began."""
-        self.stuck, self._away, self._changed = set(), {}, 0
+        self.stuck, self._away, self._changed = {}, {}, 0
         for peer in self._peers:
             peer.probed = -1
 
@@ -48,6 +48,7 @@ class Duties:
 
     def beat(self) -> None:
         """One heartbeat passed, coordinating or not."""
+        self.stuck = {member: beats - 1 for member, beats in self.stuck.items() if beats > 1}
         for number, (times, wait) in list(self._boots.items()):
             # A member that stays for ten times what it had to wait is like any other again.
             if wait > -10 * limits.REJOIN_HEARTBEATS << (times - 1):
@@ -58,9 +59,9 @@ class Duties:
     def members(self) -> tuple[int, ...] | None:
         """The members that the next view should have, oldest first, when it is time for one; else None."""
         standing, peers = self._standing, self._peers
-        gone = {member for member in standing.others if self._is_gone(member)}
+        away = {member for member in standing.others if self._is_away(member)}
+        gone = {member for member in standing.others if self._is_gone(member) and member not in away}
         joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer))
-        away = {member for member in standing.others if member not in gone and self._is_away(member)}
         if not gone and not joining and not away:
             self._changed = 0
             return None
@@ -95,8 +96,14 @@ class Duties:
     def _is_away(self, member: int) -> bool:
         """Whether a live member says for a while that it is not in this view: it was started again, or promised a higher one."""
         peer, standing = self._peers.get(member), self._standing
-        if peer is None or peer.beat is None or peer.missed:
-            return self._away.get(member, 0) > 1
+        if (
+            peer is None
+            or peer.beat is None
+            or not peer.fresh(self._heartbeat_us)
+            or peer.beat.leaving
+            or not self._peers.voter(member)
+        ):
+            return False
         inside = peer.beat.view == standing.view and peer.beat.promised <= standing.view
         self._away[member] = 0 if inside else self._away.get(member, 0) + 1
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us

@@ -245,7 +245,7 @@ class Membership:
         """*atomic*: the member holds the group up."""
         self._outbox.suspect(member, reason)
         if member != self._standing.me:
-            self.duties.stuck.add(member)
+            self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
             # The own disk stands still: another one coordinates better.
             self._resigned = 2 * self._config.atomic_period_heartbeats

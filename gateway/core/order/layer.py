@@ -187,6 +187,10 @@ class Ordering:
         for frame in frames:
             self.received.take(frame)
 
+    def ended(self) -> None:
+        """The view ended: what it waited for as coordinator waits for the next one."""
+        self.sequencer.installed()
+
     def installed(self) -> None:
         """A view was installed."""
         self.sequencer.installed()

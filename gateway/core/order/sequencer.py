@@ -65,7 +65,7 @@ class Sequencer:
         self._full = False
 
     def installed(self) -> None:
-        """A view began: what waited for the last coordinator is sent again by its origin."""
+        """A view began, or ended: what waited for the last coordinator is sent again by its origin."""
         self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
