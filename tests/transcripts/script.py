@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -92,11 +93,23 @@ def batches(words: list[str]) -> tuple[Frame, ...]:
 class Script:
     """One transcript at work."""
 
+    illegal = "illegal"  # how a broken invariant is told: here commands may ask for it
+
     def __init__(self) -> None:
         self.group = Group(StackConfig(heartbeat_us=200_000), self._watch)
         self.lines: list[str] = []
         self._declining: Member | None = None
         self._timers = True
+        self.verbs: dict[str, Callable[[Any, list[str]], None]] = {**VERBS}
+
+    @property
+    def problems(self) -> list[str]:
+        """What was found that may never happen."""
+        return self.group.problems
+
+    def finish(self) -> list[str]:
+        """The end of the transcript: what is still wrong."""
+        return self.problems
 
     def run(self, text: str) -> str:
         """The transcript with the outputs that the stacks give now."""
@@ -129,11 +142,11 @@ class Script:
     def _command(self, line: str) -> None:
         verb, *words = shlex.split(line, comments=False)
         try:
-            _VERBS[verb](self, words)
+            self.verbs[verb](self, words)
         except InvariantViolated as error:
-            self.lines.append(f"illegal: {error}")
-        self.lines += [f"PROBLEM {problem}" for problem in self.group.problems]
-        self.group.problems.clear()
+            self.lines.append(f"{self.illegal}: {error}")
+        self.lines += [f"PROBLEM {problem}" for problem in self.problems]
+        self.problems.clear()
 
     # Members
 
@@ -164,23 +177,23 @@ class Script:
     def epoch(self, words: list[str]) -> None:
         member, session, request, producer, instance = words
         name, epoch = producer.split("/")
-        self._event(member, EpochAsked(_number(session), _number(request), name, incarnation(instance), int(epoch)))
+        self._event(member, EpochAsked(number_of(session), number_of(request), name, incarnation(instance), int(epoch)))
 
     def topic(self, words: list[str]) -> None:
-        self._event(words[0], TopicAsked(_number(words[1]), _number(words[2]), words[3]))
+        self._event(words[0], TopicAsked(number_of(words[1]), number_of(words[2]), words[3]))
 
     def offset(self, words: list[str]) -> None:
         reader, offset = words[3].split("=")
-        self._event(words[0], OffsetsAsked(_number(words[1]), _number(words[2]), reader, int(offset), words[4:] == ["back"]))
+        self._event(words[0], OffsetsAsked(number_of(words[1]), number_of(words[2]), reader, int(offset), words[4:] == ["back"]))
 
     def forget(self, words: list[str]) -> None:
-        self._event(words[0], ForgetAsked(_number(words[1]), _number(words[2]), tuple(words[3:])))
+        self._event(words[0], ForgetAsked(number_of(words[1]), number_of(words[2]), tuple(words[3:])))
 
     def submit(self, words: list[str]) -> None:
-        self._event(words[0], Submitted(_number(words[1]), batches(words[2:])))
+        self._event(words[0], Submitted(number_of(words[1]), batches(words[2:])))
 
     def close(self, words: list[str]) -> None:
-        self._event(words[0], SessionClosed(_number(words[1])))
+        self._event(words[0], SessionClosed(number_of(words[1])))
 
     # Disk, network, time
 
@@ -280,7 +293,8 @@ class Script:
             self.lines.append(f"{member.name} misses {ranges}")
 
 
-def _number(word: str) -> int:
+def number_of(word: str) -> int:
+    """`s1` or `#1` as a number."""
     return int(word.lstrip("s#"))
 
 
@@ -289,7 +303,7 @@ def _view(word: str) -> int:
     return int(counter) << 16 | int(number)
 
 
-_VERBS: dict[str, Callable[[Script, list[str]], None]] = {
+VERBS: dict[str, Callable[[Script, list[str]], None]] = {
     "alone": Script.alone,
     "group": Script.start_group,
     "view": Script.view,

@@ -17,7 +17,6 @@ from gateway.core.actions import (
     Suspect,
     ViewInstalled,
 )
-from gateway.core.events import Scalars
 from gateway.core.messages import (
     Ask,
     AskEpoch,
