@@ -112,7 +112,9 @@ class Operator:
                 break
             if self._made():
                 self._is_done()
-            elif isinstance(answer, Done) and self.wishes[0][0] != "replace":
+            elif isinstance(answer, Done) and self.wishes[0][0] == "replace":
+                self._old.pop(self.wishes[0][1], None)  # it has lost its next disk too: that one is to be replaced now
+            elif isinstance(answer, Done):
                 raise Violation(f"the operator was told that {self.wishes[0]} is done, and the roster: {self._world.log.numbers}")
             elif isinstance(answer, Denied) and not answer.retry:
                 self.wishes.pop(0)
