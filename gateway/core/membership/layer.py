@@ -257,7 +257,7 @@ class Membership:
         flush, me = self._flush, self._standing.me
         if not self.misses or self.leaving or self._resigned or not me or flush.attempt:
             return
-        if flush.phase is Phase.HALTED or flush.phase is Phase.BORN or not self._standing.taking_part:
+        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._awaits_candidate():
             return
         self.peers.refresh()
         missing = [peer.number for peer in self.peers if self._misses_too(peer)]
@@ -265,14 +265,24 @@ class Membership:
             self._waiting = 0
             return
         self._waiting += beat
-        order = succession(self._window.state.members, {me: self._standing_of(me), **{n: self._standing_of(n) for n in missing}})
-        rank = order.index(me)
+        # Who is there and has not said yet that it misses its coordinator has its turn too.
+        voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
+        rank = succession(self._window.state.members, {number: self._standing_of(number) for number in voters}).index(me)
         # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
         able = [number for number in missing if not self.duties.waits(number)]
         chosen = able if self._enough([me, *able]) else missing
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
+
+    def _awaits_candidate(self) -> bool:
+        """Whether another gateway's view is being made here, and it is there: its turn is not taken away, for a while."""
+        if self._flush.phase not in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING):
+            return False
+        return self._viewless < 2 * self._config.atomic_period_heartbeats and self.peers.fresh(self._standing.promised & 0xFFFF)
+
+    def _may_propose(self, peer: Peer) -> bool:
+        return peer.beat is not None and not peer.beat.leaving and self.peers.fresh(peer.number) and self._votes(peer.number)
 
     def _votes(self, number: int) -> bool:
         return self.peers.rosters.blank or self.peers.voter(number)
