@@ -109,7 +109,7 @@ class Peers:
 
     def _rebuild(self) -> None:
         context, identity = self._context, self._context.identity
-        named = [(voter.number, voter.name, voter.address) for voter in self.rosters.named.values()] or self.configured
+        named = [(voter.number, voter.name, voter.address) for voter in self.rosters.known.values()] or self.configured
         context.standing.me = next((number for number, name, _ in named if name == identity.gateway), 0)
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
@@ -156,6 +156,10 @@ class Peers:
     def voter(self, number: int) -> bool:
         """Whether the gateway, with the disk that it has, may be a member of a view."""
         return self.rosters.voter(number, self.incarnation(number))
+
+    def counts(self, number: int) -> bool:
+        """Whether the gateway, with the disk that it has, is counted by any roster: its answer is wanted."""
+        return self.rosters.votes(number, self.incarnation(number))
 
     def hears(self) -> tuple[int, ...]:
         """The gateways that this one hears."""

@@ -18,16 +18,19 @@ class Rosters:
 
     Attributes:
         named: everybody that the last of them names, by number; learners that do not vote yet too.
+        known: everybody that any of them names: who was removed still answers while that is not decided.
         blank: whether the log does not name anybody yet (it has not begun).
     """
 
-    __slots__ = ("_all", "blank", "named")
+    __slots__ = ("_all", "blank", "known", "named")
 
     def __init__(self, rosters: Iterable[Mapping[int, Voter]]) -> None:
         named: Mapping[int, Voter] = {}
+        self.known: dict[int, Voter] = {}
         counts = []
         for roster in rosters:
             named = roster
+            self.known.update(roster)
             counts.append({number: voter.incarnation for number, voter in roster.items() if voter.voting})
         self._all = [count for count in counts if count]
         self.named = named

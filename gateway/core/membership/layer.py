@@ -290,7 +290,9 @@ class Membership:
     def _misses_too(self, peer: Peer) -> bool:
         """Whether the gateway is there, counts, and misses its coordinator."""
         beat = peer.beat
-        if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving or not self._votes(peer.number):
+        if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving:
+            return False
+        if not self._votes(peer.number) and not self.peers.counts(peer.number):
             return False
         if self.peers.rosters.blank:
             return not beat.log and beat.config == self._config_crc
