@@ -88,10 +88,12 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         stored = read_scalars(reader.path)
         firsts = positions_named(reader.path, "seg")
         check_kept(reader.path, stored, firsts, reader.log)
+        if frontier.live:  # what lies behind it may be cut meanwhile, segments and all
+            firsts = [first for first in firsts if first <= frontier.position + 1]
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
-        newest = stored.segment if stored is not None else 0
+        newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
     return report

@@ -374,3 +374,11 @@ def test_a_reader_of_the_running_gateway_never_sees_a_segment_that_was_cut(tmp_p
     decide(writer, other, 7, len(other.frames))
     assert seen(scan(reader, 0, reader.frontier().offset)) == expected(other)
     close()
+
+
+def test_a_check_beside_the_running_gateway_looks_at_nothing_that_may_be_cut_meanwhile(tmp_path: Path) -> None:
+    writer, firsts = written(tmp_path, 9)
+    (tmp_path / "log" / f"{firsts[-1]:020d}.seg").unlink()  # as a cut that comes between two looks
+    found = verify(tmp_path)
+    assert (found.segments, found.damage) == (1, [])
+    release(writer, tmp_path)
