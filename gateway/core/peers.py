@@ -97,6 +97,7 @@ class Peers:
         self.configured = [(place, name, identity.members[name]) for place, name in enumerate(sorted(identity.members), 1)]
         self.rosters = Rosters([])
         self._changes = 0
+        self._rostered = False  # whether the own number is one that a ROSTER gave
         self._peers: dict[int, Peer] = {}
 
     def refresh(self) -> None:
@@ -110,7 +111,10 @@ class Peers:
     def _rebuild(self) -> None:
         context, identity = self._context, self._context.identity
         named = [(voter.number, voter.name, voter.address) for voter in self.rosters.known.values()] or self.configured
-        context.standing.me = next((number for number, name, _ in named if name == identity.gateway), 0)
+        me = next((number for number, name, _ in named if name == identity.gateway), 0)
+        if me or not self._rostered:
+            context.standing.me = me  # who is removed keeps its number: nobody else ever gets it
+        self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
         if [(peer.number, peer.name, peer.address) for peer in self._peers.values()] == others:
@@ -154,8 +158,17 @@ class Peers:
         return {number: self.incarnation(number) for number in numbers}
 
     def voter(self, number: int) -> bool:
-        """Whether the gateway, with the disk that it has, may be a member of a view."""
+        """Whether the gateway, with the disk that it has, votes."""
         return self.rosters.voter(number, self.incarnation(number))
+
+    @property
+    def removed(self) -> bool:
+        """Whether it is decided that this gateway is no member any more."""
+        return self._rostered and self._context.identity.gateway not in {voter.name for voter in self.rosters.known.values()}
+
+    def member(self, number: int) -> bool:
+        """Whether the gateway, with the disk that it has, may be a member of a view."""
+        return self.rosters.member(number, self.incarnation(number))
 
     def counts(self, number: int) -> bool:
         """Whether the gateway, with the disk that it has, is counted by any roster: its answer is wanted."""

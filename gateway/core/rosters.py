@@ -55,8 +55,15 @@ class Rosters:
         return any(roster.get(number) == incarnation for roster in self._all)
 
     def voter(self, number: int, incarnation: bytes) -> bool:
-        """Whether the last roster counts this gateway with this disk: only such a one is a member of a view."""
+        """Whether the last roster counts this gateway with this disk."""
         return bool(self._all) and self._all[-1].get(number) == incarnation
+
+    def member(self, number: int, incarnation: bytes) -> bool:
+        """Whether the gateway may be a member of a view: one that is to vote has to be in it before its vote counts, or a group of one
+        could never become one of two.
+        """
+        voter = self.named.get(number)
+        return self.voter(number, incarnation) or (voter is not None and not voter.voting)
 
     @property
     def settled(self) -> bool:

@@ -138,7 +138,7 @@ class Candidate:
             return
         peers = self._peers
         peers.refresh()
-        members = tuple(member for member in attempt.proposed if member in attempt.states and self._voter(member, attempt))
+        members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
         if not done or not self._counts(attempt, members) or standing.me not in members:
             self.fail()
             return
@@ -153,8 +153,8 @@ class Candidate:
                 self._outbox.send(member, attempt.install)
         flush.accept()
 
-    def _voter(self, member: int, attempt: Attempt) -> bool:
-        return self._peers.rosters.blank or self._peers.rosters.voter(member, attempt.incarnations[member])
+    def _may_be(self, member: int, attempt: Attempt) -> bool:
+        return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
 
     def _counts(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
         """Count again, with the rosters of the log that was adopted: answers, and members."""

@@ -52,7 +52,8 @@ class Learner:
     def beat(self) -> None:
         """One heartbeat, in no view: look for a source, ask again."""
         self._ready = max(self._ready - 1, 0)
-        if self._source and self._silent < _ASK_AGAIN_HEARTBEATS and self._peers.fresh(self._source):
+        patience = _ASK_AGAIN_HEARTBEATS + 2 * self._peers.round_beats()
+        if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
             return
         if self._source:

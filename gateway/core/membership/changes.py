@@ -223,10 +223,10 @@ class Changes:
         return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
 
     def _promote(self) -> None:
-        """One that was added and has caught up votes from now on."""
+        """One that was added, has caught up and is in the view votes from now on."""
         named = self._peers.rosters.named
         for number, voter in named.items():
-            if not voter.voting and self._caught_up(number):
+            if not voter.voting and number in self._standing.members:
                 incarnation = self._peers.incarnation(number)
                 changed = msgspec.structs.replace(voter, incarnation=incarnation, voting=True)
                 voters = [changed if other.number == number else other for other in named.values()]

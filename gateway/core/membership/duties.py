@@ -81,7 +81,7 @@ class Duties:
     def _is_gone(self, member: int) -> bool:
         """Whether the member has to leave: it wants to, it is no voter any more, it holds the group up, it is silent."""
         peer = self._peers.get(member)
-        if peer is None or not self._peers.voter(member):
+        if peer is None or not self._peers.member(member):
             return True
         if member in self.stuck or (peer.beat is not None and peer.beat.leaving):
             return True
@@ -101,7 +101,7 @@ class Duties:
             or peer.beat is None
             or not peer.fresh(self._heartbeat_us)
             or peer.beat.leaving
-            or not self._peers.voter(member)
+            or not self._peers.member(member)
         ):
             return False
         inside = peer.beat.view == standing.view and peer.beat.promised <= standing.view
@@ -109,9 +109,9 @@ class Duties:
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer) -> bool:
-        """Whether a gateway may be taken in: a voter that has caught up and hears, and is heard by, every member."""
+        """Whether a gateway may be taken in: one that is named, has caught up and hears, and is heard by, every member."""
         beat = peer.beat
-        if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.voter(peer.number):
+        if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
         if self.waits(peer.number):
             return False

@@ -122,7 +122,7 @@ class Membership:
         """The view that this gateway coordinates or brings about, if a majority hears it and answers it; else 0."""
         standing = self._standing
         view = standing.view if standing.coordinating else self._flush.attempt
-        if not view or self._resigned or (self.leaving and standing.draining and not self._window.frames):
+        if not view or self._resigned or (standing.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
@@ -207,6 +207,8 @@ class Membership:
         self._pause()
         self._move_on()
         if self._standing.coordinating:
+            # A coordinator that was removed decides what is under way and hands over, like one that leaves.
+            self._standing.draining = self._standing.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING:
             self._flush.learn()
@@ -292,7 +294,7 @@ class Membership:
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving:
             return False
-        if not self._votes(peer.number) and not self.peers.counts(peer.number):
+        if not self._votes(peer.number) and not self.peers.counts(peer.number) and not self.peers.member(peer.number):
             return False
         if self.peers.rosters.blank:
             return not beat.log and beat.config == self._config_crc
@@ -358,7 +360,7 @@ class Membership:
             misses=self.misses,
             hears=self.peers.hears(),
             ready=self._flush.ready,
-            leaving=self._left_beats > 0,
+            leaving=self._left_beats > 0 or (standing.draining and not window.frames),
         )
 
     def _tell(self, peer: Peer, base: Heartbeat) -> None:
