@@ -23,7 +23,7 @@ from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
-from tests.faults.powerloss.recorder import Op, Recorder, Unsynced, image, sectors
+from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, image, sectors
 from tests.faults.powerloss.test_power_loss import files_of, standing
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 
@@ -249,6 +249,16 @@ def damaged(path: Path) -> int:
     return first + 2
 
 
+def some(chance: random.Random, share: float) -> Choose:
+    """About that share of the sectors of each unsynced write."""
+    return lambda op: sectors(op, chance, share)
+
+
+def part_of(share: float) -> Count:
+    """So many of the changes of names that are not durable."""
+    return lambda many: round(many * share)
+
+
 @pytest.mark.parametrize("way", ["refill", "cut", "cut at the damage"])
 def test_every_instant_of_healing(tmp_path: Path, way: str) -> None:
     """What was durable is named as lost until it is written anew or given up, whatever instant the power goes."""
@@ -273,14 +283,8 @@ def test_every_instant_of_healing(tmp_path: Path, way: str) -> None:
     for at in range(len(recorder.ops) + 1):
         for seed in (0, 1, 2, 3):
             chance = random.Random(f"{at} {seed}")
-            share, most = (0.0, 1.0, 0.5, 0.9)[seed], (0, 1, 0.5, 0.9)[seed]
-            image(
-                [*ops, *recorder.ops[:at]],
-                root,
-                tmp_path / "image",
-                lambda op, share=share, chance=chance: sectors(op, chance, share),  # type: ignore[misc]
-                lambda many, most=most: round(many * most),  # type: ignore[misc]
-            )
+            share = (0.0, 1.0, 0.5, 0.9)[seed]
+            image([*ops, *recorder.ops[:at]], root, tmp_path / "image", some(chance, share), part_of(share))
             _, found, close_again = opened(tmp_path / "image", OPTIONS, Unsynced())
             end = found.state.position + len(found.tail)
             assert list(found.tail) == WHOLE.frames[found.state.position : end]
