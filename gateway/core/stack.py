@@ -249,7 +249,7 @@ class Layers:
             Reject: candidate.on_reject,
             Install: flush.on_install,
             Installed: candidate.on_installed,
-            Fetch: flush.serving.on_fetch,
+            Fetch: flush.on_fetch,
             Fetched: flush.on_fetched,
             Missing: self.repair.on_missing,
             Repairing: self.repair.on_repairing,

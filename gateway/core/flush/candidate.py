@@ -226,7 +226,7 @@ class Candidate:
 
     def _over(self, attempt: Attempt) -> bool:
         """Whether somebody who is waited for is gone, or does nothing."""
-        period = self._config.atomic_period_heartbeats
+        period = self._period()
         owing = attempt.silent(0)
         if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
             return True
@@ -234,11 +234,15 @@ class Candidate:
             return True
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
+    def _period(self) -> int:
+        """Heartbeats in which somebody who is waited for does something: longer where a question and its answer take long."""
+        return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
+
     def fail(self) -> None:
         """This attempt comes to nothing."""
         attempt = self.attempt
         if attempt is None:
             return
-        stalled = attempt.silent(self._config.atomic_period_heartbeats)
+        stalled = attempt.silent(self._period())
         self._flush.lost()
         self._layers.attempt_failed(stalled)

@@ -20,7 +20,7 @@ from gateway.core.flush.logs import Extent
 from gateway.core.flush.serving import Serving
 from gateway.core.life import LIFE, Phase, Step
 from gateway.core.machine import Machine
-from gateway.core.messages import Fetched, Install, Installed, Propose, Reject, State
+from gateway.core.messages import Fetch, Fetched, Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
@@ -280,6 +280,12 @@ class Flush:
             self.adopting.begin(message.view, sender, Extent(message.base, message.table, message.end), message.chain)
             self._adopted()
 
+    def on_fetch(self, sender: int, message: Fetch) -> None:
+        """Frames of this member's log are wanted."""
+        if self.candidate.attempt is not None and message.view == self.attempt:
+            self.candidate.attempt.did(sender)
+        self.serving.on_fetch(sender, message)
+
     def on_fetched(self, sender: int, message: Fetched) -> None:
         """Frames of the log to adopt."""
         if not message.view:
@@ -314,6 +320,7 @@ class Flush:
 
     def install(self, members: tuple[int, ...]) -> None:
         """Begin the accepted view."""
+        self._peers.refresh()  # its log may name this gateway
         standing = self._standing
         standing.install(standing.accepted, members, standing.accepted & 0xFFFF)
         self._layers.installed()
@@ -333,7 +340,7 @@ class Flush:
     def beat(self) -> None:
         """One heartbeat."""
         self.adopting.beat()
-        if not self.attempt and self.adopting.silent > self._period:
+        if not self.attempt and self.adopting.silent > self._period + 4 * self._peers.round_beats():
             self.lost()  # who is to give the frames is gone, or has moved on
         if self.candidate.attempt is not None:
             self.candidate.beat()

@@ -294,7 +294,11 @@ class Membership:
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving:
             return False
-        if not self._votes(peer.number) and not self.peers.counts(peer.number) and not self.peers.member(peer.number):
+        if (
+            not self._votes(peer.number)
+            and not self.peers.counts(peer.number)
+            and not (beat.ready and self.peers.member(peer.number))
+        ):
             return False
         if self.peers.rosters.blank:
             return not beat.log and beat.config == self._config_crc
