@@ -78,7 +78,7 @@ class Disk:
         self._queue: deque[tuple[Persist, int]] = deque()
         self._busy = False
         self._dead = False
-        self._life = 0  # of the process that uses it
+        self._life = getattr(self, "_life", 0) + 1  # of the process that uses it: nothing of an earlier one reaches it
         self._report: Callable[[Event], None] = lambda event: None
         self._under_way: tuple[str, Persist | None] = ("", None)
         self._settling = False
