@@ -205,7 +205,12 @@ class Delivery(Session):
                 f"below {oldest.first_sequence} and has sent {self.window.next_sequence - 1}: "
                 "it is not the log that this producer wrote to, or it lost committed records"
             )
-            self.end(Refused(text, "sequence"))
+            if sequence < oldest.first_sequence and self.welcome is not None and len(self.welcome.gateways) > 1:
+                # Cut off from its group, a gateway can be behind what another one acknowledged: the others know better.
+                self.trouble = f"{text}, or this gateway is behind its group (sequence)"
+                self._back_off(now, "not_primary")
+            else:
+                self.end(Refused(text, "sequence"))
             return
         self.window.cut_at(sequence)
         self._back_off(now, "gap")

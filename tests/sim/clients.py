@@ -233,6 +233,9 @@ class Producer(Connection):
         oldest = next(iter(self.unanswered), None)
         if oldest is None or self.world.schedule.now < self._retry_at:
             return
+        if sequence < oldest and len(self.world.gateways) > 1:
+            self._back_off("not_primary")  # a gateway that is cut off from its group is behind what another one acknowledged
+            return
         if not oldest <= sequence <= self.next_sequence:
             raise Violation(
                 f"{self.name} has outcomes below {oldest}, sent up to {self.next_sequence - 1}, and the gateway expects {sequence}"

@@ -153,6 +153,16 @@ def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) 
         receipt.result(0)
 
 
+def test_with_other_gateways_one_that_expects_what_is_committed_is_behind_and_left() -> None:
+    rig, frames = in_flight(3)
+    rig.delivery.welcome = rig.welcome(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
+    rig.commit(frames[0], 0)
+    rig.say(wire.Expected(NUMBER, 1, 1))
+    assert rig.delivery.state is not State.ENDED
+    assert rig.delivery.drop == "gateway g1 is not in the primary view"
+    assert "is behind its group" in rig.delivery.trouble
+
+
 def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> None:
     rig, frames = in_flight(2)
     waits = []
