@@ -82,6 +82,9 @@ class Run:
         world = self.world
         limit = world.schedule.now + within_us
         while why := reached():
+            for gateway in world.gateways.values():
+                if gateway.wanted and gateway.process is None:
+                    gateway.start()  # it was leaving when the faults stopped
             if world.schedule.now >= limit:
                 raise Violation(f"{what} {within_us / SECOND:.0f} s after the faults stopped: {why}")
             world.schedule.run(world.schedule.now + SECOND // 4)
