@@ -210,6 +210,7 @@ def test_a_member_that_starts_knows_what_stands_before_a_view_as_decided() -> No
     assert [frame.kind for frame in disk.frames][-1] == Kind.VIEW
     disk.delivered = 0
     made.start(2)
+    assert made[2].seen[incarnation_key(1)] == disk.frames[-1].position - 1 > 2
     assert made.lane(2, incarnation_key(1)) == [b"a"]
 
 
