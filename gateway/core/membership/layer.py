@@ -17,6 +17,7 @@ from gateway.core.membership.duties import Duties
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
+from gateway.data.names import view_text
 from gateway.errors import invariant
 
 
@@ -147,9 +148,13 @@ class Membership:
         peer, standing = self.peers.get(sender), self._standing
         if peer is None:
             return
+        # A gateway whose log names nobody yet knows the others by numbers of its own.
+        if beat.claim and beat.claim & 0xFFFF != sender and not self.peers.rosters.blank:
+            self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} is not its to coordinate")
+            return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.came_us = beat, now_us
-        if beat.echo_us > peer.echoed_us:
+        if peer.echoed_us < beat.echo_us <= now_us:
             peer.echoed_us = beat.echo_us
             peer.measured(now_us - beat.echo_us - beat.held_us)
         if beat.claim:
@@ -228,15 +233,22 @@ class Membership:
 
     def _move_on(self) -> None:
         """Whoever waits for a candidate that others have left behind waits no more: it learns, and joins as all others do."""
-        leader = self.peers.get(self._leader)
         waits = self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
-        if not waits or self.misses or leader is None or leader.beat is None:
-            self._elsewhere = 0
-            return
-        promised = self._standing.promised
-        self._elsewhere = self._elsewhere + 1 if self._leader_view != promised or leader.beat.view >= promised else 0
+        self._elsewhere = self._elsewhere + 1 if waits and self._left_behind() else 0
         if self._elsewhere > 1:
             self._flush.lost()
+
+    def _left_behind(self) -> bool:
+        """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the coordinator
+        may be one that this gateway's log does not name yet.
+        """
+        promised = self._standing.promised
+        if not self.misses and self._leader != self._standing.me and self._leader_view != promised:
+            return True
+        return any(
+            peer.beat is not None and self.peers.fresh(peer.number) and not peer.beat.misses and peer.beat.view >= promised
+            for peer in self.peers
+        )
 
     def _coordinate(self) -> None:
         members = self.duties.members()
