@@ -52,10 +52,14 @@ CHARACTERS = 132  # of a line
 
 
 def shorter(text: str) -> str:
-    """The line without the times of ticks, and without the middle of a long list."""
+    """The line without the times of ticks, and short enough for a page."""
     text = re.sub(r" time=\d+ms", "", text)
+    if len(text) <= CHARACTERS:
+        return text
     parts = text.split("; ")
-    return text if len(text) <= CHARACTERS else f"{parts[0]}; ... {len(parts) - 2} more ...; {parts[-1]}"
+    if len(parts) > 3:
+        text = f"{parts[0]}; ... {len(parts) - 2} more ...; {parts[-1]}"
+    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS - 4]} ..."
 
 
 class WholeScript(Script):
