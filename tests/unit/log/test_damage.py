@@ -205,9 +205,9 @@ def test_an_accepted_view_makes_the_damage_forgotten(tmp_path: Path) -> None:
     rot(tmp_path, position)
     writer, recovered, close = opened(tmp_path, OPTIONS)
     writer.write_scalars(Scalars(9, 9, 0))
+    assert mark_of(tmp_path).position == position - 1
     close()
     other_boot(tmp_path)
-    assert mark_of(tmp_path).position == position - 1
     writer, recovered, close = opened(tmp_path, OPTIONS)
     assert recovered.damage is None
     writer.append(HISTORY.frames[position - 1 :])

@@ -184,4 +184,11 @@ def test_aborts_that_were_cut_reach_over_nothing(tmp_path: Path) -> None:
     assert writer.read(1, end - 1)[1] == min(end - 1, len(writer.read(1, end - 1)[0]))
     writer.cut(end - 1)
     assert writer.read(start, end)[1] == writer.read(start, end)[0][-1].position
+    other = history.branch(start - 1, 2)
+    while len(other.frames) < end + 9:
+        other.offsets("reader", 0)
+    writer.cut(start - 1)
+    writer.append(other.frames[start - 1 :])
+    writer.sync()
+    assert writer.read(1, end + 9)[1] == end + 9
     close()
