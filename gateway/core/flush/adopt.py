@@ -12,6 +12,7 @@ from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.flush.logs import Common, Extent, common
 from gateway.core.messages import Damage, Fetch, Fetched
+from gateway.core.peers import Peers
 from gateway.core.runs import whole
 from gateway.data.frame import Frame, chained
 from gateway.errors import invariant
@@ -23,23 +24,32 @@ class Log(Protocol):
     def cut(self, to: int) -> None:
         """Give up what stands behind a position, in every layer and on the disk."""
 
-    def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames that continue it; they are written."""
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames that continue it; they are written. How many follow, and why the next one does not."""
+
+    def contradicted(self, reason: str) -> None:
+        """What others hold cannot follow what this member holds: it takes no part any more."""
 
 
 class Wanted:
-    """What the log is to become: that of `source`, up to position `end`, whose chain value is `chain` (None: not known before)."""
+    """What the log is to become: that of `source`, up to position `end`, whose chain value is `chain` (None: not known before).
 
-    __slots__ = ("asked", "chain", "end", "next", "silent", "source", "view")
+    Attributes:
+        next: the position that is wanted next. asked, of: what was asked for last, and of whom.
+        silent: heartbeats since an answer.
+        unable: who could not give what is wanted next.
+    """
+
+    __slots__ = ("asked", "chain", "end", "next", "of", "silent", "source", "unable", "view")
 
     def __init__(self, view: int, source: int, end: int, chain: int | None, next_: int) -> None:
         self.view = view
         self.source = source
         self.end = end
         self.chain = chain
-        self.next = next_  # position that is wanted next
-        self.asked = 0  # the position asked for last
-        self.silent = 0  # heartbeats since an answer
+        self.next = next_
+        self.asked = self.of = self.silent = 0
+        self.unable: set[int] = set()
 
 
 class Adopting:
@@ -49,13 +59,15 @@ class Adopting:
         damage: the end of the own log that cannot be read, until it is replaced.
     """
 
-    def __init__(self, context: Context, log: Log) -> None:
+    def __init__(self, context: Context, log: Log, peers: Peers) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._log = log
+        self._peers = peers
         self.damage: Damage | None = None
         self._wanted: Wanted | None = None
+        self._refused = (0, 0)  # position and chain value of a frame that continues the log and cannot follow it
 
     def extent(self) -> Extent:
         """What this member can say of its own log, but for a damaged end."""
@@ -78,52 +90,95 @@ class Adopting:
     def ask(self) -> None:
         """Ask for what comes next, unless that is on its way."""
         wanted = self._wanted
-        if wanted is not None and wanted.next <= wanted.end and wanted.asked != wanted.next:
-            if wanted.source == self._standing.me:
-                invariant(self._window.end >= wanted.end, "this member's own log is short of what it said of it")
-                wanted.next = wanted.end + 1
+        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next:
+            return
+        if wanted.source == self._standing.me:
+            invariant(self._window.end >= wanted.end, "this member's own log is short of what it said of it")
+            wanted.next = wanted.end + 1
+            return
+        wanted.asked, wanted.silent = wanted.next, 0
+        self._put(wanted)
+
+    def _put(self, wanted: Wanted) -> None:
+        """Put the question. What the source cannot read is asked of others, but only what is decided there: that is one log."""
+        last = wanted.end
+        wanted.of = wanted.source
+        if wanted.source in wanted.unable:
+            others = [
+                (peer.number, peer.beat.frontier)
+                for peer in self._peers
+                if peer.beat is not None and self._peers.fresh(peer.number)
+            ]
+            able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
+            if not able:
+                wanted.silent = limits.BOOT_HEARTBEATS_MAX
                 return
-            wanted.asked, wanted.silent = wanted.next, 0
-            self._outbox.send(wanted.source, Fetch(wanted.view, wanted.next, wanted.end))
+            wanted.of, frontier = min(able)
+            last = min(last, frontier)
+        self._outbox.send(wanted.of, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
         """Frames came; whether they were what was asked for."""
         wanted = self._wanted
-        if wanted is None or sender != wanted.source or message.view != wanted.view or message.first != wanted.next:
+        if wanted is None or sender != wanted.of or message.view != wanted.view or message.first != wanted.next:
             return False
-        if message.frames:
+        before = wanted.next
+        wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        if wanted.next > before:
             wanted.asked = 0
-            wanted.next = self.graft(message.frames, wanted.next, wanted.end)
+            wanted.unable.clear()
             self.ask()
         else:
-            wanted.silent = limits.BOOT_HEARTBEATS_MAX  # it cannot read them
+            wanted.unable.add(sender)
+            self._put(wanted)
         return True
 
-    def graft(self, frames: Sequence[Frame], first: int, last: int) -> int:
-        """Take frames from `first` on as far as they continue the log; the position that is wanted next.
+    def graft(self, sender: int, message: Fetched, first: int, last: int) -> int:
+        """Take frames from `first` on as far as they continue the log and there is room; the position that is wanted next.
 
         Where the log has the very same frame, nothing happens; from where it has another one, it is cut.
         """
         window = self._window
         fresh: list[Frame] = []
         end, chain = window.end, window.chain
-        for frame in frames:
+        for frame in message.frames:
             if frame.position != first or first > last:
                 break
             if first <= window.end and not fresh:
                 if first <= window.frontier or window.at(first).header_crc == frame.header_crc:
                     first += 1
                     continue
+                if not whole(frame) or not chained(frame, window.chain_at(first - 1)):
+                    break  # no reason to cut anything
                 # A damaged end is written over, never cut first: until it is whole again its mark must say that it was there.
                 self._log.cut(first - 1)
                 end, chain = window.end, window.chain
-            if first != end + 1 or not whole(frame) or not chained(frame, chain):
+            if first != end + 1 or not whole(frame) or not chained(frame, chain) or not self._has_room(len(fresh)):
                 break
             fresh.append(frame)
             end, chain, first = first, frame.header_crc, first + 1
         if fresh:
-            self._log.carry(fresh)
+            taken, wrong = self._log.carry(fresh)
+            if wrong:
+                first = fresh[taken].position
+                self._contradicted(sender, message, fresh[taken], wrong)
         return first
+
+    def _has_room(self, more: int) -> bool:
+        window = self._window
+        frames_max = limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
+        return len(window.frames) + more < frames_max and window.bytes <= limits.UNDECIDED_BYTES_MOST + limits.HELD_MORE_BYTES_MAX
+
+    def _contradicted(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
+        """A frame continues the log by its chain and cannot follow it.
+
+        One message proves nothing, and is dropped. The same frame once more, read again by who holds it durably, proves that one
+        of two members took what it must not have taken. This one cannot go on: it halts, so that the others are not held up.
+        """
+        self._outbox.drop(message, sender, wrong)
+        if self._refused == (frame.position, frame.header_crc):
+            self._log.contradicted(f"gateway {sender} holds what cannot follow this log: {wrong}")
+        self._refused = (frame.position, frame.header_crc)
 
     def done(self) -> bool | None:
         """True when the log is the wanted one (it still has to become durable), False when it turned out not to be, None until
@@ -155,4 +210,4 @@ class Adopting:
         if wanted is not None:
             wanted.silent += 1
             if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
-                self._outbox.send(wanted.source, Fetch(wanted.view, wanted.next, wanted.end))
+                self._put(wanted)

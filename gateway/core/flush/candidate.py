@@ -122,10 +122,18 @@ class Candidate:
         choice = choose(attempt.states, self._peers.rosters, attempt.incarnations)
         if not choice.source:
             return  # damage that nobody who answered can mend: others may come
+        decided = max(state.frontier for state in attempt.states.values())
+        if choice.end < decided:
+            reason = f"the log to adopt ends at {choice.end}, and {decided} is decided"
+            self._outbox.drop(attempt.states[choice.best], choice.best, reason)
+            self.fail()
+            return
         attempt.choice = choice
         self._flush.life.on(Step.CHOSEN)
-        state = attempt.states[choice.best if choice.end == attempt.states[choice.best].end else choice.source]
-        chain = state.chain if state.end == choice.end else None
+        best, source = attempt.states[choice.best], attempt.states[choice.source]
+        chain = best.chain if best.end == choice.end else None
+        # A damaged log does not say what stands at its end; who gives the frames does.
+        state = source if source.damage is None and source.end >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
         self.adopted()

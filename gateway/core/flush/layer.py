@@ -40,8 +40,11 @@ class Layers(Protocol):
     def cut(self, to: int) -> None:
         """Give up what stands behind a position, in every layer and on the disk."""
 
-    def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames of another member's log."""
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames of another member's log: how many follow, and why the next one does not."""
+
+    def contradicted(self, reason: str) -> None:
+        """What others hold cannot follow this member's log."""
 
     def learned(self, up_to: int) -> None:
         """Everything up to the position is decided elsewhere and durable here."""
@@ -85,7 +88,7 @@ class Flush:
         self._layers = layers
         self._peers = peers
         self.life = Machine("flush", LIFE, Phase.BORN)
-        self.adopting = Adopting(context, layers)
+        self.adopting = Adopting(context, layers, peers)
         self.serving = Serving(context)
         self.candidate = Candidate(context, self, layers, peers)
         self.learner = Learner(context, peers, self.adopting, layers.learned)
@@ -269,7 +272,11 @@ class Flush:
             if message.view < self.scalars.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
-        if standing.me not in message.members:
+        if message.end < self._window.frontier:
+            # No log without what is decided is ever chosen: nothing is cut for it.
+            reason = f"its log ends at {message.end}, and {self._window.frontier} is decided here"
+            self._outbox.drop(message, sender, reason)
+        elif standing.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
         elif standing.accepted == message.view:
@@ -359,6 +366,12 @@ class Flush:
         view = view_text(self._standing.view)
         self.life.on(Step.FAILED)
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
+
+    def contradicted(self, reason: str) -> None:
+        """This member's log and another one's cannot both be right: this member takes no part any more."""
+        if self.phase not in (Phase.STOPPED, Phase.HALTED):
+            self.life.on(Step.FAILED)
+            self._halt(f"{reason}; what is decided here can still be read")
 
     def _halt(self, reason: str) -> None:
         self._standing.taking_part = False

@@ -90,18 +90,21 @@ class Learner:
         """Decided frames, or none, when there are no others."""
         if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
             return
-        self._silent = 0
         if not message.frames and not message.stop:
             self._unable.add(sender)
             self._source = 0
             return
-        self._unable.clear()
         if not message.frames:
+            self._unable.clear()
             self._ready = _READY_HEARTBEATS
             self._source = 0  # until the next heartbeat
             return
         last = message.frames[-1].position
-        self._next = self._adopting.graft(message.frames, self._next, last)
+        following = self._adopting.graft(sender, message, self._next, last)
+        if following == self._next or not self._standing.taking_part:
+            return  # it is asked for again in heartbeat time, perhaps of somebody else
+        self._unable.clear()
+        self._next = following
         self._stop = max(self._stop, min(message.stop, self._next - 1))
         source = self._peers.get(sender)
         if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
