@@ -80,6 +80,9 @@ class Gateway:
         if self.process is not None:
             return
         self.starts += 1
+        named = self.world.log.numbers
+        if named and not self.disk.frames:  # a blank disk is set up with the members that there are
+            self.members = {name: f"{name}:7400" for name in (*named, self.name)}
         self.halt = ""
         process = self.process = Process(self, self.world.options.config)
         world = self.world
@@ -148,7 +151,7 @@ class Process:
     def me(self) -> int:
         """The number under which this gateway is known, 0 before it is."""
         name = self.gateway.name
-        return self.world.log.numbers.get(name) or self.numbers.get(name, 0)
+        return self.world.log.ever.get(name) or self.numbers.get(name, 0)
 
     def _know(self, action: Peers) -> None:
         """The stack says who is who."""

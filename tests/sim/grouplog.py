@@ -32,7 +32,7 @@ class GroupLog:
         places: decided positions, position 1 first. state: what they say.
         tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
         floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
-        numbers: gateways' numbers by name, as the last ROSTER says. names: by number, as any ROSTER says.
+        numbers: gateways' numbers by name, as the last ROSTER says. ever, names: by name and by number, as any ROSTER said.
         acknowledged: the highest offset that anybody was told.
     """
 
@@ -45,6 +45,7 @@ class GroupLog:
         self.floors: dict[str, int] = {}
         self.acknowledged = -1
         self.numbers: dict[str, int] = {}
+        self.ever: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.kinds: Counter[str] = Counter()
         self._orders: dict[str, int] = {}
@@ -81,6 +82,7 @@ class GroupLog:
             self._batch(who, frame, offset, void)
         elif frame.kind == Kind.ROSTER:
             self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
+            self.ever |= self.numbers
             self.names |= {number: name for name, number in self.numbers.items()}
         self.kinds[Kind(frame.kind).name] += 1
         self.kinds["void"] += void
