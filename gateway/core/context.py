@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import NamedTuple
 
+from gateway.core.chance import Random
 from gateway.core.events import Identity, StackConfig
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing

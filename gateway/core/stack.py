@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from random import Random
 from typing import Any
 
 import msgspec
 
+from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.atomic.layer import Atomic
+from gateway.core.chance import Random
 from gateway.core.checks import OF_A_VIEW, far_ahead, fault
 from gateway.core.context import Context
 from gateway.core.events import (
@@ -124,10 +125,16 @@ class Layers:
             self.atomic.cut(to)
             self.order.rebuild()
 
-    def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames of another member's log."""
-        self.order.carry(frames)
-        self.atomic.carry(frames)
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames of another member's log: how many follow, and why the next one does not."""
+        taken, wrong = self.order.carry(frames)
+        if taken:
+            self.atomic.carry(frames[:taken])
+        return taken, wrong
+
+    def contradicted(self, reason: str) -> None:
+        """What others hold cannot follow this member's log."""
+        self.flush.contradicted(reason)
 
     def learned(self, up_to: int) -> None:
         """Everything up to the position is decided elsewhere and durable here."""
@@ -273,7 +280,7 @@ class Layers:
 
     def on_space(self, event: SpaceChanged) -> None:
         """The disk runs low, or has room again."""
-        low = (event.reason or "the disk runs low") if event.low else ""
+        low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.space(low)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 from gateway.core import limits, messages
+from gateway.core.chance import Random
 from gateway.core.context import Context
 from gateway.core.events import LogRead
 from gateway.core.repair.asker import Asker, Receiving

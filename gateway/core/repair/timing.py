@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log, log2
-from random import Random
 
 from gateway.core import limits
+from gateway.core.chance import Random
 from gateway.core.standing import Standing
 
 

@@ -1,0 +1,7 @@
+"""Chance in the core: of the run's entropy alone (`Started.entropy`), so that a recorded run replays. Nothing else here draws lots."""
+
+from __future__ import annotations
+
+from random import Random
+
+__all__ = ["Random"]
