@@ -12,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak sim storm docs java lock clean
+.PHONY: help setup demo test check bench bench-quick soak sim mutants storm docs java lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -47,6 +47,9 @@ sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED
 
 storm: $(READY) ## lose messages between 3 to 100 members: requests and repairs for each loss
 	@$(RUN)/python -m tests.sim.storm $(ARGS)
+
+mutants: $(READY) ## break the protocol in every way that the design forbids: the simulator finds each
+	@$(RUN)/python -m tests.sim.mutants --jobs $(JOBS) $(ARGS)
 
 docs: $(READY) ## the pages that are made from the code: commands, configuration, protocol diagrams
 	@$(RUN)/python -m gateway.cli.reference

@@ -1,0 +1,185 @@
+"""Mutants of two-phase commit and ABORT (design, section 4, layer 4)."""
+
+from __future__ import annotations
+
+from gateway.core import window
+from gateway.core.atomic.ballot import Ballot
+from gateway.core.atomic.layer import Atomic
+from gateway.core.order.forward import ForwardTable
+from gateway.core.order.received import LINE, LineInput, LineState
+from gateway.core.stack import Layers
+from gateway.core.window import Window
+from tests.sim.mutants.mutant import LOW, MUCH, Mix, Mutant
+from tests.sim.mutants.patch import Edit, Entry
+from tests.sim.mutants.scripts import LATE, lossy
+
+ATOMIC = (
+    Mutant(
+        "vote-before-fsync",
+        "4.4",
+        "a member votes YES for what is durable, not for what was handed to the disk",
+        [
+            Edit(
+                Atomic,
+                "write",
+                "self._writing.append((self._outbox.persist(tuple(self._unwritten)), last))",
+                "self._writing.append((self._outbox.persist(tuple(self._unwritten)), last))\n"
+                "        self.persisted(self._writing[-1][0])",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "yes-of-a-majority",
+        "4.4",
+        "all members of the view vote, not most of them",
+        [Edit(Ballot, "all_yes", "min(self.votes.values())", "sorted(self.votes.values())[(len(self.votes) - 1) // 2]")],
+        quick=True,
+    ),
+    Mutant(
+        "yes-of-an-old-view",
+        "4.4",
+        "a YES of another view is not counted",
+        [Edit(Atomic, "on_vote", "not self._standing.current(message.view) or ", "")],
+        LATE,
+    ),
+    Mutant(
+        "confirm-of-an-old-view",
+        "4.4",
+        "a CONFIRM of another view is not taken",
+        [
+            Edit(
+                Atomic,
+                "on_confirm",
+                "not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier",
+                "up_to <= window.frontier",
+            )
+        ],
+        LATE,
+    ),
+    Mutant(
+        "shown-when-durable",
+        "4.4",
+        "the frontier is what all have, not what one's own disk has",
+        [
+            Edit(
+                Atomic,
+                "persisted",
+                "        self._vote()",
+                "        self._vote()\n"
+                "        if self._window.frontier < last <= self._window.mark(Stage.VOTED):\n"
+                "            self._decide(last)",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "confirm-not-repeated",
+        "4.4",
+        "a CONFIRM is repeated in heartbeats, as nobody caches or asks for one",
+        [
+            Edit(Atomic, "beat", "self._outbox.send(member, Confirm(standing.view, window.frontier))", "pass"),
+            Edit(Atomic, "on_vote", "elif again and sender", "elif False and sender"),
+        ],
+        Mix(seconds=15, producers=1, rate=0.5, readers=0, script=lossy),
+    ),
+    Mutant(
+        "abort-barrier",
+        "4.4",
+        "once an ABORT is ordered no decision stops between the batch and it",
+        [Edit(Window, "reach", "moved = bool(self.barriers)", "moved = False")],
+        LOW,
+    ),
+    Mutant(
+        "abort-of-a-carried-position",
+        "4.4",
+        "only what the coordinator ordered in its view, behind its decided VIEW, may be aborted",
+        [
+            Edit(
+                Atomic,
+                "installed",
+                "    self._vote(again=True)",
+                "    self._vote(again=True)\n"
+                "    for frame in window.frames if self._low else ():\n"
+                "        if frame.kind == Kind.BATCH:\n"
+                "            self._outbox.send(standing.coordinator, No(standing.view, frame.position, self._low))",
+            ),
+            Edit(Atomic, "on_no", " or not 0 < self._view_position <= window.frontier", ""),
+            Edit(Atomic, "on_no", "if frame.view != self._standing.view:", "if False:"),
+        ],
+        LOW.but(faults="low loss kill snipe power"),
+        shows="others had|reported aborted|goes on",
+    ),
+    Mutant(
+        "abort-leaves-the-epoch-open",
+        "4.4",
+        "an ABORT closes its producer's epoch: nothing more of it is ordered",
+        [Entry(LINE, (LineState.OPEN, LineInput.ABORT), LineState.OPEN)],
+        LOW,
+    ),
+    Mutant(
+        "abort-takes-nothing-back",
+        "4.4",
+        "an ABORT puts the producer's entry back to what it was before the batch",
+        [Edit(Atomic, "_entry_before", "        if other is frame:\n            break\n", "")],
+        LOW,
+    ),
+    Mutant(
+        "abort-voids-one-batch",
+        "4.4",
+        "an ABORT voids every batch of its producer's epoch between the batch and it",
+        [Edit(window, "_is_batch_of", "return frame.kind", "return frame.position == barrier.first and frame.kind")],
+        LOW,
+    ),
+    Mutant(
+        "abort-told-when-ordered",
+        "4.4",
+        "a producer is told of an ABORT when it is decided",
+        [
+            Edit(
+                Layers,
+                "abort",
+                "    self.order.sequencer.abort(frame, body)",
+                "    self.order.sequencer.abort(frame, body)\n"
+                "    self.order.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)",
+            )
+        ],
+        LOW,
+    ),
+    Mutant(
+        "declined-without-its-abort",
+        "4.4",
+        "what was declined is written only together with the ABORT that voids it (STUB)",
+        [Edit(Atomic, "decline", "self._withheld.append(frame)", "self._unwritten.append(frame)")],
+        LOW,
+    ),
+    Mutant(
+        "cut-told-as-abort",
+        "4.4",
+        "a batch that a view change cut is sent again: only a decided ABORT is told as Aborted",
+        [
+            Edit(
+                ForwardTable,
+                "installed",
+                "        behind = self._behind(queue)",
+                "        behind = self._behind(queue)\n"
+                "        self._outbox.answers(queue.session).extend([_aborted(frame, 'it was cut') for frame in behind])",
+            )
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "cut-not-durable",
+        "5.4",
+        "a cut is made on the disk before anything is written there",
+        [Edit(Atomic, "cut", "self._outbox.persist(cut=to)", "pass")],
+        MUCH,
+    ),
+    Mutant(
+        "unwritten-survives-its-view",
+        "5.2",
+        "a log is told of as the disk has it: what was not handed to the disk is given up with its view",
+        [Edit(Atomic, "ended", "    self._window.cut(self._window.mark(Stage.WRITING))\n", "")],
+        LOW,
+    ),
+)

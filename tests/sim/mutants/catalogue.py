@@ -1,0 +1,20 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.atomic import ATOMIC
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.order import ORDER
+from tests.sim.mutants.recovery import RECOVERY
+from tests.sim.mutants.views import VIEWS
+
+MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *RECOVERY)
+
+
+def by_name(name: str) -> Mutant:
+    """The mutant of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {mutant.name: mutant for mutant in MUTANTS}[name]

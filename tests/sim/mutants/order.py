@@ -1,0 +1,190 @@
+"""Mutants of the order of messages, epochs and outcomes (design, section 4, layer 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.order.forward import ForwardTable
+from gateway.core.order.received import Received
+from gateway.core.order.receiver import Receiver
+from gateway.core.order.requests import Requests
+from gateway.core.order.sequencer import Sequencer
+from gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
+from gateway.core.stack import Layers
+from gateway.data.frame import Frame, Kind
+from tests.sim.clients import Producer
+from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
+from tests.sim.mutants.patch import Edit, Entry, Value
+from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
+
+
+def _trusting(take: Any) -> Any:
+    """`Received.take` of a member that believes what its coordinator orders, whatever sequence it has."""
+
+    def trusting(self: Received, frame: Frame) -> None:
+        line = self.line(frame.producer) if frame.kind == Kind.BATCH else None
+        if line is None or line.epoch != frame.epoch:
+            take(self, frame)
+        else:
+            self.lines[line.number] = line
+            line.extend(frame)
+
+    return trusting
+
+
+_TRUSTING = Value(Received, "take", _trusting, wraps=True)
+
+ORDER = (
+    Mutant(
+        "table-not-rolled-back",
+        "3",
+        "the received-table goes back with a cut of the log",
+        [Edit(Layers, "cut", "self.order.rebuild()", "pass"), Edit(Layers, "view_ended", "self.order.rebuild()", "pass")],
+        MUCH,
+    ),
+    Mutant(
+        "dedup-by-a-window",
+        "3",
+        "a producer's sequences are remembered for ever, not for the last eight records",
+        [
+            Edit(
+                Sequencer,
+                "on_forward",
+                "or frame.first_sequence != line.sequence + 1",
+                "or not (frame.first_sequence == line.sequence + 1 or frame.last_sequence < line.sequence - 8)",
+            ),
+            _TRUSTING,
+        ],
+        NETWORK.but(rate=15.0, pipeline=16),
+    ),
+    Mutant(
+        "forward-table-after-new-messages",
+        "4.3",
+        "a new coordinator gets what waited before anything new, and takes nothing behind a gap",
+        [
+            Edit(
+                ForwardTable,
+                "installed",
+                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])",
+                "        queue.sent_us = self._outbox.now.mono_us",
+            ),
+            Edit(Sequencer, "on_forward", "frame.first_sequence != line.sequence + 1", "frame.first_sequence <= line.sequence"),
+            _TRUSTING,
+        ],
+        RIVALS.but(faults="kill snipe split", rate=15.0, pipeline=16),
+    ),
+    Mutant(
+        "forward-table-forgotten",
+        "4.3",
+        "an origin sends again, until its log has the outcome, what was neither ordered nor refused",
+        [
+            Edit(
+                ForwardTable,
+                "installed",
+                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])",
+                "        queue.sent_us = self._outbox.now.mono_us",
+            ),
+            Edit(ForwardTable, "beat", "            self._forward(queue, self._behind(queue))", "            pass"),
+        ],
+        NETWORK,
+    ),
+    Mutant(
+        "duplicate-answered-when-ordered",
+        "4.3",
+        "a duplicate gets its original's outcome when that is decided, never before",
+        [
+            Edit(
+                ForwardTable,
+                "submit",
+                "    for frame in frames:\n",
+                "    for frame in frames:\n"
+                "        early = self._received.line(frame.producer)\n"
+                "        if early and early.epoch == frame.epoch and frame.last_sequence <= early.sequence:\n"
+                "            self._outbox.answers(session).append(\n"
+                "                Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))\n"
+                "            continue\n",
+            )
+        ],
+        RIVALS.but(faults="estranged slow stall loss", latency="wan"),
+    ),
+    Mutant(
+        "epoch-before-earlier-frames",
+        "4.3",
+        "an EPOCH is ordered when all earlier frames of its producer are decided",
+        [
+            Edit(Sequencer, "_ask_epoch", "if not line.undecided:", "if True:"),
+            Edit(Sequencer, "_place_epoch", "    invariant(not line.undecided, f", "    invariant(True, f"),
+        ],
+        LOW.but(faults="low loss rival restart", pace=1.0, latency="wan", sync_us=20_000.0, producers=2),
+    ),
+    Mutant(
+        "progress-lost-at-an-epoch",
+        "4.3",
+        "an EPOCH carries the producer's progress on",
+        [
+            Edit(Sequencer, "_place_epoch", "line.sequence, line.progress)", "line.sequence, b'')"),
+            Edit(Received, "_epoch", " and body.progress == line.progress", ""),
+        ],
+        RIVALS,
+        quick=True,
+    ),
+    Mutant(
+        "batches-before-their-epoch",
+        "4.3",
+        "batches of an epoch follow the answer to its EPOCH, at the client, the origin and the coordinator",
+        [
+            Edit(
+                Producer,
+                "_ask",
+                "    self.state = State.OPENING\n",
+                "    eager = bool(self._after)\n"
+                "    if eager:\n"
+                "        self._fail_from(0, self._after)\n"
+                "        self.epoch, self.next_sequence, self._after = self.wanted, self.acknowledged + 1, ''\n"
+                "    self.state = State.OPEN if eager else State.OPENING\n",
+            ),
+            Edit(ForwardTable, "submit", "or frame.epoch != line.epoch", "or frame.epoch < line.epoch"),
+            Edit(Sequencer, "on_forward", "or line.state is not LineState.OPEN", "or line.state is LineState.CLOSED"),
+        ],
+        LOW.but(faults="low loss rival kill snipe"),
+    ),
+    Mutant(
+        "both-instances-open-an-epoch",
+        "4.3",
+        "the first instance wins an epoch, others are fenced",
+        [
+            Edit(Requests, "_epoch_decided", " and ask.instance == body.instance", ""),
+            Edit(Requests, "_epoch_answer", " and line.instance == ask.instance", ""),
+        ],
+        RIVALS,
+    ),
+    Mutant(
+        "aborted-below-the-epoch",
+        "4.3",
+        "a copy of an older epoch is answered Fenced, never Aborted: it may have committed",
+        [
+            Entry(ENTRANCE, (False, Relation.OLDER), Entrance.ABORTED),
+            Entry(ENTRANCE, (True, Relation.OLDER), Entrance.ABORTED),
+            Edit(ForwardTable, "fenced", "FencedAnswer(producer, epoch, frame.first_sequence)", "_aborted(frame, 'fenced')"),
+        ],
+        RIVALS.but(faults="", latency="wan", rate=15.0, script=answers_lost),
+    ),
+    Mutant(
+        "late-offset-commit",
+        "4.3",
+        "a copy of an offset commit that comes late takes nothing back",
+        [Edit(Sequencer, "_ask_offsets", "if self._received.commit(ask.reader) > ask.frontier:", "if False:")],
+        NETWORK.but(readers=3, script=late_copies),
+        shows="reader",
+    ),
+    Mutant(
+        "order-of-an-old-view",
+        "5.4",
+        "an ORDER of another view is not taken",
+        [
+            Edit(Receiver, "_counts", "standing.current(view) and sender == standing.coordinator and sender", "sender"),
+            Edit(Receiver, "_take", "if frame.view != view:", "if False:"),
+        ],
+        LATE,
+    ),
+)

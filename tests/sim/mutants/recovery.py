@@ -1,0 +1,80 @@
+"""Mutants of what a disk keeps and of how a start believes it (design, sections 3 and 6)."""
+
+from __future__ import annotations
+
+from gateway.core.flush import logs
+from gateway.core.flush.candidate import Candidate
+from gateway.core.flush.layer import Flush
+from tests.sim.disk import Disk
+from tests.sim.mutants.mutant import CRASHES, DAMAGE, MUCH, Mutant
+from tests.sim.mutants.patch import Edit, Value
+
+RECOVERY = (
+    Mutant(
+        "start-does-not-sync",
+        "6",
+        "a start syncs what it found before it votes for it",
+        [Value(Disk, "SYNC_AT_START", False)],
+    ),
+    Mutant(
+        "scalars-overtake-frames",
+        "3",
+        "a view is accepted on the disk behind the frames of its log",
+        [
+            Edit(
+                Disk,
+                "persist",
+                "    self._queue.append((action, self.frontier))\n",
+                "    if action.scalars and self._busy and action.cut is None:\n"
+                "        self._store(action.scalars, self.frontier)\n"
+                "        action = Persist(action.token, action.frames)\n"
+                "    self._queue.append((action, self.frontier))\n",
+            )
+        ],
+        MUCH.but(faults="power blackout snipe split loss", sync_us=20_000.0),
+    ),
+    Mutant(
+        "mark-not-lowered-by-a-cut",
+        "3",
+        "the vote mark is lowered durably before a cut touches the log",
+        [Edit(Disk, "_mark_lowered", "    self._lower(behind)\n", "")],
+        MUCH,
+    ),
+    Mutant(
+        "mark-ahead-of-the-sync",
+        "3",
+        "the vote mark says what earlier syncs made durable",
+        [Edit(Disk, "_write", "rides = self._mark_at(self.durable)", "rides = self.mark = self._mark_at(len(log))")],
+        CRASHES,
+    ),
+    Mutant(
+        "damage-told-as-the-end",
+        "6",
+        "a damaged end counts as present when logs are compared",
+        [
+            Edit(
+                Flush, "state", "    window, damage = self._window, self.adopting.damage", "    window, damage = self._window, None"
+            )
+        ],
+        DAMAGE,
+    ),
+    Mutant(
+        "damage-cut-by-anybody",
+        "6",
+        "a damaged position is cut when enough clean answers show that it was not decided",
+        [
+            Edit(logs, "choose", "    if rosters.blocks(lacking):", "    if True:"),
+        ],
+        DAMAGE,
+    ),
+    Mutant(
+        "damage-refilled-with-anything",
+        "6",
+        "a damaged end is refilled up to the chain value of its mark",
+        [
+            Edit(logs, "choose", "if holds(other, damage.last, damage.view):", "if other.end >= damage.last:"),
+            Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
+        ],
+        DAMAGE,
+    ),
+)

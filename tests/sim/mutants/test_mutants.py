@@ -1,0 +1,47 @@
+"""Proves that every mutant is of the code as it is, that the easy ones are found at once, and that the code itself passes there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.atomic.layer import Atomic
+from gateway.core.order.verdicts import VERDICT
+from tests.sim.mutants.catalogue import MUTANTS, by_name
+from tests.sim.mutants.hunt import hunt, play
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
+
+SEEDS = 3
+
+
+def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 50
+    assert all(mutant.rule and mutant.section for mutant in MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
+    functions = [change.function() for change in mutant.changes if isinstance(change, Edit)]
+    before = [function.__code__ for function in functions]
+    with mutant.applied():
+        assert all(function.__code__ is not code for function, code in zip(functions, before, strict=True))
+    assert [function.__code__ for function in functions] == before
+
+
+def test_a_change_of_what_is_not_there_does_not_apply() -> None:
+    for change in (Edit(Atomic, "write", "no such line", ""), Edit(Atomic, "none", "", ""), Entry(VERDICT, "none", 1)):
+        with pytest.raises(DoesNotApply), applied([change]):
+            pass
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS if mutant.quick])
+def test_the_simulator_finds_an_easy_mutant_at_once(name: str) -> None:
+    catch = hunt(by_name(name), seeds_max=SEEDS)
+    assert catch.found, catch
+
+
+def test_what_the_code_itself_does_is_no_find() -> None:
+    mutant = by_name("vote-before-fsync")
+    assert [play(mutant.mix, seed).violation for seed in range(1, SEEDS + 1)] == [""] * SEEDS
+    nothing = Mutant("nothing", "", "", [])
+    assert not hunt(nothing, seeds_max=SEEDS).found

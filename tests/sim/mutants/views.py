@@ -1,0 +1,313 @@
+"""Mutants of view changes and of who may decide (design, section 5)."""
+
+from __future__ import annotations
+
+from gateway.core.flush import logs
+from gateway.core.flush.adopt import Adopting
+from gateway.core.flush.attempt import Attempt
+from gateway.core.flush.candidate import Candidate
+from gateway.core.flush.layer import Flush
+from gateway.core.flush.learner import Learner
+from gateway.core.flush.serving import Serving
+from gateway.core.membership.changes import Changes
+from gateway.core.membership.layer import Membership
+from gateway.core.peers import Peers
+from gateway.core.rosters import Rosters
+from gateway.core.standing import Standing
+from tests.sim.mutants.mutant import CRASHES, MUCH, NETWORK, ROSTER, Mutant
+from tests.sim.mutants.patch import Edit
+from tests.sim.mutants.scripts import LATE
+
+VIEWS = (
+    Mutant(
+        "proposed-before-own-promise",
+        "5.1",
+        "a candidate promises its view durably before it asks others",
+        [
+            Edit(
+                Candidate,
+                "campaign",
+                "    flush.persist(msgspec",
+                "    for member in members:\n"
+                "        if member != standing.me:\n"
+                "            self._outbox.send(member, Propose(view, members))\n"
+                "    flush.persist(msgspec",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "view-id-used-twice",
+        "5.1",
+        "a view id is above all that were seen, and used for one attempt and one list of members",
+        [
+            Edit(
+                Candidate,
+                "_next_view",
+                "        scalars.promised,\n        scalars.accepted,\n        scalars.coordinated,\n",
+                "        scalars.accepted,\n",
+            ),
+            Edit(Candidate, "_next_view", "        self._peers.seen_view(),\n        self.rejected,\n", ""),
+        ],
+        NETWORK,
+    ),
+    Mutant(
+        "state-before-promise",
+        "5.2",
+        "a member promises durably before it tells of its log",
+        [
+            Edit(
+                Flush,
+                "on_propose",
+                "        self.persist(msgspec",
+                "        self._outbox.send(sender, msgspec.structs.replace(self.state(), view=message.view))\n"
+                "        self.persist(msgspec",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "vote-after-propose",
+        "5.2",
+        "no YES of an old view leaves once a higher one is promised",
+        [
+            Edit(Standing, "current", "0 < view == self.promised == self.accepted == self.view", "0 < view == self.view"),
+            Edit(Flush, "end_view", "        self._standing.end_view()\n", "        pass\n"),
+        ],
+        CRASHES,
+    ),
+    Mutant(
+        "resumed-coordinator",
+        "6",
+        "a gateway that restarts never coordinates a view that it coordinated before",
+        [
+            Edit(
+                Flush,
+                "on_started",
+                "        self.life.on(Step.STARTED)",
+                "        self.life.on(Step.STARTED)\n"
+                "        standing, members = self._standing, self._window.state.members\n"
+                "        mine = 0 < standing.accepted == standing.promised and standing.accepted & 0xFFFF == standing.me\n"
+                "        if mine and standing.me in members and self._window.state.view == standing.accepted:\n"
+                "            self.install(members)\n"
+                "            self.life.state, standing.primary = Phase.PRIMARY, True\n"
+                "            self._layers.opened(self._window.frontier)\n"
+                "            self._layers.primary()",
+            )
+        ],
+        CRASHES,
+    ),
+    Mutant(
+        "majority-of-the-living",
+        "5.3",
+        "a majority is one of the roster, not of those who are there",
+        [
+            Edit(
+                Candidate,
+                "_majority",
+                "return peers.rosters.majority(attempt.incarnations)",
+                "return 2 * len(attempt.states) > 1 + len(peers.hears())",
+            ),
+            Edit(Candidate, "_counts", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
+            Edit(
+                Membership,
+                "_enough",
+                "return self.peers.rosters.majority(self.peers.incarnations(gateways))",
+                "return 2 * len(gateways) > 1 + len(self.peers.hears())",
+            ),
+        ],
+        NETWORK,
+    ),
+    Mutant(
+        "half-is-a-majority",
+        "5.3",
+        "a majority is more than half",
+        [
+            Edit(
+                Rosters,
+                "majority",
+                "roster.items()) > len(roster)",
+                "roster.items()) >= len(roster)",
+            )
+        ],
+        NETWORK.but(members=(4, 2)),
+    ),
+    Mutant(
+        "installed-without-a-majority",
+        "5.4",
+        "the members of a view are a majority of the roster, all of whom told of their logs",
+        [
+            Edit(Candidate, "_majority", "return peers.rosters.majority(attempt.incarnations)", "return bool(attempt.states)"),
+            Edit(Candidate, "_counts", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
+        ],
+        NETWORK,
+    ),
+    Mutant(
+        "longest-log",
+        "5.3",
+        "the log with the greatest (accepted view, end) is adopted, not the longest",
+        [Edit(logs, "greatest", "-states[member].accepted, ", "")],
+        MUCH,
+    ),
+    Mutant(
+        "log-of-the-candidate",
+        "5.6",
+        "RESOLVE chooses a coordinator and never a log: the answers do",
+        [
+            Edit(
+                Candidate,
+                "_collect",
+                "    if not choice.source:",
+                "    own = self._standing.me\n"
+                "    choice = choice._replace(best=own, source=own, end=attempt.states[own].end)\n"
+                "    if not choice.source:",
+            )
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "older-tail-kept",
+        "5.4",
+        "what stands behind the end of the log to install is cut",
+        [
+            Edit(Adopting, "begin", "self._log.cut(equal.position)", "pass"),
+            Edit(Adopting, "done", "        self.replaced(wanted.end)\n", "        pass\n"),
+            Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "True"),
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "cut-at-the-frontier",
+        "5.4",
+        "a member cuts at the first position that differs: what is behind it may be decided",
+        [Edit(Adopting, "begin", "common(self.extent(), theirs, window.frontier)", "Common(window.frontier, True)")],
+        MUCH,
+        quick=True,
+    ),
+    Mutant(
+        "compared-by-length",
+        "5.4",
+        "logs are compared by views and chain, not by their length",
+        [
+            Edit(
+                Adopting,
+                "begin",
+                "common(self.extent(), theirs, window.frontier)",
+                "Common(max(min(window.end, theirs.end), window.frontier), True)",
+            ),
+            Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"),
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "install-not-fenced",
+        "5.4",
+        "an INSTALL is not taken once a higher view is promised",
+        [
+            Edit(
+                Flush,
+                "on_install",
+                "message.view != standing.promised or message.view != self.scalars.promised or message.view & 0xFFFF != sender",
+                "message.view & 0xFFFF != sender",
+            ),
+            Edit(Flush, "_accepted", "install is None or install.view != self._standing.accepted", "install is None"),
+        ],
+        LATE.but(faults="kill snipe broken leave split cut loss"),
+    ),
+    Mutant(
+        "installed-before-accepted",
+        "5.4",
+        "a member answers an INSTALL when it has accepted the view durably",
+        [
+            Edit(
+                Flush,
+                "_adopted",
+                "        self.accept()",
+                "        self.accept()\n"
+                "        self._outbox.send(self._standing.promised & 0xFFFF, Installed(self._standing.promised))",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "accepted-before-held",
+        "4.2",
+        "a joiner counts when it holds the log: nobody accepts a view before",
+        [
+            Edit(
+                Flush,
+                "_adopted",
+                "    elif done:",
+                "    else:\n        self.adopting.stop()",
+            )
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "begun-before-all-installed",
+        "5.5",
+        "a view begins when all of its members have accepted it",
+        [
+            Edit(
+                Attempt,
+                "complete",
+                "self.installed == set(self.install.members)",
+                "len(self.installed) * 2 > len(self.install.members)",
+            )
+        ],
+        MUCH,
+    ),
+    Mutant(
+        "learner-takes-the-undecided",
+        "4.2",
+        "a learner takes decided frames only",
+        [
+            Edit(Serving, "on_fetch", "window.end if message.view else window.frontier", "window.end"),
+            Edit(
+                Serving,
+                "on_fetch",
+                "frames=tuple(frames)))",
+                "frames=tuple(frames), source=0 if message.view else standing.view, stop=frames[-1].position))",
+            ),
+        ],
+        MUCH.but(rate=15.0, sync_us=20_000.0),
+    ),
+    Mutant(
+        "learner-stops-in-a-run",
+        "4.2",
+        "a learner takes whole decided runs: no stop between a batch and its ABORT",
+        [
+            Edit(Learner, "on_fetched", "min(message.stop, self._next - 1)", "self._next - 1"),
+            Edit(Learner, "durable", " and window.reach(stop) == stop", ""),
+            Edit(
+                Learner,
+                "durable",
+                "        self._decide(stop)",
+                "        self._window.barriers, kept = [], self._window.barriers\n"
+                "        self._decide(stop)\n"
+                "        self._window.barriers = kept",
+            ),
+        ],
+        MUCH.but(faults="low loss kill leave cut", rate=15.0, pipeline=16, pace=2.0, bounds={"FETCH_BYTES": 600}),
+    ),
+    Mutant(
+        "incarnation-ignored",
+        "5.7",
+        "answers, votes and members count by incarnation: a wiped disk is nobody's voter",
+        [
+            Edit(Rosters, "majority", "gateways.get(number) == incarnation for", "number in gateways for"),
+            Edit(Rosters, "votes", "roster.get(number) == incarnation", "number in roster"),
+            Edit(
+                Peers, "voter", "return self.rosters.voter(number, self.incarnation(number))", "return number in self.rosters.named"
+            ),
+        ],
+        ROSTER.but(faults="wipe kill power pause", pace=1.5),
+    ),
+    Mutant(
+        "roster-without-a-majority-of-the-new",
+        "5.7",
+        "a roster changes in a view that holds a majority of the new one",
+        [Edit(Changes, "_objection", "if not new.majority(self._peers.incarnations(self._standing.members)):", "if False:")],
+        ROSTER,
+    ),
+)

@@ -1,0 +1,76 @@
+"""Checks beside those of the simulator, for rules that only a mutant would break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.actions import Deliver
+from gateway.core.messages import Confirm, Message, No, Vote
+from gateway.data.bodies import AbortBody, decode_body
+from gateway.data.frame import Kind
+from gateway.data.names import view_text
+from tests.sim.gateways import Process
+from tests.sim.run import Run
+from tests.sim.violation import Violation
+
+
+class Declined:
+    """What a member said NO to is on its disk only together with the ABORT that voids it (design, 4.4, STUB)."""
+
+    def __init__(self) -> None:
+        self._declined: dict[tuple[Process, int], list[int]] = {}  # (process, view) -> positions
+
+    def sent(self, process: Process, message: Message) -> None:
+        """A NO is remembered; a YES that covers it needs the ABORT."""
+        if isinstance(message, No):
+            self._declined.setdefault((process, message.view), []).append(message.position)
+        elif isinstance(message, Vote):
+            for position in self._declined.get((process, message.view), ()):
+                if position <= message.up_to and not self._voided(process, position, message.up_to):
+                    raise Violation(
+                        f"{process.gateway.name} said NO to {position}, and YES up to {message.up_to} without an ABORT of it"
+                    )
+
+    def _voided(self, process: Process, position: int, end: int) -> bool:
+        frames = process.gateway.disk.frames
+        batch = frames[position - 1]
+        return any(
+            (frame.kind, frame.producer, frame.epoch) == (Kind.ABORT, batch.producer, batch.epoch)
+            and decode_body(AbortBody, frame.body).position <= position
+            for frame in frames[position:end]
+        )
+
+
+class Current:
+    """A member of a view decides what a CONFIRM of that view covers, not what one of another view does (design, 9)."""
+
+    def __init__(self) -> None:
+        self._confirmed: dict[int, int] = {}
+
+    def sent(self, message: Message) -> None:
+        """A CONFIRM is remembered."""
+        if isinstance(message, Confirm):
+            self._confirmed[message.view] = max(self._confirmed.get(message.view, 0), message.up_to)
+
+    def delivered(self, process: Process, run: Deliver) -> None:
+        """Who follows a coordinator goes no further than that one said."""
+        view, last = process.view, run.frames[-1].position
+        if view is not None and view.view and view.coordinator != process.me and last > self._confirmed.get(view.view, 0):
+            raise Violation(f"{process.gateway.name} decides {last}, and no CONFIRM of its view {view_text(view.view)} said so")
+
+
+def watch(run: Run) -> None:
+    """Have the checks look on."""
+    checks, declined, current = run.world.checks, Declined(), Current()
+    sent, delivered = checks.sent, checks.delivered
+
+    def also_sent(process: Process, to: int, message: Any) -> None:
+        sent(process, to, message)
+        declined.sent(process, message)
+        current.sent(message)
+
+    def also_delivered(process: Process, deliver: Deliver) -> None:
+        delivered(process, deliver)
+        current.delivered(process, deliver)
+
+    vars(checks).update(sent=also_sent, delivered=also_delivered)  # methods of this one object
