@@ -183,6 +183,10 @@ class Window:
         invariant(self.frontier < position <= self.end, f"position {position} is not in the window")
         return self.frames[position - self.frontier - 1]
 
+    def chain_at(self, position: int) -> int:
+        """The chain value of the frontier, or of an undecided position."""
+        return self.state.chain if position == self.frontier else self.at(position).header_crc
+
     def barred(self, position: int) -> bool:
         """Whether an ordered ABORT voids the batch at the position."""
         frame = self.at(position)

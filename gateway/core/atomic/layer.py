@@ -223,6 +223,9 @@ class Atomic:
         position = message.position
         if not window.frontier < position <= window.end or window.barred(position):
             return
+        if position <= ballot.votes[sender]:
+            self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
+            return
         frame = window.at(position)
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")

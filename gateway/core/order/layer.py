@@ -15,7 +15,7 @@ from gateway.core.order.sequencer import Below, Sequencer
 from gateway.core.order.upkeep import Upkeep
 from gateway.data.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
 from gateway.data.frame import Frame, Kind
-from gateway.errors import InvariantViolated, invariant
+from gateway.errors import FormatError, InvariantViolated, invariant
 
 Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
 
@@ -182,10 +182,14 @@ class Ordering:
         """The window begins, or its end was cut: the received-table goes back with it."""
         self.received.rebuild(self._window.frames)
 
-    def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames that another member's log has, on their way to the disk."""
-        for frame in frames:
-            self.received.take(frame)
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames that another member's log has, on their way to the disk: how many follow, and why the next one does not."""
+        for taken, frame in enumerate(frames):
+            try:
+                self.received.take(frame)
+            except FormatError as error:
+                return taken, str(error)
+        return len(frames), ""
 
     def ended(self) -> None:
         """The view ended: what it waited for as coordinator waits for the next one."""

@@ -8,20 +8,23 @@ cut use it, and a property test holds both against `LogState.apply`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from gateway.core import limits
 from gateway.data.bodies import (
     AbortBody,
     EpochBody,
     ForgetBody,
     OffsetsBody,
+    RosterBody,
     TickBody,
     TopicBody,
+    ViewBody,
     decode_body,
 )
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
-from gateway.errors import InvariantViolated, invariant
+from gateway.errors import FormatError, InvariantViolated
 
 
 class LineState(enum.Enum):
@@ -163,43 +166,80 @@ class Received:
         """Take the next frame of the log in.
 
         Raises:
-            InvariantViolated: it does not follow from what is before it; nobody may have ordered it.
+            FormatError: it does not follow from what is before it, or its body is none of its kind: nobody may have ordered it.
+                Nothing has changed.
         """
-        kind = frame.kind
-        if kind == Kind.BATCH:
-            line = self._held(frame)
+        if frame.kind == Kind.BATCH:
+            line = self._known(frame)
+            if (
+                line.state is LineState.CLOSED
+                or line.epoch != frame.epoch
+                or line.sequence + 1 != frame.first_sequence
+                or not frame.count
+                or not self.topic_known(frame.topic)
+            ):
+                raise FormatError(f"{frame!r} does not follow epoch {line.epoch} ({line.state.value}), sequence {line.sequence}")
             line.on(LineInput.BATCH)
-            invariant(
-                line.epoch == frame.epoch and line.sequence + 1 == frame.first_sequence and self.topic_known(frame.topic),
-                f"{frame!r} does not follow epoch {line.epoch}, sequence {line.sequence}",
-            )
+            self.lines[line.number] = line
             line.extend(frame)
             self.dirty = True
-        elif kind == Kind.EPOCH:
-            self._epoch(frame)
-        elif kind == Kind.ABORT:
-            line = self._held(frame)
-            line.on(LineInput.ABORT)
-            entry = decode_body(AbortBody, frame.body).entry
-            line.instance, line.epoch = entry.instance, entry.epoch
-            line.sequence, line.progress = entry.sequence, entry.progress
-            line.undecided += 1
-        elif kind == Kind.TICK:
-            body = decode_body(TickBody, frame.body)
-            invariant(body.number == self.tick + 1, f"tick {body.number} follows tick {self.tick}")
-            invariant(body.time_us >= self.tick_time, f"the time of tick {body.number} goes back")
-            self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
-        elif kind == Kind.TOPIC:
-            invariant(frame.topic == self.next_topic, f"{frame!r} is not topic {self.next_topic}")
-            self.next_topic += 1
-            self.names.apply(frame)
-        elif kind == Kind.FORGET:
-            self._forget(frame)
-        elif kind == Kind.OFFSETS:
-            for reader in decode_body(OffsetsBody, frame.body).readers:
-                self._commits[reader] = frame.position
-                if reader not in self._state.readers:
-                    self.new_readers[reader] = None
+        else:
+            _TAKE[frame.kind](self, frame)
+
+    def _abort(self, frame: Frame) -> None:
+        line, body = self._known(frame), decode_body(AbortBody, frame.body)
+        entry = body.entry
+        _follows(
+            (line.state, LineInput.ABORT) in LINE
+            and line.epoch == entry.epoch == frame.epoch
+            and 0 <= entry.sequence <= line.sequence
+            and self._state.position < body.position < frame.position,
+            f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
+            f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} behind {self._state.position}",
+        )
+        line.on(LineInput.ABORT)
+        self.lines[line.number] = line
+        line.instance, line.epoch = entry.instance, entry.epoch
+        line.sequence, line.progress = entry.sequence, entry.progress
+        line.undecided += 1
+
+    def _tick(self, frame: Frame) -> None:
+        body = decode_body(TickBody, frame.body)
+        _follows(body.number == self.tick + 1, f"tick {body.number} follows tick {self.tick}")
+        _follows(self.tick_time <= body.time_us <= limits.POSITION_MAX, f"the time of tick {body.number} goes back")
+        self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
+
+    def _topic(self, frame: Frame) -> None:
+        name = decode_body(TopicBody, frame.body).name
+        _follows(frame.topic == self.next_topic, f"{frame!r} is not topic {self.next_topic}")
+        _follows(name and name not in self.names.topics, f"{frame!r} gives the name {name!r} again")
+        self.next_topic += 1
+        self.names.apply(frame)
+
+    def _offsets(self, frame: Frame) -> None:
+        readers = decode_body(OffsetsBody, frame.body).readers
+        good = all(0 <= offset <= limits.POSITION_MAX for offset in readers.values())
+        _follows(good and len(readers) <= limits.READERS_MAX, f"{frame!r} has offsets that cannot be")
+        for reader in readers:
+            self._commits[reader] = frame.position
+            if reader not in self._state.readers:
+                self.new_readers[reader] = None
+
+    def _view(self, frame: Frame) -> None:
+        _follows(_are_gateways(decode_body(ViewBody, frame.body).members), f"{frame!r} names no members")
+
+    def _roster(self, frame: Frame) -> None:
+        body, state = decode_body(RosterBody, frame.body), self._state
+        _follows(
+            _are_gateways([voter.number for voter in body.voters])
+            and len({voter.name for voter in body.voters}) == len(body.voters)
+            and any(voter.voting for voter in body.voters),
+            f"{frame!r} names no voters",
+        )
+        _follows(
+            len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
+            f"{frame!r} is of log {body.log.hex()} of group {body.group!r}",
+        )
 
     def commit(self, reader: str) -> int:
         """Where the log's end has the reader's last offset commit: not behind the position returned; 0 if it has none.
@@ -212,26 +252,27 @@ class Received:
         """An offset commit of the reader is decided."""
         self.new_readers.pop(reader, None)
 
-    def _held(self, frame: Frame) -> Line:
+    def _known(self, frame: Frame) -> Line:
         line = self.line(frame.producer)
         if line is None:
-            raise InvariantViolated(f"{frame!r} is of a producer that the log does not know")
-        self.lines[line.number] = line
+            raise FormatError(f"{frame!r} is of a producer that the log does not know")
         return line
 
     def _epoch(self, frame: Frame) -> None:
         body = decode_body(EpochBody, frame.body)
         line = self.line(frame.producer)
         if line is None:
-            invariant(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
-            invariant(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
-            invariant(not body.sequence, f"{frame!r} is new and begins after sequence {body.sequence}")
+            _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
+            _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
+            _follows(not body.sequence, f"{frame!r} is new and begins after sequence {body.sequence}")
+            _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
             self.next_producer += 1
             line = Line(frame.producer, body.name, body.instance, frame.epoch, 0, b"")
             line.state = LineState.OPENING
         else:
-            invariant(frame.epoch > line.epoch, f"{frame!r} begins an epoch that is not above {line.epoch}")
-            invariant(
+            _follows(body.name == line.name, f"{frame!r} calls {line.name!r} {body.name!r}")
+            _follows(frame.epoch > line.epoch, f"{frame!r} begins an epoch that is not above {line.epoch}")
+            _follows(
                 body.sequence == line.sequence and body.progress == line.progress,
                 f"{frame!r} goes on after sequence {body.sequence}, the table says {line.sequence}",
             )
@@ -243,8 +284,13 @@ class Received:
 
     def _forget(self, frame: Frame) -> None:
         body = decode_body(ForgetBody, frame.body)
+        unknown = [number for number in body.producers if not self.line(number)]
+        _follows(not unknown, f"{frame!r} forgets producers {unknown[:3]}, which the log does not know")
+        _follows(
+            len(set(body.producers)) == len(body.producers) and 0 <= body.floor <= limits.EPOCH_MAX,
+            f"{frame!r} forgets a producer twice, or raises the floor to {body.floor}",
+        )
         for number in body.producers:
-            invariant(self.line(number), f"{frame!r} forgets producer {number}, which the log does not know")
             self.forgotten[number] = None
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
@@ -253,3 +299,26 @@ class Received:
         """Nothing of the producer is undecided: it needs no line of its own."""
         if not line.undecided:
             self.lines.pop(line.number, None)
+
+
+_TAKE: dict[int, Callable[[Received, Frame], None]] = {
+    Kind.VIEW: Received._view,
+    Kind.ROSTER: Received._roster,
+    Kind.EPOCH: Received._epoch,
+    Kind.TOPIC: Received._topic,
+    Kind.FORGET: Received._forget,
+    Kind.ABORT: Received._abort,
+    Kind.TICK: Received._tick,
+    Kind.OFFSETS: Received._offsets,
+}
+_LOG_BYTES = 16  # of a log's uuid
+
+
+def _follows(condition: object, text: str) -> None:
+    if not condition:
+        raise FormatError(text)
+
+
+def _are_gateways(numbers: Sequence[int]) -> bool:
+    """Whether these are the numbers of some gateways, each once."""
+    return 0 < len(set(numbers)) == len(numbers) and all(0 < number <= limits.GATEWAY_MAX for number in numbers)

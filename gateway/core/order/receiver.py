@@ -28,12 +28,14 @@ class Receiver:
     """Takes ORDER and echoes of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: frames that were thrown away: damaged, of another view, unchained, unlike an own copy, or too many.
+        discarded: frames that were thrown away: damaged, of another view, unchained, unlike an own copy, too many, or such that
+            they do not follow from what is before them though the chain goes on. What cannot be taken stays missing.
         streamed: the highest position that the coordinator itself sent, or told of, in this view.
         highest: the highest position heard of in this view.
     """
 
     def __init__(self, context: Context, received: Received, forward: ForwardTable, below: Below) -> None:
+        self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._received = received
@@ -45,6 +47,7 @@ class Receiver:
         self._gaps: RangeMap[None] = RangeMap()  # between the window's end and `highest`, without what is held back
         self.discarded = 0
         self.streamed = self.highest = 0
+        self._wrong = ""  # why the last frame that was next was not taken
 
     def installed(self) -> None:
         """What was held back belongs to another view."""
@@ -54,16 +57,15 @@ class Receiver:
 
     def on_order(self, sender: int, message: Order) -> None:
         """Placed frames, whole."""
-        if self._counts(sender, message.view):
-            self._take(message.frames)
-            if message.frames:
-                self.streamed = max(self.streamed, message.frames[-1].position)
+        if self._counts(sender, message.view) and message.frames:
+            self._take(sender, message)
+            self._streams(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
         """Placed frames of this view from any member that has them. A frame above the view's installed end is of the view."""
         standing = self._standing
         if standing.current(message.view) and sender in standing.others and not standing.coordinating:
-            self._take(message.frames)
+            self._take(sender, message)
 
     def heard(self, sender: int, end: int) -> None:
         """A member of this view says that its log goes up to `end`: what this one has not got of it was lost, or is late.
@@ -74,11 +76,11 @@ class Receiver:
         if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
             self._tell(end)
             if sender == standing.coordinator:
-                self.streamed = max(self.streamed, end)
+                self._streams(end)
 
-    def _take(self, frames: Sequence[Frame]) -> None:
+    def _take(self, sender: int, message: Order | Repair) -> None:
         view = self._standing.view
-        for frame in frames:
+        for frame in message.frames:
             if frame.view != view:
                 self.discarded += 1
             elif whole(frame):
@@ -86,6 +88,7 @@ class Receiver:
             else:
                 self._missed(frame.position)
         self._drain()
+        self._tell_wrong(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
         """Headers of own frames; the bodies are in the forward-table."""
@@ -97,7 +100,6 @@ class Receiver:
             except FormatError:
                 self.discarded += 1
                 break
-            self.streamed = max(self.streamed, echoed.position)
             own = self._forward.find(echoed)
             if echoed.view != message.view:
                 self.discarded += 1
@@ -107,7 +109,9 @@ class Receiver:
             else:
                 echoed.body, echoed.progress = own.body, own.progress
                 self._hold(echoed)
+            self._streams(echoed.position)
         self._drain()
+        self._tell_wrong(sender, message)
 
     def _counts(self, sender: int, view: int) -> bool:
         standing = self._standing
@@ -137,10 +141,19 @@ class Receiver:
         self._tell(position)
         self.discarded += 1
 
+    def _is_near(self, position: int) -> bool:
+        """Whether the position can exist: no more is undecided than may be held back, and some of it may have come meanwhile."""
+        return position <= self._window.end + 2 * limits.HELD_FRAMES_MAX
+
+    def _streams(self, position: int) -> None:
+        """The coordinator's stream has come to the position."""
+        if position > self.streamed and self._is_near(position):
+            self.streamed = position
+
     def _tell(self, end: int) -> None:
         """Positions up to `end` exist; those above what was heard of are not here."""
         known = max(self.highest, self._window.end)
-        if end > known:
+        if end > known and self._is_near(end):
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
@@ -157,11 +170,27 @@ class Receiver:
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
                 break
-            self._received.take(frame)
+            try:
+                self._received.take(frame)
+            except FormatError as error:
+                self._gaps.put(end + 1, end + 1, None)
+                self.discarded += 1
+                self._wrong = str(error)
+                break
             run.append(frame)
             end, chain = frame.position, frame.header_crc
         if run:
             self._below.take(run)
+
+    def _tell_wrong(self, sender: int, message: Order | Repair | Echo) -> None:
+        """A frame that the chain puts here and that cannot stand here was not taken; it is asked for again.
+
+        Its coordinator, or this member, is wrong, and one message does not tell who. So nobody halts: this member votes for nothing
+        behind it, which makes its coordinator leave it out, and it learns what the others decide.
+        """
+        if self._wrong:
+            self._outbox.drop(message, sender, self._wrong)
+            self._wrong = ""
 
     def missing(self) -> list[Range]:
         """Ranges of positions that were heard of and are not here, the lowest ones: what repair has to ask for."""

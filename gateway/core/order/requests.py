@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskTopic, Deny
+from gateway.core.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 from gateway.core.order.received import Names
 from gateway.data.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
@@ -282,6 +282,6 @@ class Requests:
 
 
 def _key(ask: Ask) -> tuple[type, object]:
-    if isinstance(ask, AskEpoch | AskTopic):
+    if isinstance(ask, AskEpoch | AskTopic | AskRoster):
         return type(ask), ask.name
     return type(ask), ask.reader if isinstance(ask, AskOffsets) else ask.producers

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.core import limits
+from gateway.core.checks import batch
 from gateway.core.context import Context
 from gateway.core.messages import (
     Ask,
@@ -88,7 +89,7 @@ class Sequencer:
         line: Line | None = None
         awaited = False
         if origin != self._standing.me:  # own frames were checked when they came in
-            frames = tuple(filter(whole, frames))
+            frames = tuple(filter(self._is_good, frames))
         for frame in frames:
             if frame.producer != number:
                 number = frame.producer
@@ -117,6 +118,10 @@ class Sequencer:
             received.dirty = True
             self._below.take(taken)
             self._placed += taken
+
+    def _is_good(self, frame: Frame) -> bool:
+        """Whether a batch of another gateway may have a place, if it follows."""
+        return not batch(frame) and self._received.topic_known(frame.topic) and whole(frame)
 
     def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
         view = self._standing.view
@@ -199,7 +204,7 @@ class Sequencer:
             self.place(Kind.TOPIC, TopicBody(ask.name), origin=origin, topic=self._received.next_topic)
         elif isinstance(ask, AskOffsets):
             self._ask_offsets(origin, ask)
-        else:
+        elif isinstance(ask, AskForget):
             self._ask_forget(origin, ask)
 
     def _deny(self, origin: int, ask: Ask, code: str, reason: str, retry: bool = False) -> None:
@@ -254,7 +259,10 @@ class Sequencer:
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 
     def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
-        known, new = self._window.state.readers, self._received.new_readers
+        state = self._window.state
+        if ask.offset > state.next_offset or ask.frontier > state.position:
+            return  # nobody has seen decided what is not decided at the coordinator
+        known, new = state.readers, self._received.new_readers
         if self._received.commit(ask.reader) > ask.frontier:
             return  # the log answers: it holds this commit, or one that came before it through another gateway
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:

@@ -231,14 +231,19 @@ def test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected() -> Non
     assert actions == [Suspect(3, "it cannot take position 3, which may not be aborted: no space")]
 
 
-def test_a_frame_that_does_not_follow_stops_the_member() -> None:
+def test_a_frame_that_the_chain_puts_there_and_that_does_not_follow_is_not_taken() -> None:
     group = three()
     member = group.members["g2"]
     window = member.stack.layers.context.window
     tick = Frame(Kind.TICK, encode_body(TickBody(7, 1)), origin=1)
     tick.stamp(VIEW, 3, window.chain)
-    with pytest.raises(InvariantViolated, match="tick 7 follows tick 0"):
-        group.step(member, Received(1, Order(VIEW, (tick,))))
+    assert Dropped("Order", 1, "tick 7 follows tick 0", 1) in group.step(member, Received(1, Order(VIEW, (tick,))))
+    receiver = member.stack.layers.order.receiver
+    assert (window.end, receiver.missing(), receiver.discarded) == (2, [(3, 3)], 1)
+    right = Frame(Kind.TICK, encode_body(TickBody(1, 1)), origin=1)
+    right.stamp(VIEW, 3, window.chain)
+    group.step(member, Received(1, Order(VIEW, (right,))))
+    assert (window.end, receiver.missing()) == (3, [])
 
 
 def test_only_the_coordinator_orders() -> None:
