@@ -245,8 +245,12 @@ class Membership:
         promised = self._standing.promised
         if not self.misses and self._leader != self._standing.me and self._leader_view != promised:
             return True
+        # Members install the promised view before its coordinator does, who waits for all of them.
         return any(
-            peer.beat is not None and self.peers.fresh(peer.number) and not peer.beat.misses and peer.beat.view >= promised
+            peer.beat is not None
+            and self.peers.fresh(peer.number)
+            and not peer.beat.misses
+            and peer.beat.view >= promised + (peer.number != promised & 0xFFFF)
             for peer in self.peers
         )
 
