@@ -272,15 +272,15 @@ class Flush:
             if message.view < self.scalars.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
-        if message.end < self._window.frontier:
-            # No log without what is decided is ever chosen: nothing is cut for it.
-            reason = f"its log ends at {message.end}, and {self._window.frontier} is decided here"
-            self._outbox.drop(message, sender, reason)
-        elif standing.me not in message.members:
+        if standing.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
         elif standing.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
+        elif message.end < self._window.frontier:
+            # No log without what is decided is ever chosen: nothing is cut for it.
+            reason = f"its log ends at {message.end}, and {self._window.frontier} is decided here"
+            self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
             self._install = message
             self.life.on(Step.CHOSEN)
