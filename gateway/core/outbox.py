@@ -122,16 +122,20 @@ class Outbox:
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
-        """A message is not taken. It is counted, and told once per kind and sender in `DROPPED_TELL_US`."""
+        """A message is not taken. It is counted, and told once per kind and sender in `DROPPED_TELL_US`; where so many send what is
+        not taken that they are not remembered one by one, once for all the rest of them.
+        """
         kind = type(message).__name__
         self.drops += 1
-        count, told_us = self._drops.get((kind, sender), (0, -limits.DROPPED_TELL_US))
+        key = (kind, sender)
+        if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
+            key = (kind, 0)
+        count, told_us = self._drops.get(key, (0, -limits.DROPPED_TELL_US))
         count += 1
         if self.now.mono_us - told_us >= limits.DROPPED_TELL_US:
             self._dropped.append(Dropped(kind, sender, reason, count))
             count, told_us = 0, self.now.mono_us
-        if len(self._drops) < limits.DROPPED_KINDS_MAX or (kind, sender) in self._drops:
-            self._drops[kind, sender] = count, told_us
+        self._drops[key] = count, told_us
 
     def halt(self, reason: str) -> None:
         """Stop taking part."""

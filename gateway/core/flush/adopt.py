@@ -68,6 +68,7 @@ class Adopting:
         self.damage: Damage | None = None
         self._wanted: Wanted | None = None
         self._refused = (0, 0)  # position and chain value of a frame that continues the log and cannot follow it
+        self._asked_since = False
 
     def extent(self) -> Extent:
         """What this member can say of its own log, but for a damaged end."""
@@ -115,7 +116,7 @@ class Adopting:
                 return
             wanted.of, frontier = min(able)
             last = min(last, frontier)
-        self._outbox.send(wanted.of, Fetch(wanted.view, wanted.next, last))
+        self.send_fetch(wanted.of, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
         """Frames came; whether they were what was asked for."""
@@ -172,13 +173,18 @@ class Adopting:
     def _contradicted(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
         """A frame continues the log by its chain and cannot follow it.
 
-        One message proves nothing, and is dropped. The same frame once more, read again by who holds it durably, proves that one
-        of two members took what it must not have taken. This one cannot go on: it halts, so that the others are not held up.
+        One message, or copies of it, prove nothing, and are dropped. The same frame in answer to another question proves that
+        some member took what nobody may take. This one cannot go on: it halts, so that the others are not held up.
         """
         self._outbox.drop(message, sender, wrong)
-        if self._refused == (frame.position, frame.header_crc):
+        if self._refused == (frame.position, frame.header_crc) and self._asked_since:
             self._log.contradicted(f"gateway {sender} holds what cannot follow this log: {wrong}")
-        self._refused = (frame.position, frame.header_crc)
+        self._refused, self._asked_since = (frame.position, frame.header_crc), False
+
+    def send_fetch(self, to: int, fetch: Fetch) -> None:
+        """Ask for frames."""
+        self._asked_since = True
+        self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
         """True when the log is the wanted one (it still has to become durable), False when it turned out not to be, None until

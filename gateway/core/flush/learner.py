@@ -27,7 +27,6 @@ class Learner:
     """
 
     def __init__(self, context: Context, peers: Peers, adopting: Adopting, decide: Callable[[int], None]) -> None:
-        self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
@@ -84,7 +83,7 @@ class Learner:
 
     def _ask(self) -> None:
         self._silent = 0
-        self._outbox.send(self._source, Fetch(0, self._next, EVERYTHING))
+        self._adopting.send_fetch(self._source, Fetch(0, self._next, EVERYTHING))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
         """Decided frames, or none, when there are no others."""
