@@ -230,6 +230,10 @@ class Disk:
             frames += action.frames
             token = action.token
             self._queue.popleft()
+        if not frames:  # scalars are a file of their own: their sync says nothing of the log
+            self._report(Persisted(token))
+            self._next()
+            return
         log = self.frames
         for frame in frames:
             if frame.position != len(log) + 1 or not chained(frame, log[-1].header_crc if log else 0):

@@ -71,9 +71,14 @@ class Run:
         self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._goes_on, "no majority takes messages")
         self._until(CALM_HEARTBEATS * heartbeat_us + more, self._is_calm, "not everybody came to rest")
         world.checks.whole()
+        last = Producer(world, "last", len(self.producers))
+        self.producers.append(last)
+        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "a new producer does not get in")
         for producer in self.producers:
             producer.produce(1)
         self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "new messages got no outcome")
+        if not last.acknowledged:
+            raise Violation("a new producer was not told that its record is committed")
         world.checks.whole()
         for reader in self.readers:
             reader.check()
