@@ -110,7 +110,8 @@ class Membership:
     def misses(self) -> bool:
         """Whether no coordinator is heard."""
         if self._leader == self._standing.me and self._leader:
-            return self._leader_missed > 0
+            # The first echoes of a view come a round trip after its coordinator's first heartbeats.
+            return self._leader_missed >= limits.BOOT_HEARTBEATS
         peer = self.peers.get(self._leader)
         period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
         return self._leader_missed >= period
@@ -154,7 +155,7 @@ class Membership:
             return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.came_us = beat, now_us
-        if peer.echoed_us < beat.echo_us <= now_us:
+        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 is no echo, and no round trip since the clock began
             peer.echoed_us = beat.echo_us
             peer.measured(now_us - beat.echo_us - beat.held_us)
         if beat.claim:
@@ -343,12 +344,7 @@ class Membership:
         """A view was installed."""
         self.duties.installed()
         self._viewless = 0
-        if self._standing.coordinating:
-            claim = self._claim()
-            if claim:
-                self._lead(self._standing.me, claim)
-        else:
-            self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
+        self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
 
     # Heartbeats
 
@@ -373,7 +369,7 @@ class Membership:
             members=standing.members,
             promised=standing.promised,
             accepted=standing.accepted,
-            claim=self._leader_view if self._leader == standing.me and not self.misses else 0,
+            claim=self._claim(),
             end=self._flush.end,
             frontier=window.frontier,
             watermark=self._flush.watermark,
