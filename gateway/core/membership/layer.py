@@ -343,7 +343,7 @@ class Membership:
     def installed(self) -> None:
         """A view was installed."""
         self.duties.installed()
-        self._viewless = 0
+        self._viewless = self._waiting = 0
         self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
 
     # Heartbeats
