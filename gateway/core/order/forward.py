@@ -13,8 +13,8 @@ from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.messages import Forward, Refuse, Resend
 from gateway.core.order.received import Received
-from gateway.core.order.runs import parts
 from gateway.core.order.verdicts import ENTRANCE, Entrance, relation
+from gateway.core.runs import parts
 from gateway.core.window import weight
 from gateway.data.frame import Frame
 from gateway.data.state import Producer

@@ -10,8 +10,8 @@ from gateway.core.context import Context
 from gateway.core.messages import Echo, Order, Repair
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
-from gateway.core.order.runs import whole
 from gateway.core.ranges import Range, RangeMap
+from gateway.core.runs import whole
 from gateway.core.window import weight
 from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
 from gateway.errors import FormatError

@@ -23,8 +23,8 @@ from gateway.core.messages import (
     Resend,
 )
 from gateway.core.order.received import Line, LineState, Received
-from gateway.core.order.runs import parts, whole
 from gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
+from gateway.core.runs import parts, whole
 from gateway.core.window import weight
 from gateway.data.bodies import (
     AbortBody,
