@@ -79,6 +79,8 @@ class Adopting:
         """Begin to adopt a log; `done` says when it is there."""
         window = self._window
         equal: Common = common(self.extent(), theirs, window.frontier)
+        if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
+            equal = Common(theirs.end, True)  # one value names a whole log, wherever the tables reach
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.cut(equal.position)
         self._wanted = Wanted(view, source, theirs.end, chain, equal.position + 1)
