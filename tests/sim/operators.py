@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import RosterAsked
+from gateway.core.events import RosterAsked, SessionClosed
 from gateway.data.wire import Answer, Denied, Done
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
@@ -98,15 +98,20 @@ class Operator:
         return self._old.setdefault(name, roster.get(name, b""))
 
     def _leave(self) -> None:
-        self._process = None
+        process, self._process = self._process, None
+        if process is not None and not process.over:
+            process.step(SessionClosed(self._session))
 
     def _hear(self, answers: tuple[Answer, ...] | None) -> None:
-        self._world.schedule.after(200, self._answers, self._session, answers)
+        self._world.schedule.after(200, self._answers, answers)
 
-    def _answers(self, session: int, answers: tuple[Answer, ...] | None) -> None:
-        if self._process is None or session != self._session:
+    def _answers(self, answers: tuple[Answer, ...] | None) -> None:
+        if self._process is None:
             return
-        for answer in answers or ():
+        mine = [answer for answer in answers or () if isinstance(answer, Done | Denied) and answer.request == self._request]
+        if answers is not None and not mine:
+            return  # to what was asked elsewhere before
+        for answer in mine:
             self._world.note("operator", f"hears {answer}")
             if not self.wishes:
                 break
