@@ -1,8 +1,23 @@
 """Proves that transcripts of whole groups can fail: what is not so, and what may never happen, shows in them."""
 
+from pathlib import Path
+
+import pytest
+
 from tests.transcripts.disks import Disk
+from tests.transcripts.whole import Pace
 from tests.transcripts.whole_script import WholeScript
 
+FILES = sorted(Path(__file__).parent.glob("group_*.txt"))
+PACES = [
+    Pace(start_ms=37),
+    Pace(start_ms=90),
+    Pace(start_ms=150),
+    Pace(entropy="other"),
+    Pace(message_ms=4, disk_ms=2),
+    Pace(message_ms=0.3, disk_ms=9, start_ms=110),
+    Pace(message_ms=12, disk_ms=0.5, start_ms=70, entropy="others"),
+]
 BEGIN = "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\n"
 
 
@@ -55,3 +70,12 @@ def test_another_log_at_one_gateway_shows() -> None:
     world.members["g3"].disk.watermark -= 1
     lines = script.run("start g3\nuntil primary g1 g2 g3\n----\n").splitlines()
     assert any(line.startswith("PROBLEM g3 delivers") for line in lines)
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_its_facts_hold_whatever_messages_and_disks_take(path: Path) -> None:
+    for pace in PACES:
+        script = WholeScript(pace)
+        lines = script.run(path.read_text("utf-8")).splitlines()
+        wrong = [line for line in lines if line.startswith(("WRONG", "PROBLEM"))] + script.finish()
+        assert not wrong, f"{pace}: {wrong}"

@@ -276,3 +276,5 @@ def action_text(action: Action, names: dict[int, str], mono_us: int) -> str:
             return f"halt: {reason}"
         case Stopped():
             return "stopped"
+        case _:
+            return type(action).__name__

@@ -1,13 +1,14 @@
 """Whole groups: real stacks that find their views themselves, disks, a network, and virtual time, which moves when it is told to.
 
-A message takes a millisecond, and so does a disk. What a test wants otherwise it says by rules of the network and by slow disks.
+A message takes a millisecond, and so does a disk, unless `Pace` says otherwise. What else a test wants it
+says by rules of the network and slow disks.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.core import record
 from gateway.core.actions import Action, Deliver, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
@@ -21,6 +22,18 @@ from tests.transcripts.watch import Watch
 WALL_US = 1_600_000_000_000_000
 MS = 1_000
 IDLE_MS = 10
+
+
+class Pace(NamedTuple):
+    """What a message, a disk, and a start after the one before it take, milliseconds; and what is drawn differently."""
+
+    message_ms: float = 1
+    disk_ms: float = 1
+    start_ms: float = 0
+    entropy: str = "start"
+
+
+USUAL = Pace()
 
 
 class Gateway:
@@ -83,8 +96,9 @@ class Whole:
         watch: looks for what may never happen.
     """
 
-    def __init__(self, config: StackConfig, tell: Callable[[str, Action | str], None]) -> None:
+    def __init__(self, config: StackConfig, tell: Callable[[str, Action | str], None], pace: Pace) -> None:
         self.config = config
+        self._pace = pace
         self.tell = tell
         self.members: dict[str, Gateway] = {}
         self.network = Network()
@@ -109,6 +123,7 @@ class Whole:
         """A process on the disk."""
         gateway = self.members[name]
         assert gateway.stack is None, f"{name} is running"
+        self.run(self.mono_us + int(self._pace.start_ms * MS))
         gateway.starts += 1
         gateway.stack = Stack(self.config)
         gateway.history, gateway.view, gateway.timer_us = [], None, None
@@ -117,7 +132,7 @@ class Whole:
         recovered = gateway.disk.recover(self.watch.void)
         gateway.frontier = recovered.state.position
         identity = Identity(name, gateway.disk.incarnation, "test", gateway.configured)
-        entropy = f"start {name}/{gateway.starts}".encode().ljust(16, b"-")
+        entropy = f"{self._pace.entropy} {name}/{gateway.starts}".encode().ljust(16, b"-")
         self.step(gateway, Started(identity, entropy, recovered))
 
     def kill(self, name: str, keep: int) -> None:
@@ -150,9 +165,9 @@ class Whole:
         match action:
             case Persist():
                 gateway.disk.persist(action)
-                self._after(1, self._disk_done, gateway, gateway.starts, action.token)
+                self._after(self._pace.disk_ms, self._disk_done, gateway, gateway.starts, action.token)
             case ReadLog():
-                self._after(1, self._log_read, gateway, gateway.starts, action)
+                self._after(self._pace.disk_ms, self._log_read, gateway, gateway.starts, action)
             case Send(to, message):
                 if to in gateway.names:
                     self._send(Letter(gateway.name, gateway.names[to], gateway.disk.incarnation, record.encode(message)))
@@ -191,7 +206,7 @@ class Whole:
         gateway.disk.slow = slow
         if not slow:
             for wish in gateway.disk.wishes:
-                self._after(1, self._disk_done, gateway, gateway.starts, wish.persist.token)
+                self._after(self._pace.disk_ms, self._disk_done, gateway, gateway.starts, wish.persist.token)
 
     def _log_read(self, gateway: Gateway, start: int, action: ReadLog) -> None:
         if gateway.starts == start and gateway.stack is not None:
@@ -206,7 +221,7 @@ class Whole:
     def _send(self, letter: Letter) -> None:
         verdict = self.network.verdict(letter)
         if verdict in ("pass", "copy"):
-            self._after(1, self._arrives, letter)
+            self._after(self._pace.message_ms, self._arrives, letter)
         elif verdict in ("hold", "lose"):
             self.tell(letter.sender, f"{letter.sender}>{letter.to} {'held' if verdict == 'hold' else 'lost'}: {letter.text}")
 
@@ -221,7 +236,7 @@ class Whole:
         """Held messages arrive now; how many."""
         letters = self.network.take(wanted, count)
         for letter in letters:
-            self._after(1, self._arrives, letter)
+            self._after(self._pace.message_ms, self._arrives, letter)
         return len(letters)
 
     # Time

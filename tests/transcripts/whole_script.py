@@ -43,7 +43,7 @@ from tests.transcripts.group import incarnation
 from tests.transcripts.network import rule
 from tests.transcripts.script import VERBS, Script, number_of
 from tests.transcripts.text import action_text, frames_text
-from tests.transcripts.whole import Whole
+from tests.transcripts.whole import USUAL, Pace, Whole
 
 HIDDEN = ("HEARTBEAT", "PROBE")
 TICK_US = 3_600_000_000  # so that ticks come with views only: times do not matter then
@@ -67,9 +67,9 @@ class WholeScript(Script):
 
     illegal = "PROBLEM"
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = USUAL) -> None:
         super().__init__()
-        self.world = Whole(StackConfig(tick_interval_us=TICK_US), self._told)
+        self.world = Whole(StackConfig(tick_interval_us=TICK_US), self._told, pace)
         self.verbs = {**VERBS, **_VERBS}
         self._quiet = False
         self._of: list[str] = []
