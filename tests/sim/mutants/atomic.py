@@ -11,6 +11,7 @@ from gateway.core.stack import Layers
 from gateway.core.window import Window
 from tests.sim.mutants.mutant import LOW, MUCH, Mix, Mutant
 from tests.sim.mutants.patch import Edit, Entry
+from tests.sim.mutants.scenes import BUSY, low_after_decision
 from tests.sim.mutants.scripts import LATE, lossy
 
 ATOMIC = (
@@ -99,16 +100,15 @@ ATOMIC = (
                 Atomic,
                 "installed",
                 "    self._vote(again=True)",
-                "    self._vote(again=True)\n"
                 "    for frame in window.frames if self._low else ():\n"
                 "        if frame.kind == Kind.BATCH:\n"
-                "            self._outbox.send(standing.coordinator, No(standing.view, frame.position, self._low))",
+                "            self._outbox.send(standing.coordinator, No(standing.view, frame.position, self._low))\n"
+                "    self._vote(again=True)",
             ),
             Edit(Atomic, "on_no", " or not 0 < self._view_position <= window.frontier", ""),
             Edit(Atomic, "on_no", "if frame.view != self._standing.view:", "if False:"),
         ],
-        LOW.but(faults="low loss kill snipe power"),
-        shows="others had|reported aborted|goes on",
+        BUSY.but(latency="wan", script=low_after_decision),
     ),
     Mutant(
         "abort-leaves-the-epoch-open",

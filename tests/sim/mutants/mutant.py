@@ -70,7 +70,6 @@ NETWORK = Mix("loss twice disorder cut split flap clog broken kill", members=(3,
 LOW = Mix("low loss disorder kill", pace=2.0, rate=15.0, pipeline=16)
 RIVALS = Mix("rival restart estranged kill loss", pace=2.0)
 MUCH = Mix("loss twice disorder cut split flap clog kill power snipe pause stall slow leave", members=(3, 3, 4, 5), seconds=60)
-DAMAGE = Mix("rot power kill blackout snipe", members=(3, 5), pace=2.0)
 ROSTER = Mix("roster wipe kill power split loss", members=(3, 4, 2), pace=3.0, seconds=60)
 
 

@@ -10,11 +10,13 @@ from gateway.core.order.receiver import Receiver
 from gateway.core.order.requests import Requests
 from gateway.core.order.sequencer import Sequencer
 from gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
+from gateway.core.repair.layer import Repair
 from gateway.core.stack import Layers
 from gateway.data.frame import Frame, Kind
-from tests.sim.clients import Producer
+from tests.sim.clients import Producer, Reader
 from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
 from tests.sim.mutants.patch import Edit, Entry, Value
+from tests.sim.mutants.scenes import QUIET, lost_last
 from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
 
 
@@ -176,6 +178,36 @@ ORDER = (
         [Edit(Sequencer, "_ask_offsets", "if self._received.commit(ask.reader) > ask.frontier:", "if False:")],
         NETWORK.but(readers=3, script=late_copies),
         shows="reader",
+    ),
+    Mutant(
+        "readers-without-a-floor",
+        "1 C7",
+        "a reader carries the highest frontier that it saw, and is shown no less elsewhere",
+        [Edit(Reader, "_read", "process.offset < self.floor", "False")],
+        NETWORK.but(readers=3),
+    ),
+    Mutant(
+        "repair-acknowledged-at-once",
+        "4.1",
+        "what comes by repair is acknowledged when it is durable, as all else",
+        [
+            Edit(
+                Repair,
+                "on_repair",
+                "        self._receiver.on_repair(sender, message)",
+                "        self._receiver.on_repair(sender, message)\n"
+                "        window = self.holder._window\n"
+                "        self.holder._outbox.send(self._standing.coordinator, messages.Vote(message.view, window.end))",
+            )
+        ],
+        NETWORK,
+    ),
+    Mutant(
+        "lost-last-message",
+        "4.1",
+        "heartbeats tell how far the log is: a last message that was lost shows too",
+        [Edit(Repair, "heard", "        self._receiver.heard(member, end)\n", "        pass\n")],
+        QUIET.but(producers=1, rate=0.3, readers=0, script=lost_last),
     ),
     Mutant(
         "order-of-an-old-view",

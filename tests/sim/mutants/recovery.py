@@ -6,8 +6,9 @@ from gateway.core.flush import logs
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.layer import Flush
 from tests.sim.disk import Disk
-from tests.sim.mutants.mutant import CRASHES, DAMAGE, MUCH, Mutant
+from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
 from tests.sim.mutants.patch import Edit, Value
+from tests.sim.mutants.scenes import BUSY, damage, damage_stale, power_after_a_cut
 
 RECOVERY = (
     Mutant(
@@ -15,6 +16,7 @@ RECOVERY = (
         "6",
         "a start syncs what it found before it votes for it",
         [Value(Disk, "SYNC_AT_START", False)],
+        Mix("kill power", pace=2.0),
     ),
     Mutant(
         "scalars-overtake-frames",
@@ -38,7 +40,9 @@ RECOVERY = (
         "3",
         "the vote mark is lowered durably before a cut touches the log",
         [Edit(Disk, "_mark_lowered", "    self._lower(behind)\n", "")],
-        MUCH,
+        Mix(
+            "split flap cut kill", members=(3, 5), latency="wan", sync_us=20_000.0, rate=15.0, pipeline=16, script=power_after_a_cut
+        ),
     ),
     Mutant(
         "mark-ahead-of-the-sync",
@@ -56,7 +60,7 @@ RECOVERY = (
                 Flush, "state", "    window, damage = self._window, self.adopting.damage", "    window, damage = self._window, None"
             )
         ],
-        DAMAGE,
+        BUSY.but(script=damage),
     ),
     Mutant(
         "damage-cut-by-anybody",
@@ -65,7 +69,7 @@ RECOVERY = (
         [
             Edit(logs, "choose", "    if rosters.blocks(lacking):", "    if True:"),
         ],
-        DAMAGE,
+        BUSY.but(script=damage),
     ),
     Mutant(
         "damage-refilled-with-anything",
@@ -75,6 +79,6 @@ RECOVERY = (
             Edit(logs, "choose", "if holds(other, damage.last, damage.view):", "if other.end >= damage.last:"),
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
-        DAMAGE,
+        BUSY.but(script=damage_stale, rate=60.0, pipeline=64, producers=3),
     ),
 )

@@ -35,7 +35,7 @@ def late_copies(run: Run) -> None:
     network, chance = world.network, world.chance("late copies")
     send = network.send
     kept: dict[str, deque[tuple[str, Any, bytes]]] = {}
-    began: set[tuple[str, int]] = set()
+    began: set[tuple[str, int, type]] = set()
 
     def and_again(sender: str, to: str, message: Any, incarnation: bytes) -> None:
         send(sender, to, message, incarnation)
@@ -44,12 +44,12 @@ def late_copies(run: Run) -> None:
         if chance.random() < LATE_SHARE:
             late_us = chance.uniform(0.2, 6) * SECOND
             world.schedule.after(late_us, network._arrive, sender, to, message, incarnation)
-        if isinstance(message, Installed) and (sender, message.view) not in began:
-            began.add((sender, message.view))
+        if isinstance(message, Installed | State) and (sender, message.view, type(message)) not in began:
+            began.add((sender, message.view, type(message)))
             for name in (sender, to):
                 for one, old, disk in kept.get(name, ()):
                     late_us = 4 * chance.random() * network.path(sender, to).latency
-                    world.schedule.after(late_us, network._arrive, one, name, old, disk)
+                    world.schedule.after(late_us, network._hand_over, one, name, old, disk)
         if not isinstance(message, Confirm | Vote) or chance.random() < 0.2:
             kept.setdefault(to, deque(maxlen=KEPT)).append((sender, message, incarnation))
 
@@ -82,4 +82,4 @@ def lossy(run: Run) -> None:
     run.world.network.loss = 0.3
 
 
-LATE = Mix("kill snipe broken leave split", members=(3, 3, 5), pace=2.0, rate=15.0, pipeline=16, script=late_copies)
+LATE = Mix("kill snipe broken leave split", members=(3, 3, 5), pace=5.0, rate=15.0, pipeline=16, script=late_copies)

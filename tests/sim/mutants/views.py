@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gateway.core.flush import logs
 from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.attempt import Attempt
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.layer import Flush
 from gateway.core.flush.learner import Learner
@@ -14,9 +13,20 @@ from gateway.core.membership.layer import Membership
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
 from gateway.core.standing import Standing
-from tests.sim.mutants.mutant import CRASHES, MUCH, NETWORK, ROSTER, Mutant
+from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mix, Mutant
 from tests.sim.mutants.patch import Edit
+from tests.sim.mutants.scenes import (
+    QUIET,
+    deaf_coordinator,
+    deaf_member,
+    genesis_twice,
+    late_comer,
+    roster_outgrown,
+    stalled_coordinator,
+)
 from tests.sim.mutants.scripts import LATE
+
+_MOST = "2 * len(attempt.states) > len(peers.configured)"
 
 VIEWS = (
     Mutant(
@@ -163,13 +173,19 @@ VIEWS = (
                 "    if not choice.source:",
             )
         ],
-        MUCH,
+        QUIET.but(script=late_comer),
     ),
     Mutant(
         "older-tail-kept",
         "5.4",
-        "what stands behind the end of the log to install is cut",
+        "what an older view left behind is cut where it differs from the log to install",
         [
+            Edit(
+                Adopting,
+                "begin",
+                "common(self.extent(), theirs, window.frontier)",
+                "Common(max(min(window.end, theirs.end), window.frontier), True)",
+            ),
             Edit(Adopting, "begin", "self._log.cut(equal.position)", "pass"),
             Edit(Adopting, "done", "        self.replaced(wanted.end)\n", "        pass\n"),
             Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "True"),
@@ -244,20 +260,6 @@ VIEWS = (
         MUCH,
     ),
     Mutant(
-        "begun-before-all-installed",
-        "5.5",
-        "a view begins when all of its members have accepted it",
-        [
-            Edit(
-                Attempt,
-                "complete",
-                "self.installed == set(self.install.members)",
-                "len(self.installed) * 2 > len(self.install.members)",
-            )
-        ],
-        MUCH,
-    ),
-    Mutant(
         "learner-takes-the-undecided",
         "4.2",
         "a learner takes decided frames only",
@@ -288,7 +290,7 @@ VIEWS = (
                 "        self._window.barriers = kept",
             ),
         ],
-        MUCH.but(faults="low loss kill leave cut", rate=15.0, pipeline=16, pace=2.0, bounds={"FETCH_BYTES": 600}),
+        LOW.but(faults="low kill leave cut", latency="wan", pace=1.5, bounds={"FETCH_BYTES": 600}),
     ),
     Mutant(
         "incarnation-ignored",
@@ -309,5 +311,59 @@ VIEWS = (
         "a roster changes in a view that holds a majority of the new one",
         [Edit(Changes, "_objection", "if not new.majority(self._peers.incarnations(self._standing.members)):", "if False:")],
         ROSTER,
+    ),
+    Mutant(
+        "rosters-not-counted-again",
+        "5.7",
+        "a candidate counts again with the rosters of the log that it adopted",
+        [
+            Edit(
+                Candidate,
+                "_counts",
+                "return rosters.majority(attempt.incarnations) and rosters",
+                "return True or rosters.majority(attempt.incarnations) and rosters",
+            )
+        ],
+        Mix(seconds=80, script=roster_outgrown),
+    ),
+    Mutant(
+        "genesis-of-a-majority",
+        "5.7",
+        "a log begins with all configured members, all of them blank, once",
+        [
+            Edit(Candidate, "_majority", "set(attempt.states) == {number for number, _, _ in peers.configured}", _MOST),
+            Edit(Candidate, "_first_roster", "attempt.incarnations[number]", "attempt.incarnations.get(number, b'')"),
+            Edit(
+                Membership,
+                "_enough",
+                "set(gateways) >= {number for number, _, _ in self.peers.configured}",
+                "2 * len(gateways) > len(self.peers.configured)",
+            ),
+        ],
+        Mix(seconds=60, script=genesis_twice),
+    ),
+    Mutant(
+        "claim-without-echoes",
+        "5.0",
+        "a coordinator says that it coordinates while a majority echoes it",
+        [Edit(Membership, "_claim", "return view if self._enough([standing.me, *hearing]) else 0", "return view")],
+        QUIET.but(script=deaf_coordinator),
+    ),
+    Mutant(
+        "claim-without-a-disk",
+        "5.0",
+        "a coordinator says that it coordinates while its decisions move, its own disk included",
+        [Edit(Membership, "suspect", "self._resigned = 2 * self._config.atomic_period_heartbeats", "pass")],
+        QUIET.but(script=stalled_coordinator),
+    ),
+    Mutant(
+        "no-pre-vote",
+        "5.0",
+        "a candidate proposes when a majority misses the coordinator, and who hears it refuses",
+        [
+            Edit(Membership, "_consider", "for peer in self.peers if self._misses_too(peer)]", "for peer in self.peers]"),
+            Edit(Membership, "leads", "return self.misses or", "return True or"),
+        ],
+        QUIET.but(script=deaf_member),
     ),
 )

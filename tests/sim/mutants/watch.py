@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.actions import Deliver
+from gateway.core.events import Recovered
 from gateway.core.messages import Confirm, Message, No, Vote
-from gateway.data.bodies import AbortBody, decode_body
-from gateway.data.frame import Kind
+from gateway.data.bodies import AbortBody, OffsetsBody, decode_body
+from gateway.data.frame import Frame, Kind
 from gateway.data.names import view_text
-from tests.sim.gateways import Process
+from tests.sim.gateways import Gateway, Process
 from tests.sim.run import Run
 from tests.sim.violation import Violation
 
@@ -23,6 +24,8 @@ class Declined:
     def sent(self, process: Process, message: Message) -> None:
         """A NO is remembered; a YES that covers it needs the ABORT."""
         if isinstance(message, No):
+            if len(process.gateway.disk.frames) >= message.position:
+                return  # it stands there already
             self._declined.setdefault((process, message.view), []).append(message.position)
         elif isinstance(message, Vote):
             for position in self._declined.get((process, message.view), ()):
@@ -59,10 +62,44 @@ class Current:
             raise Violation(f"{process.gateway.name} decides {last}, and no CONFIRM of its view {view_text(view.view)} said so")
 
 
+class Readers:
+    """What a named reader committed does not go back, nor does what it was shown (design, 1 C7, and 4.3)."""
+
+    LOOK_US = 100_000
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+        self._looked = 0
+        run.world.schedule.after(self.LOOK_US, self._look)
+
+    def _look(self) -> None:
+        world = self._run.world
+        for reader in self._run.readers:
+            if reader.floor < self._seen.get(reader.name, 0):
+                raise Violation(f"{reader.name} saw offset {self._seen[reader.name]}, and is shown no more than {reader.floor}")
+            self._seen[reader.name] = reader.floor
+        for place in world.log.places[self._looked :]:
+            if place.frame.kind == Kind.OFFSETS:
+                self._commits(place.frame)
+        self._looked = world.log.end
+        if not world.healing:
+            world.schedule.after(self.LOOK_US, self._look)
+
+    def _commits(self, frame: Frame) -> None:
+        """The readers of the simulator never want to go back."""
+        for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
+            if offset < self._committed.get(reader, 0):
+                raise Violation(f"reader {reader} had committed {self._committed[reader]}, and {frame!r} takes it back to {offset}")
+            self._committed[reader] = offset
+
+
 def watch(run: Run) -> None:
     """Have the checks look on."""
     checks, declined, current = run.world.checks, Declined(), Current()
-    sent, delivered = checks.sent, checks.delivered
+    Readers(run)
+    sent, delivered, started = checks.sent, checks.delivered, checks.started
 
     def also_sent(process: Process, to: int, message: Any) -> None:
         sent(process, to, message)
@@ -73,4 +110,9 @@ def watch(run: Run) -> None:
         delivered(process, deliver)
         current.delivered(process, deliver)
 
-    vars(checks).update(sent=also_sent, delivered=also_delivered)  # methods of this one object
+    def also_started(gateway: Gateway, recovered: Recovered) -> None:
+        started(gateway, recovered)
+        if recovered.damage is not None and not gateway.disk.weak:
+            raise Violation(f"{gateway.name} starts with {recovered.damage}, and its disk lost nothing that was synced")
+
+    vars(checks).update(sent=also_sent, delivered=also_delivered, started=also_started)  # methods of this one object
