@@ -12,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak sim mutants storm docs java lock clean
+.PHONY: help setup demo test check bench bench-quick soak sim mutants storm figures docs java lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -50,6 +50,9 @@ storm: $(READY) ## lose messages between 3 to 100 members: requests and repairs 
 
 mutants: $(READY) ## break the protocol in every way that the design forbids: the simulator finds each
 	@$(RUN)/python -m tests.sim.mutants --jobs $(JOBS) $(ARGS)
+
+figures: $(READY) ## messages a frame, pauses of ordering at each change of the group, the cost of a step, as tables
+	@$(RUN)/python -m tests.sim.figures $(ARGS)
 
 docs: $(READY) ## the pages that are made from the code: commands, configuration, protocol diagrams
 	@$(RUN)/python -m gateway.cli.reference

@@ -88,12 +88,17 @@ class Group:
         return gateway.process
 
     def kill(self, gateway: Gateway, *, told: bool) -> None:
-        """The process ends; the others are `told` by their broken connections, or have to find out (its host is gone)."""
+        """The process ends; the others are `told` by their broken connections, behind what it sent last, or have to find out."""
         gateway.wanted = False
         gateway.kill()
         if told:
             for other in self.others(gateway):
-                self.world.link(other.name, gateway.name, up=False)
+                path = self.world.network.path(gateway.name, other.name)
+                last_us = max(path.last_at, self.now + path.latency)
+                self.world.schedule.at(int(last_us) + 1, self._broken, other.name, gateway.name)
+
+    def _broken(self, one: str, other: str) -> None:
+        self.world.link(one, other, up=False)
 
     def start(self, gateway: Gateway) -> None:
         """The process is started again."""

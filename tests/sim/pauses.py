@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from random import Random
 from statistics import median
 from typing import NamedTuple
@@ -168,11 +169,11 @@ def _measure(group: Group, producer: Producer, change: Callable[[], None]) -> Pa
     took = group.now - began
     group.run(TAIL_US)
     times = [began, *producer.committed[outcomes:], group.now]
-    longest = max(after - before for before, after in zip(times, times[1:], strict=False))
+    longest = max(after - before for before, after in pairwise(times))
     return Pause(longest, took, producer.refused - refused)
 
 
-def _one(scenario: Scenario, latency_us: int, seed: int) -> Pause:
+def run(scenario: Scenario, latency_us: int, seed: int) -> Pause:
     """One run: the moment is drawn, so that it falls anywhere between two heartbeats."""
     group = Group(scenario.members, latency_us, seed)
     gateway = group.coordinator
@@ -197,8 +198,8 @@ def _learners(latency_us: int, frames: int, runs: int) -> Figure:
     producer.pace(INTERVAL_US)
     group.run(SECOND)
     done: list[Pause] = []
-    for run in range(runs):
-        gateway = group.others(group.coordinator)[run % 2]
+    for turn in range(runs):
+        gateway = group.others(group.coordinator)[turn % 2]
         _killed_before(group, gateway)
         done.append(_measure(group, producer, lambda gateway=gateway: _learns(group, gateway)))  # type: ignore[misc] # bound now
         group.run(10 * SECOND)
@@ -209,7 +210,7 @@ def table(runs: int, frames: int) -> Iterator[Figure]:
     """All scenarios at both latencies."""
     for latency_us in (LAN_US, WAN_US):
         for scenario in SCENARIOS:
-            runs_of_it = [_one(scenario, latency_us, seed) for seed in range(1, runs + 1)]
-            yield Figure(scenario.name, scenario.members, latency_us, runs_of_it)
+            found = [run(scenario, latency_us, seed) for seed in range(1, runs + 1)]
+            yield Figure(scenario.name, scenario.members, latency_us, found)
             if scenario.before is _killed_before:
                 yield _learners(latency_us, frames, runs)

@@ -24,19 +24,13 @@ LOADS = (Load("one at a time", 1, 1), Load("64 in flight", 64, 1), Load("16 a su
 
 
 class Traffic(NamedTuple):
-    """What a load cost: messages of each kind between members, while so many frames were decided in so many seconds."""
+    """What a load cost: messages of each kind between members, while so many frames were decided."""
 
     members: int
     through: str
     load: Load
     sent: Counter[str]
     frames: int
-    seconds: float
-
-    @property
-    def heartbeats(self) -> float:
-        """Heartbeats a second, of all members together."""
-        return self.sent["Heartbeat"] / self.seconds
 
     def each(self, kind: str) -> float:
         """Messages of the kind for each frame."""
@@ -52,6 +46,11 @@ class Traffic(NamedTuple):
         """What it is for one submit at a time: ORDER or ECHO to each other member, YES and CONFIRM, and FORWARD from afar."""
         return (3 * (self.members - 1) + (self.through == "member")) / self.load.run
 
+    @property
+    def floor(self) -> float:
+        """What is left of it when however many submits share YES and CONFIRM."""
+        return (self.members - 1 + (self.through == "member")) / self.load.run
+
 
 def measure(members: int, through: str, load: Load, frames: int) -> Traffic:
     """Load a group until so many frames are decided."""
@@ -61,9 +60,18 @@ def measure(members: int, through: str, load: Load, frames: int) -> Traffic:
     producer.keep(load.flight, load.run)
     world = group.world
     group.until(lambda: len(producer.committed) >= 2 * load.flight * load.run, "the load is steady", 1000)
-    before, decided, began = _counts(world.counts), world.log.end, group.now
+    before, decided = _counts(world.counts), world.log.end
     group.until(lambda: world.log.end >= decided + frames, "frames are decided", 1000)
-    return Traffic(members, through, load, _counts(world.counts) - before, world.log.end - decided, (group.now - began) / SECOND)
+    return Traffic(members, through, load, _counts(world.counts) - before, world.log.end - decided)
+
+
+def heartbeats(members: int, seconds: int = 10) -> float:
+    """Heartbeats a second of a group that rests, of all members together."""
+    group = Group(members, LAN_US, seed=members)
+    group.run(SECOND)
+    before = group.world.counts["Heartbeat"]
+    group.run(seconds * SECOND)
+    return (group.world.counts["Heartbeat"] - before) / seconds
 
 
 def _counts(counts: Counter[str]) -> Counter[str]:
@@ -76,4 +84,5 @@ def table(sizes: Sequence[int], frames: int) -> Iterator[Traffic]:
     for members in sizes:
         for load in LOADS:
             for through in ("coordinator", "member")[: min(members, 2)]:
-                yield measure(members, through, load, max(100, min(frames, 4 * frames // members)))
+                together = max(1, load.flight * load.run // 8)
+                yield measure(members, through, load, together * max(100, min(frames, 4 * frames // members)))

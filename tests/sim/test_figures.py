@@ -1,0 +1,70 @@
+"""The figures say what they mean: the law of messages holds, a quiet group does not pause, a lost one is measured as lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
+from tests.sim import steps
+from tests.sim.load import LAN_US, US_A_BYTE, Group, Producer
+from tests.sim.pauses import SCENARIOS, TAIL_US, Pause, run
+from tests.sim.schedule import MS
+from tests.sim.traffic import LOADS, measure
+
+
+@pytest.mark.parametrize("through", ["coordinator", "member"])
+def test_one_frame_at_a_time_costs_what_the_law_says(through: str) -> None:
+    found = measure(3, through, LOADS[0], 200)
+    assert found.law == (6 if through == "coordinator" else 7)
+    assert found.law * 0.98 < found.all < found.law * 1.03, found
+    assert (found.sent["Forward"] > 0) == (found.sent["Echo"] > 0) == (through == "member")
+
+
+def test_a_group_of_one_says_nothing() -> None:
+    assert not measure(1, "coordinator", LOADS[1], 200).sent
+
+
+def test_round_trips_are_measured_right_from_the_first_heartbeats_on() -> None:
+    """A heartbeat that echoes nothing is no round trip since the clock began."""
+    group = Group(3, LAN_US, seed=1)
+    group.run(2 * HEARTBEAT_US)
+    for gateway in group.others():
+        for peer in group.process(gateway).stack.layers.peers:
+            assert 0 < peer.rtt_us < 2 * LAN_US + 5 * MS
+            assert peer.boot_beats(HEARTBEAT_US) == BOOT_HEARTBEATS + 1
+
+
+def _pause(name: str) -> Pause:
+    return run(next(scenario for scenario in SCENARIOS if scenario.name == name), LAN_US, seed=1)
+
+
+def test_nothing_pauses_when_nothing_happens() -> None:
+    assert _pause("nothing happens").pause_us < HEARTBEAT_US / 2
+
+
+def test_a_lost_coordinator_is_missed_for_the_boot_time_and_a_broken_connection_is_noticed_at_once() -> None:
+    lost, killed = _pause("coordinator's host lost, nobody is told"), _pause("coordinator killed, its connections break")
+    assert BOOT_HEARTBEATS * HEARTBEAT_US <= lost.pause_us < TAIL_US
+    assert killed.pause_us < lost.pause_us / 3
+
+
+def test_a_producer_gets_every_outcome_though_all_members_restart() -> None:
+    group = Group(3, LAN_US, seed=2)
+    assert group.world.network.us_a_byte == US_A_BYTE
+    producer = Producer(group, "p", group.coordinator)
+    producer.send(5)
+    for gateway in group.others():
+        gateway.power()
+    producer.send(5)
+    for gateway in group.others():
+        group.start(gateway)
+    producer.rest()
+    assert len(producer.committed) == 10
+
+
+def test_a_step_is_measured_on_every_member() -> None:
+    found = steps.measure(3, 1, 128)
+    assert set(found) == {"1", "64"}
+    for roles in found.values():
+        assert set(roles) == {"coordinator", "origin", "member"}
+        assert all(us > 0 for us in roles.values())
