@@ -77,8 +77,8 @@ def _pauses(runs: int, learned: int) -> str:
     print(
         f"The longest time between two outcomes of a producer that sends a frame every {pauses.INTERVAL_US / MS:g} ms at a member"
         f" that stays; {runs} runs each, at moments drawn over two heartbeats ({HEARTBEAT_US / MS:g} ms, the unit hb). LAN:"
-        f" {LAN_US / MS:g} ms one way, WAN: {WAN_US / MS:g} ms. `change` is from what happens until all who are to be there are in one view that"
-        f" decides. All members are down for {pauses.DOWN_US / MS:g} ms when all restart.\n"
+        f" {LAN_US / MS:g} ms one way, WAN: {WAN_US / MS:g} ms. `change` is from what happens until all who are to be there"
+        f" are in one view that decides. All members are down for {pauses.DOWN_US / MS:g} ms when all restart.\n"
     )
     _head("what happens", "members", "links", "median hb", "worst hb", "median ms", "worst ms", "change s", "refusals")
     worst: dict[str, float] = {}
