@@ -244,7 +244,7 @@ class Membership:
         may be one that this gateway's log does not name yet.
         """
         promised = self._standing.promised
-        if not self.misses and self._leader != self._standing.me and self._leader_view != promised:
+        if not self.misses and self._leader not in (self._standing.me, promised & 0xFFFF) and self._leader_view != promised:
             return True
         # Members install the promised view before its coordinator does, who waits for all of them.
         return any(
