@@ -1,9 +1,9 @@
 """What a stack wants done.
 
-The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read, send,
-deliver, reply (a reader asked after a receipt finds the record), view installed, suspect, peers, dropped, set timer, halt or
-stopped. Persist is asynchronous: the driver goes on at once, and its completion comes back as `Persisted`. Nothing that
-promises durability is in a batch before that event.
+The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read (the log,
+then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), view installed, suspect, peers,
+dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes back as
+`Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that event.
 """
 
 from __future__ import annotations
@@ -41,6 +41,31 @@ class ReadLog(msgspec.Struct, frozen=True, tag=True):
     last: int
 
 
+class PersistLane(msgspec.Struct, frozen=True, tag=True):
+    """Cut the lane's log behind position `cut` if given, write the frames behind it, and the own lane's `attempt` if given; then
+    report `LanePersisted(token)`. A cut is durable before anything later is written; one lane is written in order.
+    """
+
+    token: int
+    origin: int
+    incarnation: bytes
+    frames: tuple[Frame, ...] = ()
+    attempt: int | None = None
+    cut: int | None = None
+
+
+class ReadLane(msgspec.Struct, frozen=True, tag=True):
+    """Read frames `first` to `last` of a lane's log, which holds them durably; then report `LaneRead(token)`. As many as
+    `limits.FETCH_BYTES` allows will do, one at least.
+    """
+
+    token: int
+    origin: int
+    incarnation: bytes
+    first: int
+    last: int
+
+
 class Send(msgspec.Struct, frozen=True, tag=True):
     """A message to another member (gateway number)."""
 
@@ -57,6 +82,15 @@ class Deliver(msgspec.Struct, frozen=True, tag=True):
     offsets: tuple[int, ...]
     aborted: frozenset[int]
     next_offset: int
+
+
+class DeliverUnordered(msgspec.Struct, frozen=True, tag=True):
+    """A decided run of a lane, in order: its frontier passes it. `first_offset` is the offset of the first record in the lane."""
+
+    origin: int
+    incarnation: bytes
+    first_offset: int
+    frames: tuple[Frame, ...]
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
@@ -115,4 +149,20 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The orderly stop is done: nothing is under way."""
 
 
-Action = Persist | ReadLog | Send | Deliver | Reply | ViewInstalled | Suspect | Peers | Dropped | SetTimer | Halt | Stopped
+Action = (
+    Persist
+    | ReadLog
+    | PersistLane
+    | ReadLane
+    | Send
+    | Deliver
+    | DeliverUnordered
+    | Reply
+    | ViewInstalled
+    | Suspect
+    | Peers
+    | Dropped
+    | SetTimer
+    | Halt
+    | Stopped
+)

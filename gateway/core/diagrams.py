@@ -18,6 +18,7 @@ from gateway.core.machine import Input, State
 from gateway.core.messages import Message
 from gateway.core.order.received import LINE, LineState
 from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
+from gateway.core.unordered import origin
 from gateway.core.window import Stage
 
 INTRODUCTION = """\
@@ -25,7 +26,7 @@ INTRODUCTION = """\
 
 This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is out of date. What a
 table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how a layer
-works in the NOTES.md beside it (`gateway/core/order`, `atomic`, `flush`), and what follows from each event, line by line, in
+works in the NOTES.md beside it (`gateway/core/order`, `atomic`, `flush`, `unordered`), and what follows from each event, line by line, in
 `tests/transcripts/`.
 """
 
@@ -49,6 +50,9 @@ def page() -> str:
             "## The stages of a position (*atomic*)\n",
             "Each stage is a mark that only moves forward and never passes the one before it.\n",
             stages(),
+            "## The attempts of a lane (*unordered*)\n",
+            "An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.\n",
+            state_diagram(origin.ATTEMPT, origin.Phase.NONE),
             "## What happens, what is done, what is said\n",
             catalogue("Events", "gateway/core/events.py", get_args(Event)),
             catalogue("Actions, in the order in which a step gives them", "gateway/core/actions.py", get_args(Action)),

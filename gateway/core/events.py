@@ -20,7 +20,10 @@ class Now(NamedTuple):
 
 
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stack can be told: times in microseconds, periods in heartbeats, and the bounds that a configuration may move."""
+    """What a stack can be told: times in microseconds, periods in heartbeats, and the bounds that a configuration may move.
+
+    `lanes` is whether the disk keeps lanes (design, section 7); a gateway whose disk does not takes no part in them.
+    """
 
     heartbeat_us: int = limits.HEARTBEAT_US
     tick_interval_us: int = limits.TICK_INTERVAL_US
@@ -29,6 +32,7 @@ class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
     producers_max: int = limits.PRODUCERS_MAX
     topics_max: int = limits.TOPICS_MAX
     undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX
+    lanes: bool = False
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -54,6 +58,30 @@ class Scalars(msgspec.Struct, frozen=True):
     coordinated: int = 0
 
 
+Lines = dict[int, tuple[int, int]]  # producer -> (epoch, highest sequence in it)
+
+
+class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start found of one lane; all of it is durable.
+
+    Attributes:
+        origin, incarnation: whose lane it is.
+        attempt: of the own lane the highest attempt ever written; of another the attempt of the last frame. 0 before any.
+        position, chain, offset: last position that was delivered, its chain value, and the offset of the next record behind it.
+        tail: the frames behind it.
+        lines: of the own lane, the producers up to `position`.
+    """
+
+    origin: int
+    incarnation: bytes
+    attempt: int = 0
+    position: int = 0
+    chain: int = 0
+    offset: int = 0
+    tail: tuple[Frame, ...] = ()
+    lines: Lines = msgspec.field(default_factory=dict)
+
+
 class Recovered(msgspec.Struct, frozen=True):
     """What a start found on the disk (design, section 6).
 
@@ -63,6 +91,7 @@ class Recovered(msgspec.Struct, frozen=True):
         state: the log up to the frontier watermark; this state is the stack's to change.
         tail: frames above the watermark, in order, durable; their outcome is to be learned.
         damage: positions behind `tail` that were durable and cannot be read, up to the vote mark; None if there are none.
+        lanes: the lanes that the disk holds (design, section 7).
     """
 
     log: bytes
@@ -70,6 +99,7 @@ class Recovered(msgspec.Struct, frozen=True):
     state: LogState
     tail: tuple[Frame, ...]
     damage: Damage | None = None
+    lanes: tuple[LaneLog, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -82,6 +112,15 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 class Submitted(msgspec.Struct, frozen=True, tag=True):
     """Batches of a client, validated and unplaced, in the order in which the client sent them."""
+
+    session: int
+    frames: tuple[Frame, ...]
+
+
+class SubmittedUnordered(msgspec.Struct, frozen=True, tag=True):
+    """Batches of a client for this gateway's lane, in the order in which the client sent them. Sequences of a lane are its own,
+    from 1 in each epoch, so that a session sends either into the ordered log or into a lane.
+    """
 
     session: int
     frames: tuple[Frame, ...]
@@ -175,6 +214,19 @@ class Persisted(msgspec.Struct, frozen=True, tag=True):
     token: int
 
 
+class LanePersisted(msgspec.Struct, frozen=True, tag=True):
+    """Everything up to the PersistLane with this token is durable."""
+
+    token: int
+
+
+class LaneRead(msgspec.Struct, frozen=True, tag=True):
+    """What `ReadLane(token)` found: frames from its `first` on; none if they cannot be read."""
+
+    token: int
+    frames: tuple[Frame, ...]
+
+
 class TimeAdvanced(msgspec.Struct, frozen=True, tag=True):
     """A timer asked for by SetTimer may have come due."""
 
@@ -199,6 +251,7 @@ class LeaveAsked(msgspec.Struct, frozen=True, tag=True):
 Event = (
     Started
     | Submitted
+    | SubmittedUnordered
     | EpochAsked
     | TopicAsked
     | OffsetsAsked
@@ -209,6 +262,8 @@ Event = (
     | LinkChanged
     | LogRead
     | Persisted
+    | LanePersisted
+    | LaneRead
     | TimeAdvanced
     | SpaceChanged
     | WriteFailed

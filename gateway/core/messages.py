@@ -1,4 +1,5 @@
-"""What members say to each other. Every message names its view; one of another view is ignored (design, sections 4 and 5).
+"""What members say to each other. Every message names its view; one of another view is ignored (design, sections 4 and 5). Those of
+lanes name an attempt instead (section 7).
 
 Messages carry frames by reference; the transport turns them into bytes (`gateway.core.record` does, for tests and recorded runs).
 """
@@ -292,6 +293,69 @@ class Repair(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...]
 
 
+# Of lanes: a lane is the stream of one origin's disk (gateway number, incarnation). Frames of a lane are frames as everywhere:
+# `position` counts in the lane, `view` is the attempt, the chain is the lane's own. None of these messages has a view.
+
+
+class Post(msgspec.Struct, frozen=True, tag=True):
+    """Origin to the members of its attempt: the next frames of its lane. An attempt begins with a VIEW that names them."""
+
+    incarnation: bytes
+    frames: tuple[Frame, ...]
+
+
+class Posted(msgspec.Struct, frozen=True, tag=True):
+    """Member to origin, YES: the lane is durable here up to the position, its end in this attempt. Cumulative.
+
+    `low` says why the disk takes no batch behind it (NO), empty if it does. `again`: what is behind it came with a gap.
+    """
+
+    incarnation: bytes
+    attempt: int
+    up_to: int
+    low: str = ""
+    again: bool = False
+
+
+class Settled(msgspec.Struct, frozen=True, tag=True):
+    """Origin to members, CONFIRM: the frame of this attempt at the position is decided, and all before it. Cumulative."""
+
+    incarnation: bytes
+    attempt: int
+    up_to: int
+
+
+class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How far a lane is decided at the sender."""
+
+    origin: int
+    incarnation: bytes
+    decided: int
+
+
+class LaneEnds(msgspec.Struct, frozen=True, tag=True):
+    """Every gateway to its part, in heartbeat time: all lanes that it knows. Who is behind asks for the rest."""
+
+    ends: tuple[LaneEnd, ...]
+
+
+class LaneFetch(msgspec.Struct, frozen=True, tag=True):
+    """Decided frames of a lane are wanted, from this position on."""
+
+    origin: int
+    incarnation: bytes
+    first: int
+
+
+class LaneFetched(msgspec.Struct, frozen=True, tag=True):
+    """Answer to LaneFetch: decided frames, as many as one read gives."""
+
+    origin: int
+    incarnation: bytes
+    frames: tuple[Frame, ...]
+
+
 Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched
 Repairs = Missing | Repairing | Repair
-Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm | Views | Repairs
+LaneMessage = Post | Posted | Settled | LaneEnds | LaneFetch | LaneFetched
+Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm | Views | Repairs | LaneMessage

@@ -8,10 +8,13 @@ from gateway.core import limits
 from gateway.core.actions import (
     Action,
     Deliver,
+    DeliverUnordered,
     Dropped,
     Halt,
     Peers,
     Persist,
+    PersistLane,
+    ReadLane,
     ReadLog,
     Reply,
     Send,
@@ -45,6 +48,8 @@ class Outbox:
         "_dropped",
         "_drops",
         "_finals",
+        "_lane_delivers",
+        "_lane_writes",
         "_peers",
         "_persists",
         "_reads",
@@ -71,6 +76,8 @@ class Outbox:
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
         self._reads: list[ReadLog] = []
+        self._lane_writes: list[PersistLane | ReadLane] = []
+        self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
         self._drops: dict[tuple[str, int], tuple[int, int]] = {}  # (kind, sender) -> (how many since, told when)
@@ -107,6 +114,14 @@ class Outbox:
     def deliver(self, frames: tuple[Frame, ...], offsets: tuple[int, ...], aborted: frozenset[int], next_offset: int) -> None:
         """Hand a decided run out."""
         self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
+
+    def write_lane(self, action: PersistLane | ReadLane) -> None:
+        """Have a lane written or read."""
+        self._lane_writes.append(action)
+
+    def deliver_lane(self, action: DeliverUnordered) -> None:
+        """Hand a decided run of a lane out."""
+        self._lane_delivers.append(action)
 
     def installed(self) -> None:
         """Tell of the view as it stands now."""
@@ -162,12 +177,18 @@ class Outbox:
         if self._reads:
             actions += self._reads
             self._reads = []
+        if self._lane_writes:
+            actions += self._lane_writes
+            self._lane_writes = []
         if self._sends:
             actions += self._sends
             self._sends = []
         if self._delivers:
             actions += self._delivers
             self._delivers = []
+        if self._lane_delivers:
+            actions += self._lane_delivers
+            self._lane_delivers = []
         if self._answers:
             actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session and answers]
             self._answers = {}

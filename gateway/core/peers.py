@@ -178,6 +178,16 @@ class Peers:
         """The gateways that this one hears."""
         return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
 
+    def part(self) -> list[int]:
+        """This gateway and the members that it hears and that hear it, if it is a member itself; nobody otherwise. Who leaves, was
+        removed, or has another disk than the roster says is not among them.
+        """
+        me = self._context.standing.me
+        if not self.member(me):
+            return []
+        hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
+        return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
+
     def distance_us(self, number: int) -> int:
         """One-way distance to the gateway, as far as it is known."""
         peer = self._peers.get(number)

@@ -2,7 +2,8 @@
 
 Bottom to top: *flush* says which view holds, *order* gives every message its place, *atomic* makes a place durable and decides it.
 What a client submits goes to *order* (forward-table, coordinator); what is ordered goes up through *atomic* to the disk; what is
-decided goes to the readers, and back through the layers to who waits for it.
+decided goes to the readers, and back through the layers to who waits for it. *unordered* stands beside them: it needs the members
+that hear each other and no view, and shares with the others the disk, the network, and what the log knows of producers.
 
 One step takes one event and returns everything that follows from it. A step that raises has changed nothing outside: none of its
 actions was carried out, and the driver stops.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -26,6 +27,8 @@ from gateway.core.events import (
     EpochAsked,
     Event,
     ForgetAsked,
+    LanePersisted,
+    LaneRead,
     LeaveAsked,
     LinkChanged,
     LogRead,
@@ -39,6 +42,7 @@ from gateway.core.events import (
     StackConfig,
     Started,
     Submitted,
+    SubmittedUnordered,
     TimeAdvanced,
     TopicAsked,
     WriteFailed,
@@ -47,6 +51,7 @@ from gateway.core.flush.layer import Flush
 from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.layer import Membership
+from gateway.core.membership.succession import by_age
 from gateway.core.messages import (
     Asking,
     AskRoster,
@@ -59,6 +64,7 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneMessage,
     Message,
     Missing,
     No,
@@ -78,6 +84,7 @@ from gateway.core.outbox import Outbox
 from gateway.core.peers import Peers
 from gateway.core.repair.layer import Repair
 from gateway.core.standing import Standing
+from gateway.core.unordered.lanes import Lanes
 from gateway.core.window import Window
 from gateway.data.bodies import AbortBody, RosterBody
 from gateway.data.frame import Frame, Kind
@@ -98,11 +105,13 @@ class Layers:
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes)
+        self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()))
 
     def start(self, event: Started) -> None:
         """The first event."""
         self.flush.on_started(event)
         self.membership.started()
+        self.lanes.start(event.recovered.lanes)
 
     # What flush and membership do to the layers above them
 
@@ -179,12 +188,12 @@ class Layers:
     @property
     def quiet(self) -> bool:
         """Whether no client of this gateway waits for anything."""
-        return self.order.quiet
+        return self.order.quiet and self.lanes.quiet
 
     @property
     def idle(self) -> bool:
         """Whether nothing at all is under way."""
-        return self.order.quiet and self.atomic.quiet
+        return self.quiet and self.atomic.quiet
 
     # What atomic tells of
 
@@ -261,11 +270,13 @@ class Layers:
             Missing: self.repair.on_missing,
             Repairing: self.repair.on_repairing,
             RepairMessage: self.repair.on_repair,
+            **dict.fromkeys(get_args(LaneMessage), self.lanes.on_message),
         }
 
     def on_session_closed(self, event: SessionClosed) -> None:
         """A client is gone."""
         self.order.on_session_closed(event)
+        self.lanes.session_closed(event.session)
         self.changes.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
@@ -283,6 +294,7 @@ class Layers:
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.space(low)
+        self.lanes.space(low)
 
     def end_of_step(self) -> None:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
@@ -298,11 +310,12 @@ class Layers:
         self.flush.beat()
         self.order.beat()
         self.atomic.beat()
+        self.lanes.beat()
 
     @property
     def beating(self) -> bool:
         """Whether heartbeats are wanted."""
-        return not self.peers.alone or self.atomic.beating or not self.order.quiet
+        return not self.peers.alone or self.atomic.beating or not self.quiet
 
 
 class Stack:
@@ -356,6 +369,7 @@ class Stack:
         self._handlers = {
             Started: _again,
             Submitted: order.on_submitted,
+            SubmittedUnordered: layers.lanes.on_submitted,
             EpochAsked: order.on_asked,
             TopicAsked: order.on_asked,
             OffsetsAsked: order.on_asked,
@@ -366,6 +380,8 @@ class Stack:
             LinkChanged: self._taking_part(layers.membership.on_link),
             LogRead: self._taking_part(layers.on_log_read),
             Persisted: self._taking_part(layers.on_persisted),
+            LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),
+            LaneRead: self._taking_part(layers.lanes.read),
             TimeAdvanced: self._on_time,
             SpaceChanged: self._taking_part(layers.on_space),
             WriteFailed: lambda event: flush.on_failed(event.reason),

@@ -20,7 +20,6 @@ from gateway.core.actions import (
     Persist,
     ReadLog,
     Reply,
-    Send,
     SetTimer,
     Stopped,
     Suspect,
@@ -380,8 +379,8 @@ class Driver:
                         reason=action.reason,
                         count=action.count,
                     )
-                case Send():
-                    invariant(False, f"a group of one has nobody to send to, and a message for {action.to} came out of the stack")
+                case _:
+                    invariant(False, f"a gateway alone sends nothing and its log keeps no lanes, and the stack wants {action}")
 
     def _persist(self, action: Persist) -> None:
         if action.cut is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from gateway.core.unordered.actions import LaneLog
+from gateway.core.events import LaneLog
 from gateway.core.window import weight
 from gateway.data.frame import Frame, Kind
 from gateway.errors import invariant

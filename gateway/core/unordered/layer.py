@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.unordered.actions import DeliverUnordered, LaneLog, LaneRead, PersistLane, ReadLane
+from gateway.core.events import LaneLog, LaneRead
+from gateway.core.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lines import LineTable
 from gateway.core.unordered.member import Member
-from gateway.core.unordered.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.origin import Origin
 from gateway.data.frame import Frame
 
@@ -41,7 +41,9 @@ class Unordered:
         self._origin.session_closed(session)
 
     def members(self, part: tuple[int, ...]) -> None:
-        """The gateways that hear each other have changed: all of them, oldest first, with a view or without."""
+        """The gateways that hear each other have changed: all of them, oldest first, with a view or without. Nobody (empty) while
+        this gateway is no member.
+        """
         self._part = part
         self._tell()
         self._origin.members(part)
@@ -105,7 +107,3 @@ class Unordered:
     def quiet(self) -> bool:
         """Whether nothing of this gateway is undecided."""
         return self._origin.quiet
-
-    def take(self) -> tuple[list[PersistLane | ReadLane], list[DeliverUnordered]]:
-        """The step's actions: for the disk, before all sends; and decided runs, before the replies."""
-        return self._box.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from gateway.core.unordered.actions import Lines
+from gateway.core.events import Lines
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 

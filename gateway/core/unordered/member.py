@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from gateway.core import limits
 from gateway.core.context import Context
+from gateway.core.events import LaneLog, LaneRead
+from gateway.core.messages import LaneEnd, LaneFetch, LaneFetched, Post, Posted, Settled
 from gateway.core.runs import whole
-from gateway.core.unordered.actions import LaneLog, LaneRead
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lane import Lane
-from gateway.core.unordered.messages import LaneEnd, LaneFetch, LaneFetched, Post, Posted, Settled
 from gateway.data.frame import Frame, Kind, chained
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk

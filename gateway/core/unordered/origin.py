@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.machine import Machine
+from gateway.core.messages import Post, Posted, Settled
 from gateway.core.runs import parts
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lane import Lane
 from gateway.core.unordered.lines import Entrance, LineTable
-from gateway.core.unordered.messages import Post, Posted, Settled
 from gateway.core.window import weight
 from gateway.data.bodies import ViewBody, encode_body
 from gateway.data.frame import Frame, Kind
@@ -148,6 +148,9 @@ class Origin:
         closed = self._context.standing.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
+        if not self._part:
+            reason = "this gateway is no member of the group; send again, here or at another gateway"
+            return _refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
             return _refused(frame, "space", self._low_reason, retry=True)
         if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
@@ -171,12 +174,15 @@ class Origin:
     # Attempts
 
     def members(self, part: tuple[int, ...]) -> None:
-        """The gateways that hear each other now, this one among them, oldest first."""
-        invariant(self._me in part, f"the part {part} is not that of gateway {self._me}")
+        """The gateways that hear each other now, this one among them, oldest first. Who is no member begins no attempt: its disk
+        may go at any time.
+        """
+        invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
         self._part = part
         self._told &= set(part)
         self._near &= set(part)
-        self._change()
+        if part:
+            self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
         """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in."""
@@ -208,7 +214,7 @@ class Origin:
     def _open(self) -> None:
         """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
         waits = any(member not in self._told for member in self._part if member != self._me)
-        if waits and self._waited < limits.LANE_WAIT_HEARTBEATS:
+        if not self._part or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
         self._machine.on(Input.HEARD)
         lane = self._lane

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.unordered.messages import LaneFetched, LaneMessage, Post
+from gateway.core.messages import LaneFetched, LaneMessage, Post
 from gateway.data.frame import Kind, decode_frame
 from gateway.data.wire import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.core.unordered.rig import PRODUCERS, Group

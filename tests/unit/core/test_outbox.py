@@ -5,10 +5,13 @@ from typing import get_args
 from gateway.core.actions import (
     Action,
     Deliver,
+    DeliverUnordered,
     Dropped,
     Halt,
     Peers,
     Persist,
+    PersistLane,
+    ReadLane,
     ReadLog,
     Reply,
     Send,
@@ -41,12 +44,16 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.suspect(2, "late")
     box.installed()
     box.answers(7).append(Done(1))
+    box.deliver_lane(DeliverUnordered(1, b"", 0, ()))
     box.deliver((), (), frozenset(), 0)
     box.send(2, Confirm(1, 1))
+    box.write_lane(PersistLane(1, 1, b""))
+    box.write_lane(ReadLane(2, 1, b"", 1, 2))
     box.read_log(1, 2)
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    assert kinds == [Persist, ReadLog, Send, Deliver, Reply, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
+    written, told = [Persist, ReadLog, PersistLane, ReadLane], [Deliver, DeliverUnordered, Reply]
+    assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []
 

@@ -9,14 +9,13 @@ from typing import cast
 
 import msgspec
 
-from gateway.core.actions import Dropped, Reply, Send, Suspect
+from gateway.core.actions import DeliverUnordered, Dropped, PersistLane, ReadLane, Reply, Send, Suspect
 from gateway.core.context import Context
-from gateway.core.events import Identity, StackConfig
+from gateway.core.events import Identity, LaneLog, LaneRead, Lines, StackConfig
+from gateway.core.messages import LaneMessage, Post, Posted
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
-from gateway.core.unordered.actions import DeliverUnordered, LaneLog, LaneRead, Lines, PersistLane, ReadLane
 from gateway.core.unordered.layer import Unordered
-from gateway.core.unordered.messages import LaneMessage, Post, Posted
 from gateway.core.window import Window
 from gateway.data.bodies import ViewBody, decode_body
 from gateway.data.frame import Frame, Kind, decode_frame
@@ -261,20 +260,18 @@ class Group:
         gateway = self[number]
         assert gateway.layer is not None
         assert gateway.outbox is not None
-        writes, delivers = gateway.layer.take()
-        for write in writes:
-            if isinstance(write, PersistLane):
-                gateway.queue.append(write)
-                for frame in write.frames:
+        for action in gateway.outbox.take(None):
+            if isinstance(action, PersistLane):
+                gateway.queue.append(action)
+                for frame in action.frames:
                     if frame.kind == Kind.VIEW:
                         members = decode_body(ViewBody, frame.body).members
-                        assert self.members.setdefault(((write.origin, write.incarnation), frame.view), members) == members
-            else:
-                gateway.reads.append(write)
-        for deliver in delivers:
-            self.delivered(gateway, deliver)
-        for action in gateway.outbox.take(None):
-            if isinstance(action, Send):
+                        assert self.members.setdefault(((action.origin, action.incarnation), frame.view), members) == members
+            elif isinstance(action, ReadLane):
+                gateway.reads.append(action)
+            elif isinstance(action, DeliverUnordered):
+                self.delivered(gateway, action)
+            elif isinstance(action, Send):
                 message = travelled(cast(LaneMessage, action.message))
                 self.sent(gateway, message)
                 self.network.append((number, action.to, message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core import limits
-from gateway.core.unordered.messages import Post, Settled
+from gateway.core.messages import Post, Settled
 from gateway.core.unordered.origin import ATTEMPT, Input, Phase
 from gateway.data.frame import Kind
 from gateway.data.wire import Committed, Duplicate

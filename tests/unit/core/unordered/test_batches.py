@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core import limits
-from gateway.core.unordered.messages import Post, Posted
+from gateway.core.messages import Post, Posted
 from gateway.data.wire import Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tests.unit.core.unordered.rig import answers, group, quiet, under_way
 

@@ -1,0 +1,100 @@
+"""The lanes as the stack has them: they wait until the log names this gateway, and follow the part of the group that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.core.context import Context
+from gateway.core.events import LaneLog, LaneRead, SubmittedUnordered
+from gateway.core.messages import LaneMessage
+from gateway.core.unordered.layer import Unordered
+from gateway.data.wire import RefusedAnswer
+
+
+class Lanes:
+    """Lanes begin when it is decided which number this gateway has: a frame of a lane names its origin by number.
+
+    Args:
+        part: the gateways that hear each other, this one among them, oldest first; nobody while it is no member.
+    """
+
+    def __init__(self, context: Context, part: Callable[[], Sequence[int]]) -> None:
+        self._context = context
+        self._find_part = part
+        self._part: tuple[int, ...] = ()
+        self._logs: tuple[LaneLog, ...] = ()
+        self._low = ""
+        self._layer: Unordered | None = None
+
+    def start(self, logs: tuple[LaneLog, ...]) -> None:
+        """Take over what a start found."""
+        self._logs = logs
+        self._look()
+
+    def _look(self) -> None:
+        """See whether lanes can begin, and whether the part has changed."""
+        context = self._context
+        if self._layer is None and context.config.lanes and self._named():
+            self._layer = Unordered(context, self._logs)
+            self._layer.space(self._low)
+            self._logs = ()
+        if self._layer is not None:
+            part = tuple(self._find_part())
+            if part != self._part:
+                self._part = part
+                self._layer.members(part)
+
+    def _named(self) -> bool:
+        """Whether it is decided that this gateway has the number that it knows."""
+        voter = self._context.window.state.roster.get(self._context.standing.me)
+        return voter is not None and voter.name == self._context.identity.gateway
+
+    def on_submitted(self, event: SubmittedUnordered) -> None:
+        """Batches of a client."""
+        standing = self._context.standing
+        if self._layer is not None and standing.taking_part:
+            self._layer.submit(event.session, event.frames)
+            return
+        code, reason = standing.closed or ("not_primary", "this gateway has no lane yet; send again, here or at another gateway")
+        self._context.outbox.answers(event.session).extend(
+            RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=True) for frame in event.frames
+        )
+
+    def session_closed(self, session: int) -> None:
+        """A client's session is over."""
+        if self._layer is not None:
+            self._layer.session_closed(session)
+
+    def on_message(self, sender: int, message: LaneMessage) -> None:
+        """A message of another gateway."""
+        if self._layer is not None:
+            self._layer.on_message(sender, message)
+        else:
+            self._context.outbox.drop(message, sender, "this gateway has no lanes")
+
+    def persisted(self, token: int) -> None:
+        """The disk has everything up to the PersistLane with the token."""
+        if self._layer is not None:
+            self._layer.persisted(token)
+
+    def read(self, event: LaneRead) -> None:
+        """What a ReadLane found."""
+        if self._layer is not None:
+            self._layer.read(event)
+
+    def space(self, low: str) -> None:
+        """The disk takes new messages (empty) or not."""
+        self._low = low
+        if self._layer is not None:
+            self._layer.space(low)
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        self._look()
+        if self._layer is not None:
+            self._layer.beat()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of this gateway is undecided."""
+        return self._layer is None or self._layer.quiet
