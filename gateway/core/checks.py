@@ -29,10 +29,15 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneEnds,
+    LaneFetch,
+    LaneFetched,
     Message,
     Missing,
     No,
     Order,
+    Post,
+    Posted,
     Probe,
     Propose,
     Refuse,
@@ -40,6 +45,7 @@ from gateway.core.messages import (
     Repair,
     Repairing,
     Resend,
+    Settled,
     State,
     Vote,
 )
@@ -52,6 +58,7 @@ _CHANGES = ("add", "remove", "replace")
 _ID_BYTES = 16  # uuids of logs, incarnations of disks, instances of producers
 _ADDRESS_CHARACTERS_MAX = 512
 _CRC_MAX = 2**32 - 1
+_LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
 #: Messages of one view between its members; all others are between gateways, whatever view they are in.
@@ -355,7 +362,42 @@ def _missing(message: Missing) -> str:
     return of or _view(message.view) or _ranges(message.ranges)
 
 
+# Messages of lanes
+
+
+def _lane(incarnation: bytes, origin: int = 1) -> str:
+    if len(incarnation) != _ID_BYTES or not 0 < origin <= _GATEWAY_MAX:
+        return f"no gateway is number {origin} with a disk of {len(incarnation)} bytes"
+    return ""
+
+
+def _lane_vote(message: Posted | Settled) -> str:
+    if not (0 <= message.attempt <= _VIEW_MAX and 0 <= message.up_to <= _POSITION_MAX):
+        return f"attempt {message.attempt} does not come to position {message.up_to}"
+    return _lane(message.incarnation) or (_text(message.low, _LOW_MAX) if isinstance(message, Posted) else "")
+
+
+def _lane_ends(message: LaneEnds) -> str:
+    if len(message.ends) > limits.LANES_MAX:
+        return f"{len(message.ends)} lanes are over the limit of {limits.LANES_MAX}"
+    wrong = (_lane(end.incarnation, end.origin) for end in message.ends)
+    return next(filter(None, wrong), "") or next(
+        (f"{end.decided} is no position" for end in message.ends if not 0 <= end.decided <= _POSITION_MAX), ""
+    )
+
+
+def _lane_fetched(message: LaneFetched) -> str:
+    run = _run(message.frames, limits.FETCHED_FRAMES_MAX) if message.frames else ""
+    return _lane(message.incarnation, message.origin) or run
+
+
 _CHECKS: dict[type, Callable[[Any], str]] = {
+    Post: lambda message: _lane(message.incarnation) or _run(message.frames),
+    Posted: _lane_vote,
+    Settled: _lane_vote,
+    LaneEnds: _lane_ends,
+    LaneFetch: lambda message: _lane(message.incarnation, message.origin) or _position(message.first),
+    LaneFetched: _lane_fetched,
     Forward: _forward,
     Asking: lambda message: _view(message.view) or _ask(message.ask),
     Order: lambda message: _view(message.view) or _run(message.frames),
