@@ -100,7 +100,7 @@ class WholeScript(Script):
     def _news(self, line: str) -> str:
         """A message; nothing where it was said before between the two."""
         pair, _, text = line.partition(" ")
-        kind = text.split(" ")[0]
+        kind = text.removeprefix("held: ").removeprefix("lost: ").split(" ")[0]
         if kind in HIDDEN or self._said.get(f"{pair} {kind}") == text:
             return ""
         self._said[f"{pair} {kind}"] = text
