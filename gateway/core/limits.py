@@ -71,7 +71,7 @@ CANDIDATE_HEARTBEATS = 2  # that each rank of the succession waits longer before
 RETRY_HEARTBEATS_MAX = 8  # random, before a candidate that failed tries again
 LEFT_HEARTBEATS = 10  # that a gateway which has left waits to hear that the group goes on without it
 LEAVE_HEARTBEATS = 50  # that an orderly leave waits for the others
-HEARTBEATS_A_TURN = 8  # peers that a member of a large group tells in one heartbeat, beside its coordinator
+HEARTBEATS_A_TURN = 16  # peers that a member of a large group tells in one heartbeat, beside its coordinator
 CANDIDATE_BEHIND_FRAMES = 8192  # who is so far behind proposes after all others
 ROSTER_MAX = 63  # gateways that a roster names
 ROSTER_CHANGES_MAX = 16  # that wait at one gateway
@@ -309,6 +309,9 @@ invariant(2 * LANE_ENDS_HEARTBEATS < LANE_WAIT_HEARTBEATS, "one lost word on how
 invariant(LANE_FRAMES_MAX < LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
 invariant(RESEND_HEARTBEATS <= LANE_REPEAT_HEARTBEATS, "what a decision lets a member ask for is answered while it is repeated")
 invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
+invariant(
+    ROSTER_MAX <= (BOOT_HEARTBEATS - 1) * HEARTBEATS_A_TURN, "in the largest group too everybody is heard within the boot time"
+)
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")

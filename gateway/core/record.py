@@ -26,7 +26,10 @@ def _to_plain(value: Any) -> Any:
 
 def _from_plain(kind: type, value: Any) -> Any:
     if kind is Frame:
-        return decode_frame(value)
+        frame = decode_frame(value)
+        if frame.size != len(value):
+            raise FormatError(f"a frame of {frame.size} bytes comes with {len(value)}")
+        return frame
     raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
 
 
@@ -71,5 +74,5 @@ def decode_message(data: bytes) -> Message:
 def _decode(decoder: msgspec.msgpack.Decoder[Kind], data: bytes) -> Kind:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the record is malformed: {error}") from error

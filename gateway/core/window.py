@@ -233,7 +233,7 @@ class Window:
 
     def restore(self, tail: Iterable[Frame]) -> None:
         """Take what a start found behind the frontier, all of it durable."""
-        self.extend(tuple(tail))
+        self.extend(tuple(tail), limits.WINDOW_MORE_FRAMES)
         self.advance(Stage.WRITING, self.end)
         self.advance(Stage.DURABLE, self.end)
 

@@ -92,8 +92,9 @@ class Atomic:
 
     def take(self, frames: Sequence[Frame]) -> None:
         """Take the next frames of the log; they are in the received-table already."""
-        window = self._window
-        window.extend(frames)
+        # The bound is the coordinator's, who orders; what was carried over may exceed it, and the view has to begin behind it.
+        orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
+        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES)
         if self._low or self._withheld:
             self._take_some(frames)
         else:

@@ -14,6 +14,7 @@ from gateway.core.flush.logs import Common, Extent, common
 from gateway.core.messages import Damage, Fetch, Fetched
 from gateway.core.peers import Peers
 from gateway.core.runs import whole
+from gateway.core.window import Stage
 from gateway.data.frame import Frame, chained
 from gateway.errors import invariant
 
@@ -23,6 +24,9 @@ class Log(Protocol):
 
     def cut(self, to: int) -> None:
         """Give up what stands behind a position, in every layer and on the disk."""
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided elsewhere and durable here."""
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Take frames that continue it; they are written. How many follow, and why the next one does not."""
@@ -38,9 +42,10 @@ class Wanted:
         next: the position that is wanted next. asked, of: what was asked for last, and of whom.
         silent: heartbeats since an answer.
         unable: who could not give what is wanted next.
+        stop: up to where a source said that what it gave is decided.
     """
 
-    __slots__ = ("asked", "chain", "end", "next", "of", "silent", "source", "unable", "view")
+    __slots__ = ("asked", "chain", "end", "next", "of", "silent", "source", "stop", "unable", "view")
 
     def __init__(self, view: int, source: int, end: int, chain: int | None, next_: int) -> None:
         self.view = view
@@ -48,7 +53,7 @@ class Wanted:
         self.end = end
         self.chain = chain
         self.next = next_
-        self.asked = self.of = self.silent = 0
+        self.asked = self.of = self.silent = self.stop = 0
         self.unable: set[int] = set()
 
 
@@ -91,9 +96,11 @@ class Adopting:
         self._wanted = None
 
     def ask(self) -> None:
-        """Ask for what comes next, unless that is on its way."""
+        """Ask for what comes next, unless that is on its way, or there is no room before more of what came is decided here."""
         wanted = self._wanted
         if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next:
+            return
+        if wanted.source != self._standing.me and not self._has_room(0):
             return
         if wanted.source == self._standing.me:
             invariant(self._window.end >= wanted.end, "this member's own log is short of what it said of it")
@@ -127,6 +134,7 @@ class Adopting:
             return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
         if wanted.next > before:
             wanted.asked = 0
             wanted.unable.clear()
@@ -135,6 +143,15 @@ class Adopting:
             wanted.unable.add(sender)
             self._put(wanted)
         return True
+
+    def durable(self) -> None:
+        """More is durable: what its source had decided is decided here too, or a log that is far behind would never find room."""
+        wanted, window = self._wanted, self._window
+        if wanted is None or not window.frontier < wanted.stop <= window.mark(Stage.DURABLE):
+            return
+        if window.reach(wanted.stop) == wanted.stop:
+            self._log.learned(wanted.stop)
+            self.ask()
 
     def graft(self, sender: int, message: Fetched, first: int, last: int) -> int:
         """Take frames from `first` on as far as they continue the log and there is room; the position that is wanted next.

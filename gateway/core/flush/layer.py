@@ -181,6 +181,7 @@ class Flush:
     def on_persisted(self, event: Persisted) -> None:
         """The scalars under way are durable: the next step."""
         self.learner.durable()
+        self.adopting.durable()
         if not self.token or event.token < self.token:
             return
         self.token = 0

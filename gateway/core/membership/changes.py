@@ -123,14 +123,13 @@ class Changes:
             waiting.beats += 1
             if not waiting.position and self._is_made(waiting.ask):
                 waiting.position = self._noted or self._window.frontier
-            if waiting.position:
-                if self._is_known(waiting.position):
-                    self._waiting.remove(waiting)
-                    self._outbox.answers(waiting.session).append(Done(waiting.request))
+            if waiting.position and self._is_known(waiting.position):
+                self._waiting.remove(waiting)
+                self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
                 self._waiting.remove(waiting)
-                self._deny(waiting.session, waiting.request, "busy", "the roster was not changed in time; ask again", retry=True)
-            elif waiting.beats % limits.RESEND_HEARTBEATS == 0:
+                self._deny(waiting.session, waiting.request, "busy", "the roster was not changed, or too few know it, in time; ask again", retry=True)
+            elif not waiting.position and waiting.beats % limits.RESEND_HEARTBEATS == 0:
                 self._send(waiting)
         if self._may_order():
             self._promote()

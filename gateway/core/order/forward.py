@@ -6,6 +6,7 @@ them again in order to a new coordinator (and to the same one when nothing happe
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -293,8 +294,13 @@ class ForwardTable:
         queue = self.queue(frame.producer, frame.epoch)
         if queue is None:
             return None
-        key = (frame.first_sequence, frame.count)
-        return next((own for own in queue.frames if (own.first_sequence, own.count) == key), None)
+        frames, first = queue.frames, frame.first_sequence
+        place = bisect_left(frames, first, key=_first_sequence)
+        while place < len(frames) and frames[place].first_sequence == first:
+            if frames[place].count == frame.count:
+                return frames[place]
+            place += 1
+        return None
 
     # Time and views
 
@@ -322,6 +328,10 @@ class ForwardTable:
         if line.epoch > queue.epoch:
             return []
         return [frame for frame in queue.frames if frame.last_sequence > line.sequence]
+
+
+def _first_sequence(frame: Frame) -> int:
+    return frame.first_sequence
 
 
 def _aborted(frame: Frame, reason: str) -> AbortedAnswer:

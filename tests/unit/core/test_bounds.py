@@ -14,7 +14,7 @@ from gateway.core.events import (
     TopicAsked,
 )
 from gateway.core.messages import Order
-from gateway.data.bodies import ViewBody
+from gateway.data.bodies import TickBody, ViewBody
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Committed, Denied, Done, RefusedAnswer
 from gateway.errors import InvariantViolated
@@ -112,7 +112,7 @@ def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch
     monkeypatch.setattr(limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
     with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more are over the bound"):
-        member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
+        member.stack.layers.place(Kind.TICK, TickBody(1, 1))
 
 
 def test_a_producer_that_waits_for_room_is_not_forgotten() -> None:
