@@ -102,10 +102,11 @@ ATOMIC = (
                 "    self._vote(again=True)",
                 "    for frame in window.frames if self._low else ():\n"
                 "        if frame.kind == Kind.BATCH:\n"
-                "            self._outbox.send(standing.coordinator, No(standing.view, frame.position, self._low))\n"
+                "            self._declined[frame.position] = frame\n"
                 "    self._vote(again=True)",
             ),
             Edit(Atomic, "on_no", " or not 0 < self._view_position <= window.frontier", ""),
+            Edit(Atomic, "on_no", "if position <= ballot.votes[sender]:", "if False:"),
             Edit(Atomic, "on_no", "if frame.view != self._standing.view:", "if False:"),
         ],
         BUSY.but(latency="wan", script=low_after_decision),

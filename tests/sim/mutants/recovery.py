@@ -5,6 +5,8 @@ from __future__ import annotations
 from gateway.core.flush import logs
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.layer import Flush
+from gateway.log.indexer import Indexer
+from gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
 from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
 from tests.sim.mutants.patch import Edit, Value
@@ -80,5 +82,33 @@ RECOVERY = (
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
         BUSY.but(script=damage_stale, rate=60.0, pipeline=64, producers=3),
+    ),
+    Mutant(
+        "mark-not-raised-by-an-accepted-view",
+        "3",
+        "the write that accepts a view sets the vote mark to the installed end",
+        [
+            Edit(
+                LogWriter,
+                "write_scalars",
+                "mark = self._marking.next(self._marking.durable if accepts else None)",
+                "old = self._marking.newest\n        mark = self._marking.next((old.position, old.view, old.chain))",
+            )
+        ],
+        proof="tests/unit/log/test_damage.py::test_an_accepted_view_makes_the_damage_forgotten",
+    ),
+    Mutant(
+        "no-invalid-header-behind-a-write",
+        "3",
+        "every write ends with an invalid header at the next place",
+        [Edit(LogWriter, "_append_some", "        parts.append(TERMINATOR)\n", "")],
+        proof="tests/unit/log/test_cutting.py::test_no_header_of_a_frame_that_was_cut_is_left_to_join_what_comes_before_it",
+    ),
+    Mutant(
+        "snapshot-with-aborted-batches",
+        "3",
+        "a snapshot says what the log before it says, aborted batches left out",
+        [Edit(Indexer, "_index", "state.apply(frame, void)", "state.apply(frame, False)")],
+        proof="tests/unit/log/test_writer.py::test_indexes_are_sealed_and_snapshots_written_when_the_frontier_passes",
     ),
 )

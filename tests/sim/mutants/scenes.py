@@ -15,6 +15,7 @@ from tests.sim.violation import Violation
 
 BEGUN_S = 8  # by then every group is at work
 LONG_S = 40  # what a scene does lasts so long
+VIEWS_MAX = 4  # that a group needs meanwhile when one member does not hear it
 FIND_S = 15  # a group that can go on does within this
 
 
@@ -78,10 +79,15 @@ def deaf_member(run: Run) -> None:
         name = next(other for other in world.gateways if other != coordinator)
         pairs = [(other, name) for other in world.gateways if other != name]
         world.network.block(pairs)
-        world.schedule.after(LONG_S * SECOND, world.network.unblock, pairs)
+        world.schedule.after(LONG_S * SECOND, end, pairs, set(world.checks._views))
+
+    def end(pairs: list[tuple[str, str]], before: set[int]) -> None:
+        world.network.unblock(pairs)
+        views = sorted(set(world.checks._views) - before)
+        if len(views) > VIEWS_MAX:
+            raise Violation(f"{len(views)} views in {LONG_S} s because one member hears nobody: {', '.join(map(view_text, views))}")
 
     world.schedule.at(BEGUN_S * SECOND, begin)
-    _must_go_on(run, "a member hears nobody")
 
 
 def lost_last(run: Run) -> None:
@@ -235,41 +241,61 @@ def low_after_decision(run: Run) -> None:
         if any(gateway.process is None for gateway in others) or max(gateway.frontier for gateway in others) + 2 > world.log.end:
             world.schedule.after(0.1 * MS, look)
             return
+        pairs = _apart(run, {first.name})  # what it said is lost too
         first.power()
         others[-1].disk.space(True)
         world.schedule.after(FIND_S * SECOND, others[-1].disk.space, False)
+        world.schedule.after(FIND_S * SECOND, world.network.unblock, pairs)
         world.schedule.after(FIND_S * SECOND, first.start)
 
     world.schedule.at(BEGUN_S * SECOND, look)
 
 
+class LateComer:
+    """A member that was away learns what is decided. Then the coordinator goes, with a decision of which only it knows, and who was
+    away is the first to propose a view.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._world = run, run.world
+        self._hidden: list[str] = []
+        self._send = run.world.network.send
+        vars(run.world.network).update(send=self._but)  # a method of this one object
+        self._world.schedule.at(BEGUN_S * SECOND, self._begin)
+
+    def _but(self, sender: str, to: str, message: Any, incarnation: bytes) -> None:
+        if not (self._hidden == [sender] and isinstance(message, Heartbeat)):
+            self._send(sender, to, message, incarnation)
+
+    def _begin(self) -> None:
+        coordinator = _coordinator(self._run)
+        self._late = next(gateway for gateway in self._world.gateways.values() if gateway is not coordinator)
+        pairs = _apart(self._run, {self._late.name})
+        self._world.schedule.after(FIND_S * SECOND, self._come, pairs)
+
+    def _come(self, pairs: list[tuple[str, str]]) -> None:
+        self._world.network.unblock(pairs)
+        self._look()
+
+    def _look(self) -> None:
+        world, late, first = self._world, self._late, _coordinator(self._run)
+        third = next(gateway for gateway in world.gateways.values() if gateway not in (late, first))
+        if late.process is None or late.process.primary:
+            return  # it was taken in: nothing is shown
+        if not third.frontier <= late.frontier < world.log.end <= len(third.disk.frames):
+            world.schedule.after(MS, self._look)
+            return
+        pairs = _apart(self._run, {first.name})
+        first.power()
+        self._hidden.append(late.name)
+        world.schedule.after(FIND_S * SECOND, self._hidden.clear)
+        world.schedule.after(FIND_S * SECOND, world.network.unblock, pairs)
+        world.schedule.after(FIND_S * SECOND, first.start)
+
+
 def late_comer(run: Run) -> None:
-    """A member that was away for long comes back when the coordinator goes, and is the first to propose a view."""
-    world = run.world
-    network = world.network
-    send = network.send
-    hidden: list[str] = []
-
-    def but(sender: str, to: str, message: Any, incarnation: bytes) -> None:
-        if not (hidden == [sender] and isinstance(message, Heartbeat)):
-            send(sender, to, message, incarnation)
-
-    def begin() -> None:
-        coordinator = _coordinator(run)
-        name = next(other for other in world.gateways if other != coordinator.name)
-        pairs = _apart(run, {name})
-        world.schedule.after(FIND_S * SECOND, come, name, pairs)
-
-    def come(name: str, pairs: list[tuple[str, str]]) -> None:
-        coordinator = _coordinator(run)
-        coordinator.power()
-        network.unblock(pairs)
-        hidden[:] = [name]
-        world.schedule.after(FIND_S * SECOND, hidden.clear)
-        world.schedule.after(FIND_S * SECOND, coordinator.start)
-
-    vars(network).update(send=but)  # a method of this one object
-    world.schedule.at(BEGUN_S * SECOND, begin)
+    """As `LateComer` says."""
+    LateComer(run)
 
 
 def power_after_a_cut(run: Run) -> None:

@@ -164,6 +164,7 @@ VIEWS = (
         "5.6",
         "RESOLVE chooses a coordinator and never a log: the answers do",
         [
+            Edit(Candidate, "_collect", "if choice.end < decided:", "if False:"),
             Edit(
                 Candidate,
                 "_collect",
@@ -171,9 +172,9 @@ VIEWS = (
                 "    own = self._standing.me\n"
                 "    choice = choice._replace(best=own, source=own, end=attempt.states[own].end)\n"
                 "    if not choice.source:",
-            )
+            ),
         ],
-        QUIET.but(script=late_comer),
+        QUIET.but(script=late_comer, latency="wan", rate=0.4),
     ),
     Mutant(
         "older-tail-kept",
