@@ -48,7 +48,7 @@ sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED
 storm: $(READY) ## lose messages between 3 to 100 members: requests and repairs for each loss
 	@$(RUN)/python -m tests.sim.storm $(ARGS)
 
-mutants: $(READY) ## break the protocol in every way that the design forbids: the simulator finds each
+mutants: $(READY) ## break the protocol rule by rule: the simulator, or a named test, finds each
 	@$(RUN)/python -m tests.sim.mutants --jobs $(JOBS) $(ARGS)
 
 figures: $(READY) ## messages a frame, pauses of ordering at each change of the group, the cost of a step, as tables

@@ -1,8 +1,9 @@
 """The stack: events in, actions out, no I/O (design, section 4). This file alone states the order of the layers.
 
-Bottom to top: *flush* says which view holds, *order* gives every message its place, *atomic* makes a place durable and decides it.
-What a client submits goes to *order* (forward-table, coordinator); what is ordered goes up through *atomic* to the disk; what is
-decided goes to the readers, and back through the layers to who waits for it. *unordered* stands beside them: it needs the members
+Bottom to top: *repair* gets what was lost, *membership* says who is there and *flush* which view holds, *order* gives every message
+its place, *atomic* makes a place durable and decides it. What a client submits goes to *order* (forward-table, coordinator); what
+is ordered goes up through *atomic* to the disk; what is decided goes to the readers, and back
+through the layers to who waits for it. *unordered* stands beside them: it needs the members
 that hear each other and no view, and shares with the others the disk, the network, and what the log knows of producers.
 
 One step takes one event and returns everything that follows from it. A step that raises has changed nothing outside: none of its
