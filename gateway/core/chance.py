@@ -1,4 +1,4 @@
-"""Chance in the core: of the run's entropy alone (`Started.entropy`), so that a recorded run replays. Nothing else here draws lots."""
+"""Chance in the core: of the run's entropy alone (`Started.entropy`), so that a recorded run replays."""
 
 from __future__ import annotations
 

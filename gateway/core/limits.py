@@ -69,6 +69,7 @@ REJOIN_HEARTBEATS = 5  # before a booted gateway is taken in again; doubled with
 REJOIN_HEARTBEATS_MAX = 300
 CANDIDATE_HEARTBEATS = 2  # that each rank of the succession waits longer before it proposes
 RETRY_HEARTBEATS_MAX = 8  # random, before a candidate that failed tries again
+READY_HEARTBEATS = 5  # that a learner counts as caught up after it was
 LEFT_HEARTBEATS = 10  # that a gateway which has left waits to hear that the group goes on without it
 LEAVE_HEARTBEATS = 50  # that an orderly leave waits for the others
 HEARTBEATS_A_TURN = 16  # peers that a member of a large group tells in one heartbeat, beside its coordinator

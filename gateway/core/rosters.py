@@ -59,8 +59,8 @@ class Rosters:
         return bool(self._all) and self._all[-1].get(number) == incarnation
 
     def member(self, number: int, incarnation: bytes) -> bool:
-        """Whether the gateway may be a member of a view: whoever any of the rosters counts, until it is decided that it is removed; and
-        one that is to vote, which has to be in the view before its vote counts, or a group of one could never become one of two.
+        """Whether the gateway may be a member of a view: whoever any of the rosters counts, until it is decided that it is removed;
+        and one that is to vote, which has to be in the view before its vote counts, or a group of one could never become two.
         """
         voter = self.named.get(number)
         return self.votes(number, incarnation) or (voter is not None and not voter.voting)

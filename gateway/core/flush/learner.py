@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.flush.adopt import Adopting
 from gateway.core.messages import Fetch, Fetched
@@ -15,8 +16,6 @@ from gateway.core.peers import Peers
 from gateway.core.window import Stage
 
 EVERYTHING = 2**63 - 1
-_ASK_AGAIN_HEARTBEATS = 3
-_READY_HEARTBEATS = 5
 
 
 class Learner:
@@ -51,7 +50,7 @@ class Learner:
     def beat(self) -> None:
         """One heartbeat, in no view: look for a source, ask again."""
         self._ready = max(self._ready - 1, 0)
-        patience = _ASK_AGAIN_HEARTBEATS + 2 * self._peers.round_beats()
+        patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
             return
@@ -95,7 +94,7 @@ class Learner:
             return
         if not message.frames:
             self._unable.clear()
-            self._ready = _READY_HEARTBEATS
+            self._ready = limits.READY_HEARTBEATS
             self._source = 0  # until the next heartbeat
             return
         last = message.frames[-1].position
@@ -107,7 +106,7 @@ class Learner:
         self._stop = max(self._stop, min(message.stop, self._next - 1))
         source = self._peers.get(sender)
         if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
-            self._ready = _READY_HEARTBEATS
+            self._ready = limits.READY_HEARTBEATS
         damage = self._adopting.damage
         if damage is not None and self._window.end >= damage.last:
             self._adopting.replaced(self._window.end)

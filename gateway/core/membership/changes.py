@@ -22,6 +22,8 @@ from gateway.data.frame import Frame
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
 
+PORTS = 65_536
+
 
 class Known(Protocol):
     """What is known durably of the frontier."""
@@ -128,7 +130,13 @@ class Changes:
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
                 self._waiting.remove(waiting)
-                self._deny(waiting.session, waiting.request, "busy", "the roster was not changed, or too few know it, in time; ask again", retry=True)
+                self._deny(
+                    waiting.session,
+                    waiting.request,
+                    "busy",
+                    "the roster was not changed, or too few know it, in time; ask again",
+                    retry=True,
+                )
             elif not waiting.position and waiting.beats % limits.RESEND_HEARTBEATS == 0:
                 self._send(waiting)
         if self._may_order():
@@ -181,8 +189,9 @@ class Changes:
                 if named[ask.name].address != ask.address:
                     raise UsageError(f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}")
                 return None
-            if not ask.name or not ask.address:
-                raise UsageError("a gateway is added by its name and its address HOST:P")
+            host, _, port = ask.address.rpartition(":")
+            if not ask.name or not host or not port.isdecimal() or not 0 < int(port) < PORTS:
+                raise UsageError(f"a gateway is added by its name and its address HOST:P, not by {ask.name!r} and {ask.address!r}")
             if len(voters) >= limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]

@@ -240,8 +240,8 @@ class Membership:
             self._flush.lost()
 
     def _left_behind(self) -> bool:
-        """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the coordinator
-        may be one that this gateway's log does not name yet.
+        """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the
+        coordinator may be one that this gateway's log does not name yet.
         """
         promised = self._standing.promised
         if not self.misses and self._leader not in (self._standing.me, promised & 0xFFFF) and self._leader_view != promised:
