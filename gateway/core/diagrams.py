@@ -26,8 +26,8 @@ INTRODUCTION = """\
 
 This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is out of date. What a
 table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how a layer
-works in the NOTES.md beside it (`gateway/core/repair`, `membership`, `flush`, `order`, `atomic`, `unordered`), and what follows from
-each event, line by line, in `tests/transcripts/`.
+works in the NOTES.md beside it (`gateway/core/repair`, `membership`, `flush`, `order`, `atomic`, `unordered`), and what follows
+from each event, line by line, in `tests/transcripts/`.
 """
 
 

@@ -13,8 +13,8 @@ from gateway.errors import FormatError
 
 
 class Voter(msgspec.Struct, frozen=True, array_like=True):
-    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P). One that was added
-    and has not caught up is named and does not vote: a learner, of any incarnation.
+    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P). One that was
+    added and has not caught up is named and does not vote: a learner, of any incarnation.
     """
 
     number: int
