@@ -19,6 +19,39 @@ from tests.sim.swarm import draw
 from tests.sim.transcript import transcript
 
 
+class Totals:
+    """What several runs came to, without their worlds."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._failing: list[str] = []
+        self._seeds = self._frames = 0
+        self._simulated_s = self._cpu_s = 0.0
+
+    def add(self, result: Result) -> None:
+        """One more run."""
+        world = result.world
+        self.counts += world.counts + world.log.kinds + Counter({f"fault {kind}": count for kind, count in world.faults.items()})
+        self._seeds += 1
+        self._frames += result.frames
+        self._simulated_s += result.simulated_s
+        self._cpu_s += result.cpu_s
+        if result.violation:
+            self._failing.append(f"  seed {result.options.seed}: {result.violation[:150]}")
+
+    def told(self) -> int:
+        """Print the last line, the seeds that failed before it; the exit code."""
+        for line in self._failing:
+            print(line)
+        cpu_s = max(self._cpu_s, 1e-9)
+        print(
+            f"sim: {self._seeds} seeds, {self._simulated_s / 3600:.2f} simulated hours, {self._frames} decided frames, "
+            f"{len(self._failing)} violations; {self._frames / cpu_s:.0f} frames and {self._simulated_s / cpu_s:.0f} simulated "
+            "seconds a CPU second"
+        )
+        return 1 if self._failing else 0
+
+
 def main() -> int:
     """Run what the arguments say; the exit code is 1 when something that may never happen did."""
     arguments = _arguments()
@@ -27,10 +60,10 @@ def main() -> int:
         if result.violation and arguments.shrink:
             result = shrink(result)
         _tell(result, arguments.lines, arguments.verbose)
-        _summary([result])
-        return 1 if result.violation else 0
-    results: list[Result] = []
-    counts: Counter[str] = Counter()
+        totals = Totals()
+        totals.add(result)
+        return totals.told()
+    totals = Totals()
     began = time.process_time()
     seed = arguments.seed
     while time.process_time() - began < arguments.seconds:
@@ -38,14 +71,11 @@ def main() -> int:
         if result.violation:
             small = shrink(result) if arguments.shrink else result
             _tell(small, arguments.lines, arguments.verbose)
-        counts += result.world.counts + result.world.log.kinds + Counter({f"fault {k}": n for k, n in result.world.faults.items()})
-        result.world = None  # type: ignore[assignment] # its memory is given back
-        results.append(result)
+        totals.add(result)
         seed += 1
     if arguments.verbose:
-        print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    _summary(results)
-    return 1 if any(result.violation for result in results) else 0
+        print(", ".join(f"{name} {count}" for name, count in sorted(totals.counts.items())))
+    return totals.told()
 
 
 def _arguments() -> argparse.Namespace:
@@ -85,19 +115,6 @@ def _tell(result: Result, lines: int, verbose: bool) -> None:
         print(f"again: {options.command(draw(options.seed))}")
     if verbose:
         print(f"{options}\n{result.frames} frames, {result.simulated_s:.0f} s in {result.cpu_s:.1f} s, {result.world.steps} steps")
-
-
-def _summary(results: list[Result]) -> None:
-    frames = sum(result.frames for result in results)
-    hours = sum(result.simulated_s for result in results) / 3600
-    cpu_s = max(sum(result.cpu_s for result in results), 1e-9)
-    violations = sum(bool(result.violation) for result in results)
-    failing = "".join(f" seed {result.options.seed}: {result.violation[:150]}\n" for result in results if result.violation)
-    sys.stdout.write(failing)
-    print(
-        f"sim: {len(results)} seeds, {hours:.2f} simulated hours, {frames} decided frames, {violations} violations; "
-        f"{frames / cpu_s:.0f} frames and {hours * 3600 / cpu_s:.0f} simulated seconds a CPU second"
-    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
 SLOWEST_US = 50_000.0  # of one sync, about, on a slow disk
 STALL_S = 6  # at most
-PACES = {"blackout": 5.0, "wipe": 4.0, "rot": 2.0, "roster": 3.0, "error": 2.0, "clocks": 2.0, "leave": 2.0}  # times the mean
+PACES = {  # times the mean
+    "blackout": 5.0,
+    "wipe": 4.0,
+    "churn": 3.0,
+    "roster": 3.0,
+    "clocks": 2.0,
+    "error": 2.0,
+    "leave": 2.0,
+    "rot": 2.0,
+}
 
 
 class Faults:
@@ -86,7 +96,12 @@ class Faults:
         self._world.note("", text)
 
     def _any(self, chance: Random) -> Gateway:
-        return chance.choice([gateway for gateway in self._world.gateways.values() if gateway.wanted])
+        """Any gateway, more often the one that coordinates: there it matters most."""
+        wanted = [gateway for gateway in self._world.gateways.values() if gateway.wanted]
+        if chance.random() < 0.3:
+            heads = [gateway for gateway in wanted if gateway.process is not None and gateway.process.coordinates]
+            wanted = heads or wanted
+        return chance.choice(wanted)
 
     def _pair(self, chance: Random) -> tuple[str, str]:
         names = list(self._world.gateways)
@@ -127,16 +142,33 @@ class Faults:
         self._block(pairs, chance.uniform(0.5, 15))
 
     def _do_split(self, chance: Random) -> None:
-        names = list(self._world.gateways)
-        chance.shuffle(names)
-        left, right = names[: (at := chance.randint(1, max(1, len(names) // 2)))], names[at:]
-        pairs = [(one, other) for one in left for other in right]
+        pairs = self._sides(chance)
         told = chance.random() < 0.3
         self._block(pairs + [(other, one) for one, other in pairs], chance.uniform(0.5, 20))
         if told:
             for one, other in pairs:
                 self._world.link(one, other, up=False)
-                self._lasts(5, lambda one=one, other=other: self._world.link(one, other, up=True))  # type: ignore[misc] # bound here
+                self._lasts(5, partial(self._world.link, one, other, up=True))
+
+    def _sides(self, chance: Random) -> list[tuple[str, str]]:
+        """Pairs across a split: a few gateways, one that coordinates among them more often than not, and all others."""
+        first = self._any(chance).name
+        rest = [name for name in self._world.gateways if name != first]
+        chance.shuffle(rest)
+        at = chance.randint(0, max(0, len(rest) // 2 - 1))
+        return [(one, other) for one in (first, *rest[:at]) for other in rest[at:]]
+
+    def _do_churn(self, chance: Random) -> None:
+        wait = 0.0
+        for _ in range(chance.randint(3, 12)):
+            seconds = chance.uniform(0.5, 4)
+            self._world.schedule.after(wait * SECOND, self._churned, chance, seconds)
+            wait += seconds * chance.uniform(0.8, 1.3)
+
+    def _churned(self, chance: Random, seconds: float) -> None:
+        if not self._world.healing:
+            pairs = self._sides(chance)
+            self._block(pairs + [(other, one) for one, other in pairs], seconds)
 
     def _do_triangle(self, chance: Random) -> None:
         one, other = self._pair(chance)

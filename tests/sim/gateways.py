@@ -166,6 +166,11 @@ class Process:
         """Whether it is in a view that decides, as far as it knows."""
         return self.view is not None and self.view.primary and not self.gateway.halt and not self.over
 
+    @property
+    def coordinates(self) -> bool:
+        """Whether it coordinates the view that it is in."""
+        return self.view is not None and self.view.view > 0 and self.view.coordinator == self.me
+
     # Events
 
     def step(self, event: Event) -> None:
@@ -227,10 +232,9 @@ class Process:
     def _carry_out(self, action: Action) -> None:
         world, gateway = self.world, self.gateway
         world.traced(gateway.name, action)
-        kind = type(action)
-        if kind is Send:
-            world.checks.sent(self, action.to, action.message)  # type: ignore[union-attr] # `kind` says what it is
-            self._send(action.to, action.message)  # type: ignore[union-attr] # the same
+        if isinstance(action, Send):
+            world.checks.sent(self, action.to, action.message)
+            self._send(action.to, action.message)
         elif isinstance(action, Persist):
             world.checks.persists(self, action)
             gateway.disk.persist(action)

@@ -121,7 +121,7 @@ class Operator:
                 self._old.pop(self.wishes[0][1], None)  # it has lost its next disk too: that one is to be replaced now
             elif isinstance(answer, Done):
                 raise Violation(f"the operator was told that {self.wishes[0]} is done, and the roster: {self._world.log.numbers}")
-            elif isinstance(answer, Denied) and not answer.retry:
+            elif not answer.retry:
                 self.wishes.pop(0)
         self._leave()
 

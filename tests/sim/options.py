@@ -12,6 +12,7 @@ FAULTS = (
     "disorder",  # messages overtake each other
     "cut",  # one direction between two gateways
     "split",  # the group falls into two parts
+    "churn",  # one split after the other, each for a moment
     "triangle",  # two gateways do not hear each other, all others hear both
     "flap",  # a pair that comes and goes
     "clog",  # a pair's messages wait, and then come all at once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.actions import Action, SetTimer
+from gateway.core.actions import Action, Send, SetTimer
 from gateway.core.events import (
     EpochAsked,
     LinkChanged,
@@ -88,9 +88,8 @@ def _message(message: Message) -> str:
 
 
 def _action(action: Action, names: dict[int, str]) -> str:
-    message = getattr(action, "message", None)
-    if message is not None:
-        return f"send {names.get(action.to, action.to)} {_view(message)}{_message(message)}"  # type: ignore[union-attr] # a Send
+    if isinstance(action, Send):
+        return f"send {names.get(action.to, action.to)} {_view(action.message)}{_message(action.message)}"
     try:
         return action_text(action, names, 0) or repr(action)
     except (KeyError, UnicodeDecodeError):
