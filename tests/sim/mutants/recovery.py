@@ -102,7 +102,7 @@ RECOVERY = (
         "3",
         "every write ends with an invalid header at the next place",
         [Edit(LogWriter, "_append_some", "        parts.append(TERMINATOR)\n", "")],
-        proof="tests/unit/log/test_cutting.py::test_no_header_of_a_frame_that_was_cut_is_left_to_join_what_comes_before_it",
+        proof="tests/sim/mutants/test_torn.py::test_a_frame_of_a_torn_write_does_not_come_back_when_the_one_before_it_is_written_again",
     ),
     Mutant(
         "snapshot-with-aborted-batches",
