@@ -88,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], choices=(*FAULTS, "none"), help="take this kind, and no others")
     parser.add_argument("--producers", type=int, help="how many")
     parser.add_argument("--readers", type=int, help="how many")
+    parser.add_argument("--unordered", type=int, help="producers that send into lanes")
     parser.add_argument("--pipeline", type=int, help="batches of a producer at a time")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
     parser.add_argument("--lines", type=int, default=60, help="of the transcript")
@@ -101,7 +102,7 @@ def _options(arguments: argparse.Namespace, seed: int) -> Options:
     options = replace(options, faults=faults)
     if arguments.minutes is not None:
         options = replace(options, seconds=60 * arguments.minutes)
-    for name in ("producers", "readers", "pipeline"):
+    for name in ("producers", "readers", "unordered", "pipeline"):
         if getattr(arguments, name) is not None:
             options = replace(options, **{name: getattr(arguments, name)})
     return options

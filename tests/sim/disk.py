@@ -19,6 +19,7 @@ from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from gateway.data.state import LogState
+from tests.sim.lanes import LaneStore
 from tests.sim.schedule import MS, Schedule
 from tests.sim.violation import Violation
 
@@ -65,10 +66,14 @@ class Disk:
         self.stalled_until = 0
         self.full = self.fails = self.low = False
         self.weak = False
+        lane_chance = Random()
+        lane_chance.setstate(chance.getstate())  # of its own: what lanes need changes nothing of a log
+        self.lanes = LaneStore(self, schedule, lane_chance)
         self.blank()
 
     def blank(self) -> None:
         """Nothing was ever written."""
+        self.lanes.blank()
         self.frames: list[Frame] = []
         self.durable = 0
         self.scalars = Scalars()
@@ -82,6 +87,11 @@ class Disk:
         self._report: Callable[[Event], None] = lambda event: None
         self._under_way: tuple[str, Persist | None] = ("", None)
         self._settling = False
+
+    @property
+    def dead(self) -> bool:
+        """Whether a write failed, so that nothing more is written in this run."""
+        return self._dead
 
     # What the process wants
 
@@ -282,12 +292,14 @@ class Disk:
                 self._cut(action.cut or 0)
         if chance.random() < 0.5:
             self._keep(chance.randint(min(self.durable, len(self.frames)), len(self.frames)))
+        self.lanes.kill()
         self._over()
 
     def power(self) -> None:
         """No power: what was synced is there, and any beginning of the rest."""
         self.kill()
         self._keep(self._chance.randint(self.durable, len(self.frames)) if self._chance.random() < 0.5 else self.durable)
+        self.lanes.power()
         self._over()
 
     def _keep(self, end: int) -> None:
@@ -318,4 +330,5 @@ class Disk:
         self.durable = min(self.durable, end)
         damage = Damage(end + 1, *self.mark) if end < self.mark.position else None
         state = state_at(self.watermark)
-        return Recovered(state.log, self.scalars, state, tuple(self.frames[self.watermark :]), damage)
+        lanes = self.lanes.recover(report)
+        return Recovered(state.log, self.scalars, state, tuple(self.frames[self.watermark :]), damage, lanes)

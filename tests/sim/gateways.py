@@ -6,7 +6,22 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from gateway.core.actions import Action, Deliver, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Halt,
+    Peers,
+    Persist,
+    PersistLane,
+    ReadLane,
+    ReadLog,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    ViewInstalled,
+)
 from gateway.core.events import Event, Identity, Now, Received, SessionClosed, StackConfig, Started, TimeAdvanced
 from gateway.core.messages import Confirm, Install, Installed, Message, Propose, State, Vote
 from gateway.core.stack import Stack
@@ -84,7 +99,7 @@ class Gateway:
         if named and not self.disk.frames:  # a blank disk is set up with the members that there are
             self.members = {name: f"{name}:7400" for name in (*named, self.name)}
         self.halt = ""
-        process = self.process = Process(self, self.world.options.config)
+        process = self.process = Process(self, self.world.options.stack)
         world = self.world
         world.note(self.name, "starts")
         recovered = self.disk.recover(process.step, world.log.state_at)
@@ -234,6 +249,7 @@ class Process:
         world.traced(gateway.name, action)
         if isinstance(action, Send):
             world.checks.sent(self, action.to, action.message)
+            world.lanes.sent(self, action.message)
             self._send(action.to, action.message)
         elif isinstance(action, Persist):
             world.checks.persists(self, action)
@@ -246,11 +262,14 @@ class Process:
         elif isinstance(action, SetTimer):
             self._set_timer(action.at_us)
         elif isinstance(action, Reply):
-            world.checks.replied(self, action)
+            if not world.lanes.replied(self, action):
+                world.checks.replied(self, action)
             answer = self.sessions.get(action.session)
             if answer is None:
                 raise Violation(f"{gateway.name} answers session {action.session}, which is over: {action.answers}")
             answer(action.answers)
+        elif isinstance(action, PersistLane | ReadLane | DeliverUnordered):
+            world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)
         elif isinstance(action, ViewInstalled):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from gateway.core.events import StackConfig
 
 FAULTS = (
@@ -49,7 +51,7 @@ class Options:
         faults: which ones happen. pace: mean seconds between two faults of a kind.
         latency: "lan", "wan" or "edge" (near the boot period).
         producers: how many, each with `rate` batches a second, up to `pipeline` at a time. readers: named ones that commit offsets.
-        sync_us: what a sync takes, about.
+        unordered: producers that send into lanes. sync_us: what a sync takes, about.
         config: of the stacks.
     """
 
@@ -63,8 +65,14 @@ class Options:
     rate: float = 5.0
     pipeline: int = 4
     readers: int = 1
+    unordered: int = 0
     sync_us: float = 800.0
     config: StackConfig = field(default_factory=StackConfig)
+
+    @property
+    def stack(self) -> StackConfig:
+        """What stacks are told: they keep lanes only if anybody uses them, and are what they always were if not."""
+        return replace(self.config, lanes=self.unordered > 0)
 
     def command(self, drawn: Options) -> str:
         """How the same run is had again from a shell; `drawn` is what the seed alone says."""
@@ -73,7 +81,7 @@ class Options:
             words.append(f"--members {self.members}")
         if self.seconds != drawn.seconds:
             words.append(f"--minutes {self.seconds / 60!r}")
-        counts = ("producers", "readers", "pipeline")
+        counts = ("producers", "readers", "unordered", "pipeline")
         words += [f"--{name} {getattr(self, name)}" for name in counts if getattr(self, name) != getattr(drawn, name)]
         if self.faults != drawn.faults:
             words += [f"--only {fault}" for fault in sorted(self.faults) or ["none"]]

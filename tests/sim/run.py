@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.sim.clients import Producer, Reader
 from tests.sim.faults import STALL_S, Faults
+from tests.sim.lane_clients import LaneProducer
 from tests.sim.operators import Operator
 from tests.sim.options import Options
 from tests.sim.schedule import SECOND
@@ -39,6 +40,7 @@ class Run:
         world = self.world = World(options)
         self.producers = [Producer(world, f"p{number}", number) for number in range(options.producers)]
         self.readers = [Reader(world, f"r{number}") for number in range(options.readers)]
+        self.unordered = [LaneProducer(world, number) for number in range(options.unordered)]
         self.operator = Operator(world)
         world.removing = self.operator.removing
         self.faults = Faults(world, self.producers, self.operator)
@@ -76,6 +78,8 @@ class Run:
         self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "a new producer does not get in")
         for producer in self.producers:
             producer.produce(1)
+        for sender in self.unordered:
+            sender.produce(1)
         self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "new messages got no outcome")
         if not last.acknowledged:
             raise Violation("a new producer was not told that its record is committed")
@@ -116,7 +120,9 @@ class Run:
             named = gateway.name in (world.log.numbers or world.genesis)
             if gateway.wanted and named and (process is None or not process.primary or process.frontier != world.log.end):
                 return f"{gateway.name} {self._where(gateway.name)}, and the log ends at {world.log.end}"
-        for client in (*self.producers, *self.readers):
+        if lanes := world.lanes.differ():
+            return lanes
+        for client in (*self.producers, *self.readers, *self.unordered):
             if not client.settled:
                 return f"{client.name} is {client.state.value} and waits"
         if self.operator.wishes:

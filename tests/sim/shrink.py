@@ -34,6 +34,8 @@ def smaller(options: Options, ended_s: float) -> Iterator[Options]:
         yield replace(options, producers=options.producers - 1)
     if options.readers:
         yield replace(options, readers=0)
+    if options.unordered:
+        yield replace(options, unordered=options.unordered - 1)
     if options.pipeline > 1:
         yield replace(options, pipeline=1)
 

@@ -28,6 +28,7 @@ def draw(seed: int, members: int = 0) -> Options:
         faults &= ALONE
     elif members == 2:
         faults -= DESTRUCTIVE
+    lanes = Random(f"{seed}/lanes")  # of its own: the seeds that there were stay what they were
     return Options(
         seed=seed,
         members=members,
@@ -39,6 +40,7 @@ def draw(seed: int, members: int = 0) -> Options:
         rate=chance.choice((0.3, 2.0, 5.0, 15.0)),
         pipeline=chance.choice((1, 4, 16)),
         readers=chance.randint(0, 2),
+        unordered=lanes.choice((0, 0, 1, 3)),
         sync_us=chance.choice((200.0, 1000.0, 5000.0)),
         config=StackConfig(
             tick_interval_us=chance.choice((limits.TICK_INTERVAL_US, 10 * limits.TICK_INTERVAL_US)),

@@ -1,0 +1,96 @@
+"""Proves that lanes keep their promises under whole stacks: in any part, when an origin dies, and that the checks can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.actions import DeliverUnordered
+from gateway.core.events import LanePersisted
+from gateway.data.frame import Frame, Kind
+from tests.sim.lanes import LaneChecks, LaneStore
+from tests.sim.options import Options
+from tests.sim.run import Run, play
+from tests.sim.schedule import SECOND
+from tests.sim.violation import Violation
+
+
+def group(seed: int = 1, members: int = 3) -> Run:
+    """Members that have sent for a while, ordered and into lanes."""
+    run = Run(Options(seed, members=members, producers=1, readers=0, unordered=4, rate=5.0))
+    run.world.schedule.run(10 * SECOND)
+    assert run.world.counts["lane receipts"] > 50
+    return run
+
+
+def test_a_lane_goes_on_in_a_part_that_has_no_view() -> None:
+    run = group(members=5)
+    world = run.world
+    origin = run.unordered[0].origin
+    others = [name for name in world.gateways if name != origin]
+    world.network.block([(origin, name) for name in others] + [(name, origin) for name in others])
+    world.schedule.run(world.schedule.now + 10 * SECOND)
+    process = world.gateways[origin].process
+    assert process is not None
+    assert not process.primary
+    before = world.counts["lane frames without a view"]
+    world.schedule.run(world.schedule.now + 5 * SECOND)
+    assert world.counts["lane frames without a view"] > before + 10
+    world.network.unblock([(origin, name) for name in others] + [(name, origin) for name in others])
+    run.heal()
+    assert world.lanes.differ() == ""
+
+
+def test_what_is_certain_of_a_dead_origin_is_finished_without_it() -> None:
+    run = group()
+    world = run.world
+    dead = world.gateways[run.unordered[0].origin]
+    key = next(key for key in dead.disk.lanes.lanes if key[1] == dead.incarnation)
+    alive = [gateway for gateway in world.gateways.values() if gateway is not dead]
+    near, far = alive
+    # One of the two hears nothing more of the origin, nor of the other, before it dies.
+    for gateway in (dead, near):
+        world.network.block([(gateway.name, far.name), (far.name, gateway.name)])
+    world.schedule.run(world.schedule.now + 5 * SECOND)
+    dead.wanted = False
+    dead.kill()
+    assert far.disk.lanes.lanes[key].shown < near.disk.lanes.lanes[key].shown
+    world.network.unblock([(near.name, far.name), (far.name, near.name)])
+    world.schedule.run(world.schedule.now + 5 * SECOND)
+    assert far.disk.lanes.lanes[key].shown == near.disk.lanes.lanes[key].shown
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_lanes_keep_every_promise(seed: int) -> None:
+    faults = frozenset({"kill", "power", "split", "cut", "loss", "twice", "stall", "low", "wipe", "pause"})
+    result = play(Options(seed, members=3, seconds=40, faults=faults, pace=6.0, producers=1, unordered=3))
+    assert result.violation == ""
+    assert result.world.counts["lane frames"] > 50
+
+
+def test_a_yes_before_its_sync_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = LaneStore._write
+
+    def early(self: LaneStore) -> None:
+        write(self)
+        self._schedule.after(0, self._report, LanePersisted(self._writing[-1].token))
+
+    monkeypatch.setattr(LaneStore, "_write", early)
+    assert "durable" in play(Options(1, producers=1, unordered=2, seconds=20)).violation
+
+
+def test_a_frame_that_a_member_lacks_is_seen() -> None:
+    run = group()
+    world = run.world
+    key, decided = next(iter(world.lanes._lanes.items()))
+    gateway = next(gateway for gateway in world.gateways.values() if gateway.incarnation == key[1])
+    assert gateway.process is not None
+    lane = gateway.disk.lanes.lanes[key]
+    frame = Frame(Kind.BATCH, b"u9-1", producer=9, epoch=1, first_sequence=1, count=1, topic=1, origin=key[0])
+    frame.stamp(lane.frames[-1].view, len(lane.frames) + 1, lane.frames[-1].header_crc)
+    lane.frames.append(frame)
+    lane.durable = len(lane.frames)
+    lane.shown = frame.position - 1
+    offset = decided.offsets[-1] + decided.frames[-1].count
+    checks: LaneChecks = world.lanes
+    with pytest.raises(Violation, match=r"does not have it|others had"):
+        checks.carry_out(gateway.process, DeliverUnordered(key[0], key[1], offset, (frame,)))
