@@ -202,9 +202,7 @@ class Layers:
         """The frontier passed the run."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
-        for frame in run:
-            if frame.kind == Kind.ROSTER:
-                self.changes.decided(frame)
+        self.changes.decided(run)
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
@@ -249,13 +247,14 @@ class Layers:
         elif isinstance(message, Deny) and isinstance(message.ask, AskRoster):
             if self.context.standing.current(message.view) and sender == self.context.standing.coordinator:
                 self.changes.denied(message)
-        elif isinstance(message, Forward | Asking | Order | Echo | Resend | Refuse | Deny):
+        elif isinstance(message, Asking | Deny):
             self.order.on_message(sender, message)
 
     @cached_property
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
         flush, candidate = self.flush, self.flush.candidate
         return {
+            **dict.fromkeys((Forward, Order, Echo, Resend, Refuse), self.order.on_message),
             Vote: self.atomic.on_vote,
             Confirm: self.atomic.on_confirm,
             No: self.atomic.on_no,
@@ -418,8 +417,10 @@ class Stack:
         beat_us = self._beat_us
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
-        due = (beat_us, layers.order.upkeep.due_us, layers.repair.due_us)
-        return min((at_us for at_us in due if at_us is not None), default=None)
+        for due_us in (layers.order.upkeep.due_us, layers.repair.due_us):
+            if due_us is not None and (beat_us is None or due_us < beat_us):
+                beat_us = due_us
+        return beat_us
 
     # For looking only
 

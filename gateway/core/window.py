@@ -131,14 +131,18 @@ class Window:
                 raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
             chain = frame.header_crc
             self.bytes += weight(frame)
-            if frame.kind == Kind.ABORT:
-                self._bar(frame)
-            elif frame.kind == Kind.ROSTER:
-                self.rosters.append(frame)
-                self.roster_changes += 1
+            if frame.kind != Kind.BATCH:
+                self._note(frame)
         self.frames.extend(frames)
         self.end, self.chain = end, chain
         self._marks[Stage.TAKEN] = end
+
+    def _note(self, frame: Frame) -> None:
+        if frame.kind == Kind.ABORT:
+            self._bar(frame)
+        elif frame.kind == Kind.ROSTER:
+            self.rosters.append(frame)
+            self.roster_changes += 1
 
     def _run(self, view: int, first: int) -> None:
         self.runs.append((view, first))

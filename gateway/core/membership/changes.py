@@ -18,7 +18,7 @@ from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
 from gateway.data.bodies import RosterBody, Voter
-from gateway.data.frame import Frame
+from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
 
@@ -56,6 +56,7 @@ class Changes:
         self._place = place
         self._waiting: list[Waiting] = []
         self._noted = 0  # position of the last ROSTER: it has to be known durably that it is decided
+        self._seen = 0  # changes of rosters that the window has told of
 
     # At the origin
 
@@ -102,9 +103,11 @@ class Changes:
             if waiting.session == session:
                 waiting.session = 0
 
-    def decided(self, frame: Frame) -> None:
-        """A ROSTER is decided."""
-        self._noted = frame.position
+    def decided(self, run: tuple[Frame, ...]) -> None:
+        """The frontier passed the run, which is looked through only where the window says that there may be a ROSTER in it."""
+        if self._seen != self._window.roster_changes:
+            self._seen = self._window.roster_changes
+            self._noted = max((frame.position for frame in run if frame.kind == Kind.ROSTER), default=self._noted)
 
     def _is_made(self, ask: AskRoster) -> bool:
         """Whether the decided roster is as the change would make it."""

@@ -79,7 +79,7 @@ class Repair:
     def looked(self) -> None:
         """End of a step: something may be missing, or be here at last."""
         standing = self._standing
-        if standing.current(standing.view):
+        if standing.others and standing.current(standing.view):
             self.asker.look()
 
     def time(self) -> None:
