@@ -63,15 +63,24 @@ all_messages = st.one_of(
     st.builds(messages.Vote, u64, u64, names),
     st.builds(messages.No, u64, u64, names),
     st.builds(messages.Confirm, u64, u64),
+    st.builds(messages.Post, ids, runs),
+    st.builds(messages.Posted, ids, u64, u64, names, st.booleans()),
+    st.builds(messages.Settled, ids, u64, u64),
+    st.builds(messages.LaneEnds, st.lists(st.builds(messages.LaneEnd, u16, ids, u64), max_size=3).map(tuple)),
+    st.builds(messages.LaneFetch, u16, ids, u64),
+    st.builds(messages.LaneFetched, u16, ids, runs),
 )
+lines = st.dictionaries(u32, st.tuples(u32, u64), max_size=2)
+lanes = st.builds(events.LaneLog, origin=u16, incarnation=ids, attempt=u64, position=u64, chain=u32, tail=runs, lines=lines)
 all_events = st.one_of(
     st.builds(
         events.Started,
         st.builds(events.Identity, names, ids, names, st.dictionaries(names, names, max_size=2)),
         ids,
-        st.builds(events.Recovered, ids, scalars, states, runs),
+        st.builds(events.Recovered, ids, scalars, states, runs, st.none(), st.lists(lanes, max_size=2).map(tuple)),
     ),
     st.builds(events.Submitted, u32, runs),
+    st.builds(events.SubmittedUnordered, u32, runs),
     st.builds(events.EpochAsked, u32, u32, names, ids, u32),
     st.builds(events.TopicAsked, u32, u32, names),
     st.builds(events.OffsetsAsked, u32, u32, names, u64, st.booleans()),
@@ -79,6 +88,8 @@ all_events = st.one_of(
     st.builds(events.SessionClosed, u32),
     st.builds(events.Received, u16, all_messages),
     st.builds(events.Persisted, u64),
+    st.builds(events.LanePersisted, u64),
+    st.builds(events.LaneRead, u64, runs),
     st.builds(events.TimeAdvanced),
     st.builds(events.SpaceChanged, st.booleans(), names),
     st.builds(events.WriteFailed, names),
@@ -99,6 +110,9 @@ answers = st.one_of(
 )
 all_actions = st.one_of(
     st.builds(actions.Persist, u64, runs, st.none() | scalars),
+    st.builds(actions.PersistLane, u64, u16, ids, runs, st.none() | u64, st.none() | u64),
+    st.builds(actions.ReadLane, u64, u16, ids, u64, u64),
+    st.builds(actions.DeliverUnordered, u16, ids, u64, runs),
     st.builds(actions.Send, u16, all_messages),
     st.builds(actions.Reply, u32, st.lists(answers, max_size=3).map(tuple)),
     st.builds(actions.Deliver, runs, st.lists(u64, max_size=3).map(tuple), st.frozensets(u64, max_size=3), u64),

@@ -7,7 +7,20 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, SetTimer, Stopped, ViewInstalled
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Halt,
+    Persist,
+    PersistLane,
+    ReadLane,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    ViewInstalled,
+)
 from gateway.core.events import (
     EpochAsked,
     Event,
@@ -19,6 +32,7 @@ from gateway.core.events import (
     TopicAsked,
     WriteFailed,
 )
+from gateway.core.messages import Confirm
 from gateway.data.frame import Frame
 from gateway.data.wire import (
     PROTOCOL,
@@ -239,6 +253,19 @@ def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
     bench.happen(Persisted(1))
     with pytest.raises(InvariantViolated, match="frontier would move back"):
         bench.happen(Persisted(2))
+
+
+def test_what_the_node_cannot_carry_out_stops_it() -> None:
+    for action in (
+        PersistLane(1, 1, b"disk"),
+        ReadLane(1, 1, b"disk", 1, 2),
+        DeliverUnordered(1, b"disk", 0, ()),
+        Send(2, Confirm(1, 1)),
+    ):
+        bench = Bench()
+        bench.answers[WriteFailed] = (action,)
+        with pytest.raises(InvariantViolated, match="the stack wants"):
+            bench.driver.turn((), (WriteFailed("error"),))
 
 
 def test_receipts_of_a_turn_are_one_message_in_the_stacks_order_with_other_answers() -> None:
