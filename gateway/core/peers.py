@@ -99,6 +99,7 @@ class Peers:
         self._changes = 0
         self._rostered = False  # whether the own number is one that a ROSTER gave
         self._peers: dict[int, Peer] = {}
+        self._guests: dict[int, Peer] = {}
 
     def refresh(self) -> None:
         """Where the log's rosters changed, see who is there, and who this gateway is."""
@@ -117,6 +118,7 @@ class Peers:
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
+        self._guests = {number: peer for number, peer in self._guests.items() if number not in self.rosters.known}
         if [(peer.number, peer.name, peer.address) for peer in self._peers.values()] == others:
             return
         self._peers = {}
@@ -124,7 +126,16 @@ class Peers:
             peer = known.get((number, name)) or Peer(number, name, address)
             peer.address = address
             self._peers[number] = peer
+        self._peers |= self._guests
         context.outbox.peers(tuple(others))
+
+    def admit(self, number: int) -> None:
+        """A gateway that this log does not name says that it has the same log: a later roster, not here yet, may name it.
+
+        It is heard and learned from like all others, and counts for nothing here.
+        """
+        if number not in self._peers and number != self._context.standing.me and len(self._peers) < limits.ROSTER_MAX:
+            self._peers[number] = self._guests[number] = Peer(number, "", "")
 
     def __iter__(self) -> Iterator[Peer]:
         """Every other gateway."""

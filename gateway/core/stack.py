@@ -221,6 +221,8 @@ class Layers:
     def on_received(self, event: Received) -> None:
         """A message of another gateway."""
         sender, message = event.sender, event.message
+        if isinstance(message, Heartbeat) and message.log and message.log == self.context.window.log():
+            self.peers.admit(sender)
         peer = self.peers.get(sender)
         if peer is None:
             self.context.outbox.drop(message, sender, "the gateway is not known here")

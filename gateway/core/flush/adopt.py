@@ -172,6 +172,7 @@ class Adopting:
                     break  # no reason to cut anything
                 # A damaged end is written over, never cut first: until it is whole again its mark must say that it was there.
                 self._log.cut(first - 1)
+                self.damage = None  # it lies behind what was not decided
                 end, chain = window.end, window.chain
             if first != end + 1 or not whole(frame) or not chained(frame, chain) or not self._has_room(len(fresh)):
                 break

@@ -169,6 +169,8 @@ class Candidate:
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
+        if attempt.choice is not None and attempt.choice.lacking is not None and not rosters.blocks(attempt.choice.lacking):
+            return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
 
     def accepted(self) -> None:

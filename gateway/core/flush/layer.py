@@ -240,8 +240,7 @@ class Flush:
         """A view is proposed."""
         standing, peers = self._standing, self._peers
         peers.refresh()
-        counts = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
-        if not counts or standing.me not in message.members or message.view & 0xFFFF != sender:
+        if not self._may_propose(sender) or standing.me not in message.members or message.view & 0xFFFF != sender:
             self._outbox.drop(message, sender, f"view {view_text(message.view)} is not its to propose, or not to this gateway")
             return
         if message.view == standing.promised and self.phase is Phase.PROMISED:
@@ -258,6 +257,14 @@ class Flush:
             self.end_view()
             self.life.on(Step.PROPOSED)
             self.persist(msgspec.structs.replace(self.scalars, promised=message.view))
+
+    def _may_propose(self, sender: int) -> bool:
+        """Whether a gateway may propose: one that counts here, or that says it has this log, whose later rosters may count it. Whom
+        to count is the candidate's to know; to promise something does no harm.
+        """
+        peers, peer = self._peers, self._peers.get(sender)
+        named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
+        return named or (peer is not None and peer.beat is not None and peer.beat.log == self._window.log())
 
     def _reject(self, to: int, view: int, reason: str) -> None:
         self._outbox.send(to, Reject(view, self.scalars.promised, reason))

@@ -64,11 +64,16 @@ def greatest(states: Mapping[int, State]) -> int:
 
 
 class Choice(NamedTuple):
-    """The log to adopt: who has the greatest, up to where it is adopted, and who can give the frames (0: nobody; wait)."""
+    """The log to adopt: who has the greatest, up to where it is adopted, and who can give the frames (0: nobody; wait).
+
+    `lacking`, where a damaged end is cut because so many voters lack it: they have to suffice by the rosters of the adopted log
+    too.
+    """
 
     best: int
     end: int
     source: int
+    lacking: Mapping[int, bytes] | None = None
 
 
 def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[int, bytes]) -> Choice:
@@ -85,7 +90,7 @@ def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[
         return Choice(best, state.end, best)
     clean = {member: other for member, other in sorted(states.items()) if other.damage is None}
     for member, other in clean.items():
-        if holds(other, damage.last, damage.view):
+        if holds(other, damage.last, damage.view) or other.frontier >= damage.last:
             return Choice(best, state.end, member)
     same = [member for member, other in clean.items() if other.accepted == state.accepted]
     if same:
@@ -95,7 +100,7 @@ def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[
         return Choice(best, end, source if clean[source].end == end else best)
     lacking = {member: incarnations[member] for member, other in clean.items() if _lacks(state, damage.first, other)}
     if rosters.blocks(lacking):
-        return Choice(best, damage.first - 1, best)
+        return Choice(best, damage.first - 1, best, lacking)
     return Choice(best, state.end, 0)
 
 

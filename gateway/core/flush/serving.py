@@ -54,9 +54,9 @@ class Serving:
             self._reading[sender] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
-        """A view change is served while its view is promised, durably; learners by members of a view that decides."""
+        """A view change is served while its view is promised, durably; learners by members of a view, up to their frontier."""
         standing = self._standing
-        return view == standing.promised if view else standing.primary and standing.current(standing.view)
+        return view == standing.promised if view else standing.current(standing.view)
 
     def on_log_read(self, event: LogRead) -> None:
         """The log was read."""

@@ -5,6 +5,8 @@ Navaratnam 1987, section 3.4 (prober); design, section 4, layer 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.messages import Probe
@@ -61,7 +63,8 @@ class Duties:
         standing, peers = self._standing, self._peers
         away = {member for member in standing.others if self._is_away(member)}
         gone = {member for member in standing.others if self._is_gone(member) and member not in away}
-        joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer))
+        staying = [member for member in standing.members if member not in gone]
+        joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer, staying))
         if not gone and not joining and not away:
             self._changed = 0
             return None
@@ -108,8 +111,8 @@ class Duties:
         self._away[member] = 0 if inside else self._away.get(member, 0) + 1
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
-    def _may_join(self, peer: Peer) -> bool:
-        """Whether a gateway may be taken in: one that is named, has caught up and hears, and is heard by, every member."""
+    def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
+        """Whether a gateway may be taken in: one that is named, has caught up and hears, and is heard by, all who stay."""
         beat = peer.beat
         if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
@@ -117,7 +120,7 @@ class Duties:
             return False
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
-        for member in self._standing.members:
+        for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):
                 return False
