@@ -1,0 +1,39 @@
+"""Proves that a majority goes on when one member dies for good just as another one comes back, whenever that is."""
+
+import pytest
+
+from gateway.core.events import Received
+from tests.transcripts.whole_script import WholeScript
+
+START = (
+    "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\nkill g3\nuntil primary g1 g2\n"
+    "submit g1 s1 p1/1 1+1 body=x\nsettle\n"
+)
+
+
+@pytest.mark.parametrize("dead", ["g1", "g2"])
+@pytest.mark.parametrize("beats", [0, 1, 3, 5, 8, 20])
+def test_whoever_comes_back_is_taken_in_though_a_member_is_dead(dead: str, beats: int) -> None:
+    left = "g1" if dead == "g2" else "g2"
+    script = WholeScript()
+    told = script.run(f"{START}kill {dead}\nbeats {beats}\nstart g3\nuntil primary {left} g3\n----\n")
+    assert "NOT REACHED" not in told
+    assert script.world.members["g3"].frontier == script.world.members[left].frontier
+    assert not script.problems
+
+
+def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -> None:
+    script = WholeScript()
+    script.run(f"{START}----\n")
+    member, other = script.world.members["g1"], script.world.members["g2"]
+    stack = member.running
+    peers = stack.layers.peers
+    peer = peers.get(2)
+    assert peer is not None
+    assert peer.beat is not None
+    before = {peer.number for peer in peers}
+    assert 9 not in before
+    stack.layers.on_received(Received(9, peer.beat, other.disk.incarnation))
+    assert {peer.number for peer in peers} == before | {9}
+    assert not peers.member(9)
+    assert not peers.counts(9)
