@@ -66,13 +66,16 @@ def main() -> int:
     totals = Totals()
     began = time.process_time()
     seed = arguments.seed
-    while time.process_time() - began < arguments.seconds:
-        result = play(_options(arguments, seed))
-        if result.violation:
-            small = shrink(result) if arguments.shrink else result
-            _tell(small, arguments.lines, arguments.verbose)
-        totals.add(result)
-        seed += 1
+    try:
+        while time.process_time() - began < arguments.seconds:
+            result = play(_options(arguments, seed))
+            if result.violation:
+                small = shrink(result) if arguments.shrink else result
+                _tell(small, arguments.lines, arguments.verbose)
+            totals.add(result)
+            seed += 1
+    except KeyboardInterrupt:
+        print(f"interrupted at seed {seed}")
     if arguments.verbose:
         print(", ".join(f"{name} {count}" for name, count in sorted(totals.counts.items())))
     return totals.told()
@@ -81,19 +84,35 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run the real stack through seeded faults.")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--seconds", type=float, help="of CPU, one seed after the other; without it: this seed alone")
-    parser.add_argument("--members", type=int, default=0, help="of the group; as the seed says when it is 0")
-    parser.add_argument("--minutes", type=float, help="virtual ones with faults")
+    parser.add_argument("--seconds", type=_positive, help="of CPU, one seed after the other; without it: this seed alone")
+    parser.add_argument(
+        "--members", type=int, default=0, choices=range(10), metavar="0..9", help="of the group; as the seed says when it is 0"
+    )
+    parser.add_argument("--minutes", type=_positive, help="virtual ones with faults")
     parser.add_argument("--without", action="append", default=[], choices=FAULTS, help="leave out a kind of fault")
     parser.add_argument("--only", action="append", default=[], choices=(*FAULTS, "none"), help="take this kind, and no others")
-    parser.add_argument("--producers", type=int, help="how many")
-    parser.add_argument("--readers", type=int, help="how many")
-    parser.add_argument("--unordered", type=int, help="producers that send into lanes")
-    parser.add_argument("--pipeline", type=int, help="batches of a producer at a time")
+    parser.add_argument("--producers", type=_count, help="how many")
+    parser.add_argument("--readers", type=_count, help="how many")
+    parser.add_argument("--unordered", type=_count, help="producers that send into lanes")
+    parser.add_argument("--pipeline", type=_count, help="batches of a producer at a time")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
     parser.add_argument("--lines", type=int, default=60, help="of the transcript")
     parser.add_argument("--verbose", action="store_true", help="tell every run, and heartbeats in transcripts")
     return parser.parse_args()
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no time to run for")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of them")
+    return number
 
 
 def _options(arguments: argparse.Namespace, seed: int) -> Options:

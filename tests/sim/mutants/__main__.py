@@ -25,6 +25,9 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="tell violations whole")
     arguments = parser.parse_args()
     wanted = [one for one in MUTANTS if not arguments.only or any(one.name.startswith(name) for name in arguments.only)]
+    if not wanted or not 0 < arguments.seconds_each < 1e9 or arguments.jobs < 1:
+        known = ", ".join(mutant.name for mutant in MUTANTS)
+        parser.error(f"one mutant, one job and some time are needed at least; the mutants are {known}")
     names = [mutant.name for mutant in wanted]
     context = multiprocessing.get_context("spawn")
     # A process for each mutant: what one leaves behind is nobody's.
