@@ -84,7 +84,8 @@ def run(*positions: int, body: bytes = b"body") -> tuple[Frame, ...]:
 
 
 def batch(**fields: int) -> Frame:
-    return Frame(Kind.BATCH, b"body", **{"producer": 1, "epoch": 1, "first_sequence": 1, "count": 2, "topic": 1, **fields})
+    fields = {"producer": 1, "epoch": 1, "first_sequence": 1, "count": 2, "topic": 1, **fields}
+    return Frame(Kind.BATCH, b"body", **fields)  # type: ignore[arg-type] # all are numbers
 
 
 RUNS: tuple[Any, ...] = (
@@ -175,6 +176,7 @@ ASKS: tuple[Any, ...] = (
     AskRoster("turn", "g4"),
     AskRoster("add", ""),
     AskRoster("add", "g4", "x" * 513),
+    AskRoster("replace", "g4", "", b"short"),
 )
 #: By kind and field, what it cannot hold.
 BAD: dict[type, dict[str, tuple[Any, ...]]] = {
