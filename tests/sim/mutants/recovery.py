@@ -10,7 +10,7 @@ from gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
 from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
 from tests.sim.mutants.patch import Edit, Value
-from tests.sim.mutants.scenes import BUSY, damage, damage_stale, power_after_a_cut
+from tests.sim.mutants.scenes import BUSY, STALE, damage, damage_stale, power_after_a_cut
 
 RECOVERY = (
     Mutant(
@@ -78,10 +78,10 @@ RECOVERY = (
         "6",
         "a damaged end is refilled up to the chain value of its mark",
         [
-            Edit(logs, "choose", "if holds(other, damage.last, damage.view):", "if other.end >= damage.last:"),
+            Edit(logs, "choose", "holds(other, damage.last, damage.view)", "other.end >= damage.last"),
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
-        BUSY.but(script=damage_stale, rate=60.0, pipeline=64, producers=3),
+        STALE.but(script=damage_stale),
     ),
     Mutant(
         "mark-not-raised-by-an-accepted-view",

@@ -170,11 +170,12 @@ def roster_outgrown(run: Run) -> None:
 class Damage:
     """One of two members that decided loses the end of its log, the other one its power; the third comes back from before.
 
-    `stale`: the third one coordinated, and has frames of its own where the others decided something else.
+    `stale`: the third one coordinated, and has frames of its own where the others decided something else. `rots`: without it the
+    end of the log is not lost, and the two who meet only have to agree on one.
     """
 
-    def __init__(self, run: Run, stale: bool) -> None:
-        self._run, self._world, self._stale = run, run.world, stale
+    def __init__(self, run: Run, stale: bool, rots: bool = True) -> None:
+        self._run, self._world, self._stale, self._rots = run, run.world, stale, rots
         self._pairs: list[tuple[str, str]] = []
         self._world.schedule.at(BEGUN_S * SECOND, self._begin)
 
@@ -211,10 +212,11 @@ class Damage:
     def _happen(self, one: Gateway, other: Gateway) -> None:
         world, disk = self._world, one.disk
         other.power()
-        disk.rotten.add(disk.watermark + 1)
-        disk.weak = True
-        world.weak[one.name] = max(world.log.end, disk.mark.position)
-        world.note(one.name, f"position {disk.watermark + 1} rots")
+        if self._rots:
+            disk.rotten.add(disk.watermark + 1)
+            disk.weak = True
+            world.weak[one.name] = max(world.log.end, disk.mark.position)
+            world.note(one.name, f"position {disk.watermark + 1} rots")
         one.power()
         world.network.unblock(self._pairs)
         world.schedule.after(SECOND // 5, one.start)
@@ -229,6 +231,11 @@ def damage(run: Run) -> None:
 def damage_stale(run: Run) -> None:
     """The third coordinated, until it was cut off."""
     Damage(run, stale=True)
+
+
+def longer_tail(run: Run) -> None:
+    """Nothing rots: the third one has the longer log, of the older view."""
+    Damage(run, stale=True, rots=False)
 
 
 def low_after_decision(run: Run) -> None:
@@ -315,3 +322,4 @@ def power_after_a_cut(run: Run) -> None:
 
 QUIET = Mix(seconds=BEGUN_S + LONG_S + 2, rate=2.0, producers=6)
 BUSY = Mix(seconds=BEGUN_S + 2 * FIND_S, rate=30.0, pipeline=16, sync_us=3000.0, producers=4)
+STALE = BUSY.but(rate=60.0, pipeline=64, producers=3)  # who is cut off gathers much that nobody else has

@@ -17,10 +17,12 @@ from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mix, M
 from tests.sim.mutants.patch import Edit
 from tests.sim.mutants.scenes import (
     QUIET,
+    STALE,
     deaf_coordinator,
     deaf_member,
     genesis_twice,
     late_comer,
+    longer_tail,
     roster_outgrown,
     stalled_coordinator,
 )
@@ -157,7 +159,7 @@ VIEWS = (
         "5.3",
         "the log with the greatest (accepted view, end) is adopted, not the longest",
         [Edit(logs, "greatest", "-states[member].accepted, ", "")],
-        MUCH,
+        STALE.but(script=longer_tail),
     ),
     Mutant(
         "log-of-the-candidate",

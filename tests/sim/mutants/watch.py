@@ -24,8 +24,8 @@ class Declined:
     def sent(self, process: Process, message: Message) -> None:
         """A NO is remembered; a YES that covers it needs the ABORT."""
         if isinstance(message, No):
-            if len(process.gateway.disk.frames) >= message.position:
-                return  # it stands there already
+            if process.gateway.disk.durable >= message.position:
+                return  # it stood there before
             self._declined.setdefault((process, message.view), []).append(message.position)
         elif isinstance(message, Vote):
             for position in self._declined.get((process, message.view), ()):
