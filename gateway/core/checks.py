@@ -224,6 +224,8 @@ def _forget(ask: AskForget) -> str:
 def _roster(ask: AskRoster) -> str:
     if ask.change not in _CHANGES:
         return f"{ask.change[:40]!r} is no change of a roster"
+    if not 0 <= ask.frontier <= _POSITION_MAX:
+        return f"frontier {ask.frontier} is no position"
     if len(ask.incarnation) not in (0, _ID_BYTES):
         return f"a disk is named by {_ID_BYTES} bytes, not {len(ask.incarnation)}"
     return _name(ask.name) or _text(ask.address, _ADDRESS_CHARACTERS_MAX)

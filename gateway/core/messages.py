@@ -51,13 +51,14 @@ class AskForget(msgspec.Struct, frozen=True, tag=True):
 class AskRoster(msgspec.Struct, frozen=True, tag=True):
     """Change one gateway of the roster: `change` is "add" (`name` at `address`, as a learner that votes once it has caught up),
     "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of `incarnation`, the one that the roster
-    names).
+    names). `frontier` is the asker's: a copy that comes behind a later ROSTER may ask for what was undone meanwhile, and is left.
     """
 
     change: str
     name: str
     address: str = ""
     incarnation: bytes = b""
+    frontier: int = 0
 
 
 Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster

@@ -86,14 +86,16 @@ class Changes:
 
     def _send(self, waiting: Waiting) -> None:
         if self._standing.primary:
-            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, waiting.ask))
+            ask = msgspec.structs.replace(waiting.ask, frontier=self._window.frontier)
+            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, ask))
 
     def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def denied(self, message: Deny) -> None:
         """The coordinator does not do it."""
-        for waiting in [one for one in self._waiting if one.ask == message.ask and not one.position]:
+        ask = msgspec.structs.replace(message.ask, frontier=0)
+        for waiting in [one for one in self._waiting if one.ask == ask and not one.position]:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
@@ -164,8 +166,8 @@ class Changes:
 
     def order(self, origin: int, ask: AskRoster) -> None:
         """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
-        if not self._may_order():
-            return  # asked again
+        if not self._may_order() or ask.frontier < self._noted:
+            return  # asked again, by who still waits; a late copy may ask for what was undone meanwhile
         named = self._named()
         try:
             voters = self._wanted(ask, named)
