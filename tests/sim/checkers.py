@@ -21,6 +21,7 @@ from gateway.data.frame import Frame
 from gateway.data.names import view_text
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate
 from tests.sim.disk import Disk
+from tests.sim.growth import grown
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Checks:
         self._log = world.log
         self._placed: dict[tuple[int, int], bytes] = {}  # (view, position) -> the header that was written there
         self._views: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._disks: dict[tuple[int, int], bytes] = {}  # (view, number) -> the incarnation that installed it
         self._attempts: dict[int, tuple[Process, tuple[int, ...]]] = {}
         self._confirmed: dict[int, int] = {}  # view -> up to where a CONFIRM left
         self._on_send: dict[type, Any] = {
@@ -143,8 +145,10 @@ class Checks:
                 )
         roster = self._log.state.roster
         voters = [voter for voter in roster.values() if voter.voting]
-        if voters and 2 * sum(voter.number in members for voter in voters) <= len(voters):
-            raise Violation(f"{disk.name} decides {up_to} in a view of {members}, and the voters are {sorted(roster)}")
+        disks = {number: self._disks.get((view, number)) for number in members}
+        there = [voter for voter in voters if disks.get(voter.number) == voter.incarnation]
+        if voters and 2 * len(there) <= len(voters):
+            raise Violation(f"{disk.name} decides {up_to} with {len(there)} voters in a view of {members}, of {sorted(roster)}")
 
     def _propose(self, process: Process, message: Propose) -> None:
         """A view id is used once, by one process for one list of members, promised and noted as coordinated before."""
@@ -190,6 +194,7 @@ class Checks:
             return
         self._holds(process, view.view, "installed")
         self._world.counts["views"] += view.view not in self._views
+        self._disks[view.view, process.me] = process.gateway.incarnation
         if self._views.setdefault(view.view, (view.members, view.coordinator)) != (view.members, view.coordinator):
             raise Violation(f"{process.gateway.name} installs {view}, which is {self._views[view.view]} for others")
 
@@ -258,6 +263,8 @@ class Checks:
             for place, frame in zip(log.places, gateway.disk.frames, strict=False):
                 if frame is not place.frame and frame.to_bytes() != place.frame.to_bytes():
                     raise Violation(f"the log of {gateway.name} has {frame!r} where others have {place.frame!r}")
+            if too_many := grown(process.stack.layers):
+                raise Violation(f"{gateway.name} is at rest, and {too_many}")
             if process.stack.decided != state:
                 raise Violation(f"{gateway.name} and the log of the group do not say the same at {log.end}")
         if log.state_at(log.end) != state:

@@ -191,7 +191,10 @@ class Producer(Connection):
             case Denied(_, code, reason, retry):
                 if not retry and code not in ("epoch", "limit"):
                     raise Violation(f"{self.name} was denied what it asked for: {code}, {reason}")
-                self._back_off(code)
+                if retry:
+                    self._back_off(code)
+                else:
+                    self.end()
             case AbortedAnswer() | RefusedAnswer() | Expected():
                 if (answer.producer, answer.epoch) == (self.producer, self.epoch):
                     self._on_batch(answer)
@@ -226,7 +229,7 @@ class Producer(Connection):
         self.world.log.told_committed(token, offset)
         self.bounds.discard(sequence)
         self.acknowledged = sequence
-        key = self.producer_name, self.epoch
+        key = self.producer, self.epoch
         self.world.resumes[key] = max(self.world.resumes.get(key, 0), sequence)
 
     def _expected(self, sequence: int) -> None:
@@ -254,7 +257,7 @@ class Producer(Connection):
         if self.running and opened.producer == self.producer:
             self._send(0)
             return
-        before = max((self.world.resumes.get((self.producer_name, epoch), 0) for epoch in range(1, opened.epoch)), default=0)
+        before = max((self.world.resumes.get((opened.producer, epoch), 0) for epoch in range(1, opened.epoch)), default=0)
         if opened.sequence < before:
             raise Violation(f"{self.name} goes on after {opened.sequence}, and {before} was acknowledged under an epoch before")
         if self.unanswered and not self._after:

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import LeaveAsked
+from gateway.core.events import ForgetAsked, LeaveAsked
 from tests.sim.clients import Producer
 from tests.sim.connection import State
 from tests.sim.disk import Disk
@@ -23,6 +23,7 @@ STALL_S = 6  # at most
 PACES = {  # times the mean
     "blackout": 5.0,
     "wipe": 4.0,
+    "forget": 4.0,
     "churn": 3.0,
     "roster": 3.0,
     "clocks": 2.0,
@@ -341,6 +342,15 @@ class Faults:
         alive = [one for one in self._producers if one.state is not State.ENDED]
         if len(alive) <= 2 * self._world.options.producers:
             self._producers.append(Producer(self._world, producer.producer_name, len(self._producers)))
+
+    def _do_forget(self, chance: Random) -> None:
+        """Its number never comes back; whoever runs under the name is fenced."""
+        producer, process = chance.choice(self._producers), self._any(chance).process
+        if process is not None and not process.frozen:
+            session = process.open(lambda answers: None)
+            self._note(f"{producer.producer_name} is to be forgotten")
+            process.step(ForgetAsked(session, 1, (producer.producer_name,)))
+            self._again(producer)
 
     def _do_estranged(self, chance: Random) -> None:
         client, gateway = chance.choice(self._producers).name, self._any(chance).name

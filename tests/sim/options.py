@@ -37,6 +37,7 @@ FAULTS = (
     "roster",  # an operator adds and removes gateways
     "rival",  # a producer runs twice with one name
     "restart",  # a producer's process is started again
+    "forget",  # an operator has a producer forgotten
     "estranged",  # a client cannot reach one gateway
 )
 

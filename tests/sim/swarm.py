@@ -11,10 +11,9 @@ from gateway.core import limits
 from gateway.core.events import StackConfig
 from tests.sim.options import FAULTS, Options
 
-ALONE = frozenset(
-    {"kill", "power", "slow", "stall", "error", "low", "full", "clocks", "pause", "leave", "rival", "restart", "estranged"}
-)
+BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
+ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster"}
 
 
 def draw(seed: int, members: int = 0) -> Options:

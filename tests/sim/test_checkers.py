@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.actions import Deliver, Reply, ViewInstalled
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Identity, Now, Recovered, Scalars, Started
 from gateway.core.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
+from gateway.core.stack import Stack
 from gateway.data.bodies import EpochBody, RosterBody, TopicBody, ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
@@ -20,6 +21,7 @@ from tests.sim.world import World
 
 VIEW = 1 << 16 | 1
 VIEW_2 = 2 << 16 | 2
+DISKS = {number: gateway.incarnation for number, gateway in enumerate(World(Options(1)).gateways.values(), 1)}
 
 
 def log_of(bodies: list[Frame], view: int = VIEW, after: Frame | None = None) -> list[Frame]:
@@ -39,7 +41,7 @@ def epoch(number: int) -> Frame:
 
 
 def beginning() -> list[Frame]:
-    voters = tuple(Voter(number, f"g{number}", b"", "") for number in (1, 2, 3))
+    voters = tuple(Voter(number, f"g{number}", DISKS[number], "") for number in (1, 2, 3))
     return [
         Frame(Kind.ROSTER, encode_body(RosterBody("sim", b"log", voters))),
         Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3)))),
@@ -135,6 +137,17 @@ def decided_over_another_frame() -> None:
 
 def decided_by_a_minority() -> None:
     group = Three(log_of(beginning()), members=(1,))
+    group.deliver(group.one, 2)
+    group.deliver(group.one, 4)
+
+
+def decided_by_another_disk() -> None:
+    """Two of three members have other disks than those that the roster counts."""
+    group = Three(log_of(beginning()))
+    for process in (group.two, group.three):
+        process.gateway.incarnation = b"another disk    "
+        assert process.view is not None
+        group.checks.installed(process, process.view)
     group.deliver(group.one, 2)
     group.deliver(group.one, 4)
 
@@ -304,6 +317,18 @@ def logs_differ_at_the_end() -> None:
     group.checks.whole()
 
 
+def never_lets_go() -> None:
+    group = Three(log_of(beginning()))
+    group.deliver(group.one, 4)
+    process = group.one
+    stack = Stack()
+    process.stack = stack
+    identity = Identity("g1", DISKS[1], "sim", {"g1": "g1:7400"})
+    stack.step(Started(identity, b"e" * 16, Recovered(b"", Scalars(), LogState(), ())), Now(0, 0))
+    stack.layers.changes._waiting = [None] * 1000  # type: ignore[list-item]  # whatever it is, it is too much of it
+    group.checks.whole()
+
+
 BROKEN: list[Callable[[], None]] = [
     decided_twice,
     void_here_only,
@@ -312,6 +337,7 @@ BROKEN: list[Callable[[], None]] = [
     decided_without_a_member,
     decided_over_another_frame,
     decided_by_a_minority,
+    decided_by_another_disk,
     decided_by_a_member,
     decided_in_an_old_view,
     confirmed_after_a_higher_promise,
@@ -343,6 +369,7 @@ BROKEN: list[Callable[[], None]] = [
     committed_and_missing,
     overtook_an_acknowledged_one,
     logs_differ_at_the_end,
+    never_lets_go,
 ]
 
 

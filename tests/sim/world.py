@@ -49,7 +49,7 @@ class World:
         self.healing = False
         self.counts: Counter[str] = Counter()  # of what a run is worth: how often which part of the protocol was needed
         self.removing: Callable[[], bool] = lambda: False  # whether the roster may become smaller soon
-        self.resumes: dict[tuple[str, int], int] = {}  # (producer, epoch) -> the highest sequence that was acknowledged
+        self.resumes: dict[tuple[int, int], int] = {}  # (producer, epoch) -> the highest sequence that was acknowledged
         self.weak: dict[str, int] = {}  # gateways that lost something synced, and what they must have again
         self.wiped: list[str] = []  # names whose new disk the roster does not name yet
         self.faults: Counter[str] = Counter()  # how often each happened

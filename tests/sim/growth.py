@@ -1,0 +1,40 @@
+"""Whether anything in a stack grows without end: every container in every layer is looked at when all is calm."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from gateway.data.frame import Frame
+from gateway.data.state import LogState
+
+CALM_MAX = 400  # entries of one container when nobody waits for anything: what the log says is not counted
+CONTAINERS = (dict, list, set, frozenset, tuple, deque)
+WORDS = (str, bytes, int, float, bool, type(None), Frame, LogState, type)
+
+
+def containers(thing: Any, name: str = "layers") -> Iterator[tuple[str, int]]:
+    """Every container that can be reached, by the way there, and how many entries it has."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [(name, thing)]
+    while waiting:
+        where, one = waiting.pop()
+        if isinstance(one, WORDS) or callable(one) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, CONTAINERS):
+            yield where, len(one)
+            inside = one.values() if isinstance(one, dict) else one
+            waiting += [(f"{where}[]", entry) for entry in inside]
+        elif type(one).__module__.startswith("gateway.core"):
+            names = [
+                *getattr(one, "__dict__", ()),
+                *(slot for kind in type(one).__mro__ for slot in getattr(kind, "__slots__", ())),
+            ]
+            waiting += [(f"{where}.{slot}", getattr(one, slot)) for slot in names if hasattr(one, slot)]
+
+
+def grown(layers: Any, allowed: int = CALM_MAX) -> str:
+    """The first container that holds more than a stack at rest may hold; empty if there is none."""
+    return next((f"{where} holds {count}" for where, count in containers(layers) if count > allowed), "")
