@@ -7,7 +7,6 @@ right if they were true are not thrown.
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import deque
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +15,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.core import limits, messages, record
+from gateway.core import limits, messages
 from gateway.core.actions import Action, Dropped, Persist
 from gateway.core.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
 from gateway.core.messages import Message
@@ -37,7 +36,7 @@ from gateway.data.bodies import (
 )
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import TopicOpened
-from gateway.errors import FormatError
+from tests.property.core.test_bytes import all_views
 from tests.property.core.test_record import all_messages
 from tests.transcripts.network import Letter
 from tests.transcripts.watch import Watch
@@ -184,7 +183,7 @@ def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
     higher = ((view >> 16) + draw(st.integers(0, 3))) << 16 | sender
     batch = Frame(Kind.BATCH, b"body", producer=1, epoch=1, first_sequence=draw(small), count=1, topic=draw(small))
     table, members = tuple(window.runs), standing.members or (1, 2, 3)
-    ask = draw(
+    ask: Any = draw(
         st.sampled_from(
             [
                 messages.AskEpoch("p", bytes(16), 2),
@@ -241,7 +240,7 @@ PLACES = ("up_to", "position", "end", "frontier", "watermark", "first", "last", 
 
 
 @st.composite
-def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Message:
+def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Any:
     """A message that fits, with one field that perhaps does not; or one of which hardly anything does."""
     if not draw(st.integers(0, 4)):
         return draw(all_messages | all_views)
@@ -252,13 +251,13 @@ def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Message:
     window = to.running.layers.context.window
     lie = isinstance(message, messages.Vote | messages.Confirm)  # of what is undecided: it could be true
     near = [] if lie else [window.frontier, window.end, window.end + 1, window.end + 3]
-    old = getattr(message, field)
+    old: Any = getattr(message, field)
     if isinstance(old, bool):
         value: Any = not old
     elif isinstance(old, int):
         numbers = [number for number in NUMBERS if not lie or field != "up_to" or number < 1 or number > 2**31]
         value = draw(st.sampled_from(numbers + (near if field in PLACES else [])))
-    elif isinstance(old, str | bytes):
+    elif type(old) in (str, bytes):
         value = old * draw(st.sampled_from([0, 2, 100_000])) + old[: draw(st.integers(0, 2))]
     elif field in ("members", "hears"):
         value = draw(st.lists(st.sampled_from(NUMBERS), max_size=4).map(tuple))
@@ -294,20 +293,6 @@ def runs(draw: st.DrawFn, window: Any, view: int) -> tuple[Frame, ...]:
 
 
 small = st.integers(0, 5)
-all_views = st.one_of(
-    st.builds(messages.Heartbeat, sent_us=st.integers(0, 2**40), echo_us=st.integers(0, 2**50), misses=st.booleans()),
-    st.builds(messages.Probe),
-    st.builds(messages.Propose, small, st.just((1, 2, 3))),
-    st.builds(messages.State, view=small, accepted=small, end=small, chain=small, frontier=small, base=small, table=st.just(())),
-    st.builds(messages.Reject, small, small, st.text(max_size=3)),
-    st.builds(messages.Install, view=small, members=st.just((1, 2, 3)), end=small, chain=small, base=small, table=st.just(())),
-    st.builds(messages.Installed, small),
-    st.builds(messages.Fetch, small, small, small),
-    st.builds(messages.Fetched, view=small, first=small, frames=st.just(()), source=small, stop=small),
-    st.builds(messages.Missing, small, st.just(((1, 2),)), small),
-    st.builds(messages.Repairing, small, st.just(((1, 2),))),
-    st.builds(messages.Repair, small, st.just(())),
-)
 
 
 def size(thing: object, seen: set[int] | None = None) -> int:
@@ -356,11 +341,11 @@ def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st
             trio.world.step(gateway, Received(sender, message, b"?" * 16))
     trio.told.clear()
     before = size(gateway.running.layers)
-    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, HELD_FRAMES_MAX=64):
+    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, HELD_FRAMES_MAX=16):
         for count in range(300):
             trio.world.step(gateway, Received(senders[count % len(senders)], changed(message, count), b"?" * 16))
     after = size(gateway.running.layers)
-    assert after - before < 150, f"{after - before} entries more"
+    assert after - before < 250, f"{after - before} entries more"
     assert len(trio.told) <= 2 * len(senders), "told of once, and of what follows from it"
 
 
@@ -411,58 +396,3 @@ def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
 
 
 # Bytes
-
-
-@settings(max_examples=300)
-@given(all_messages | all_views, st.data())
-def test_bytes_are_a_message_or_a_format_error(message: Message, data: st.DataObject) -> None:
-    good = record.encode(message)
-    at = data.draw(st.integers(0, len(good)))
-    kind = data.draw(st.sampled_from(["cut", "set", "insert", "swap"]))
-    junk = data.draw(st.binary(min_size=1, max_size=9) | st.sampled_from(sorted(JUNK)).map(JUNK.__getitem__))
-    bad = {
-        "cut": good[:at],
-        "set": good[:at] + junk + good[at + len(junk) :],
-        "insert": good[:at] + junk + good[at:],
-        "swap": good[at:] + good[:at],
-    }[kind]
-    try:
-        record.encode(record.decode_message(bad))
-    except FormatError:
-        return
-
-
-#: What bytes can announce, and not hold.
-JUNK = {
-    "huge array": b"\xdd\xff\xff\xff\xff",
-    "huge map": b"\xdf\xff\xff\xff\xff",
-    "huge text": b"\xdb\xff\xff\xff\xff",
-    "huge binary": b"\xc6\xff\xff\xff\xff",
-    "deep": b"\x91" * 5000,
-    "no text": b"\xa4\xff\xfe\xfd\xfc",
-    "extension": b"\xc7\x05\x01abcde",
-    "time": b"\xd6\xff\x00\x00\x00\x00",
-    "zeros": b"\xc4\x60" + bytes(96),
-    "a number instead of a frame": b"\x05",
-    "a text instead of a frame": b"\xd9\x60" + b"T" * 96,
-    "a map instead of a frame": b"\x81\x01\x02",
-    "high": b"\xcf" + b"\xff" * 8,
-    "low": b"\xd3\x80" + bytes(7),
-    "never used": b"\xc1",
-}
-
-
-def test_bytes_that_announce_much_take_little_memory() -> None:
-    announced = b"\xdd\xff\xff\xff\xff"
-    order = record.encode(messages.Order(1, ()))
-    assert order.count(b"\x90") == 1
-    tracemalloc.start()
-    for bad in (order.replace(b"\x90", announced), announced, order.replace(b"\x90", b"\xdf\xff\xff\xff\xff")):
-        try:
-            record.decode_message(bad)
-        except FormatError:
-            continue
-        raise AssertionError(f"{bad!r} is no message")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1_000_000
