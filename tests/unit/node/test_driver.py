@@ -2,13 +2,10 @@
 receipts leave, decided runs go to the index last, and every bound is a clear answer or a pause.
 """
 
-from collections.abc import Sequence
-
 import pytest
 
 from gateway.core import limits
 from gateway.core.actions import (
-    Action,
     Deliver,
     DeliverUnordered,
     Halt,
@@ -23,7 +20,6 @@ from gateway.core.actions import (
 )
 from gateway.core.events import (
     EpochAsked,
-    Event,
     LeaveAsked,
     Persisted,
     SessionClosed,
@@ -33,7 +29,6 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.core.messages import Confirm
-from gateway.data.frame import Frame
 from gateway.data.wire import (
     PROTOCOL,
     Bye,
@@ -54,97 +49,12 @@ from gateway.data.wire import (
     Status,
     StatusAnswer,
     TopicOpened,
-    Welcome,
-    encode_control,
-    encode_submit,
 )
 from gateway.errors import InvariantViolated
-from gateway.node.driver import Driver, Happening
 from gateway.node.lookup import Located
-from gateway.node.meters import Meters
 from gateway.node.port import Message
-from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, Lookups, Script, batch_frame, message, token
-
-A, B = b"routing-a", b"routing-b"
-WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
-
-
-class Shelf:
-    """Answers questions with fixed words."""
-
-    def __init__(self, _driver: Driver) -> None:
-        self.epochs = {"old": 4}
-
-    def welcome(self) -> Welcome:
-        return WELCOME
-
-    def status(self) -> bytes:
-        return b'{"state":"primary"}'
-
-    def producers(self) -> bytes:
-        return b"{}"
-
-    def epoch_of(self, name: str) -> int:
-        return self.epochs.get(name, 0)
-
-
-class Bench:
-    """A driver with a scripted stack; `trail` is what left it, in order."""
-
-    def __init__(self, sessions_max: int = 10, undecided_bytes_max: int = 1 << 20) -> None:
-        self.answers: dict[type, Sequence[Action]] = {}
-        self.stack = Script(lambda event: self.answers.get(type(event), ()))
-        self.clock, self.clients, self.lookups, self.disk = HandClock(), Clients(), Lookups(), DiskQueue()
-        self.frontiers: list[tuple[int, int, int]] = []  # position, offset, messages sent before
-        self.driver = Driver(
-            self.stack,
-            clock=self.clock,
-            disk=self.disk,
-            clients=self.clients,
-            lookups=self.lookups,
-            frontier=self.frontier,
-            books=Shelf,
-            meters=Meters(),
-            log=LOG,
-            sessions_max=sessions_max,
-            undecided_bytes_max=undecided_bytes_max,
-            entropy=b"e" * 16,
-        )
-
-    def frontier(self, position: int, offset: int) -> None:
-        self.frontiers.append((position, offset, len(self.clients.sent)))
-
-    def say(self, *messages: Message) -> list[Event]:
-        """One turn; returns the events that it led to."""
-        before = len(self.stack.events)
-        self.driver.turn(messages, ())
-        return self.stack.events[before:]
-
-    def happen(self, *events: Happening) -> list[Event]:
-        before = len(self.stack.events)
-        self.driver.turn((), events)
-        return self.stack.events[before:]
-
-    def hello(self, routing: bytes = A) -> None:
-        self.say(control(routing, Hello(PROTOCOL, "test", token())))
-        assert self.clients.told(routing) == [WELCOME]
-
-
-def takes(bench: Bench) -> bool:
-    return bench.driver.takes_messages
-
-
-def control(routing: bytes, asked: object) -> Message:
-    return message(routing, [encode_control(asked)])  # type: ignore[arg-type]  # every request is a Struct
-
-
-def submit(routing: bytes, *frames: Frame) -> Message:
-    return message(routing, [bytes(part) for part in encode_submit(frames)])
-
-
-def placed(frame: Frame, position: int) -> Frame:
-    frame.stamp(1 << 16 | 1, position, 0)
-    return frame
+from tests.unit.node.bench import A, B, Bench, control, placed, submit, takes
+from tests.unit.node.fakes import batch_frame, message, token
 
 
 def test_a_stranger_is_told_to_say_hello() -> None:
