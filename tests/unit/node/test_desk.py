@@ -13,8 +13,8 @@ from gateway.core.actions import Persist
 from gateway.core.events import Submitted, WriteFailed
 from gateway.data.wire import Duplicate
 from gateway.node.desk import Desk, StatusAsked
+from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
-from tests.unit.node.test_driver import A, Bench, placed, submit, takes
 from tests.unit.node.test_supervisor import wait_for
 
 

@@ -20,8 +20,8 @@ from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.port import ClientPort
+from tests.unit.node.bench import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, Lookups, Script, token
-from tests.unit.node.test_driver import Shelf
 
 
 class Bench:

@@ -9,7 +9,7 @@ from gateway.core import limits
 from gateway.core.actions import Dropped, Peers, Suspect
 from gateway.core.events import Persisted, SpaceChanged
 from gateway.data.wire import Denied, Producers, StatusAnswer
-from tests.unit.node.test_driver import A, B, Bench, Shelf, control
+from tests.unit.node.bench import A, B, Bench, Shelf, control
 
 
 @pytest.mark.parametrize(("low", "told"), [(False, 1), (True, 0)])

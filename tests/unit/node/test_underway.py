@@ -9,8 +9,8 @@ from gateway.core.actions import Persist, ReadLog
 from gateway.core.events import Persisted, TimeAdvanced
 from gateway.data.frame import Frame, Kind
 from gateway.node.underway import UnderWay
+from tests.unit.node.bench import Bench, placed
 from tests.unit.node.fakes import batch_frame
-from tests.unit.node.test_driver import Bench, placed
 
 
 def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:
