@@ -238,9 +238,18 @@ class Process:
 
     def receive(self, sender: str, message: Message, incarnation: bytes) -> None:
         """A message of another gateway."""
-        number = self.numbers.get(sender)
-        if number is not None:
+        number = self.numbers.get(sender) or self._introduced(sender)
+        if number:
             self.step(Received(number, message, incarnation))
+
+    def _introduced(self, sender: str) -> int:
+        """The number that a gateway which nobody told of here says it has, as at a handshake; 0 if it is taken."""
+        other = self.world.gateways[sender].process
+        number = other.me if other is not None else 0
+        if not number or number in self.names or number == self.me:
+            return 0
+        self.names[number], self.numbers[sender] = sender, number
+        return number
 
     # Actions
 
