@@ -22,6 +22,7 @@ class Duties:
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._heartbeat_us = context.config.heartbeat_us
+        self._period = context.config.atomic_period_heartbeats
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -30,10 +31,11 @@ class Duties:
         self._away: dict[int, int] = {}  # members that say that they are not in the view -> heartbeats
         self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (how often, heartbeats still to wait)
         self._changed = 0  # heartbeats for which a change was wanted
+        self._opening = 0  # heartbeats for which the view's VIEW frame has been undecided
 
     def installed(self) -> None:
         """A view began."""
-        self.stuck, self._away, self._changed = {}, {}, 0
+        self.stuck, self._away, self._changed, self._opening = {}, {}, 0, 0
         for peer in self._peers:
             peer.probed = -1
 
@@ -65,7 +67,10 @@ class Duties:
         gone = {member for member in standing.others if self._is_gone(member) and member not in away}
         staying = [member for member in standing.members if member not in gone]
         joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer, staying))
-        if not gone and not joining and not away:
+        self._opening = 0 if standing.primary else self._opening + 1
+        # A view that has only begun is not ended for who may join: where answers take long, none would ever decide.
+        early = 0 < self._opening <= self._period + 4 * peers.round_beats()
+        if not gone and (early or not (joining or away)):
             self._changed = 0
             return None
         self._changed += 1
