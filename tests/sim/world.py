@@ -141,7 +141,7 @@ class World:
         """Whether the group bears that this disk loses something that was synced."""
         self.strong_again()
         voters = [voter.name for voter in self.log.state.roster.values() if voter.voting] or list(self.genesis)
-        weak = {name for name in (*self.weak, gateway.name) if name in voters}
+        weak = {*self.weak, gateway.name}  # one that does not vote too: a ROSTER that nobody decided yet may let it
         return 2 * len(weak) < len(voters) - 1 if self.removing() else 2 * len(weak) < len(voters)
 
     # Looking on
