@@ -134,6 +134,8 @@ class Adopting:
             return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        if not self._standing.taking_part:
+            return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
         if wanted.next > before:
             wanted.asked = 0
@@ -183,6 +185,8 @@ class Adopting:
             if wrong:
                 first = fresh[taken].position
                 self._contradicted(sender, message, fresh[taken], wrong)
+        if self.damage is not None and window.end >= self.damage.last:
+            self.replaced(window.end)
         return first
 
     def _has_room(self, more: int) -> bool:

@@ -107,9 +107,6 @@ class Learner:
         source = self._peers.get(sender)
         if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
             self._ready = limits.READY_HEARTBEATS
-        damage = self._adopting.damage
-        if damage is not None and self._window.end >= damage.last:
-            self._adopting.replaced(self._window.end)
         self._ask()
         self.durable()
 
