@@ -1,0 +1,1 @@
+"""Between gateways: messages of the group on sockets."""
