@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -64,10 +68,28 @@ def tail(
     elif start is None:
         start = "latest" if follow else "earliest"
     try:
-        _print(url, topics, wanted, start, end, follow, count, form)
+        with _interrupts() as interrupted:
+            _print(url, topics, wanted, start, end, follow, count, form, interrupted)
     except KeyboardInterrupt:
         if not follow:
             raise
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Remember a Ctrl-C: where it comes while a library's destructor or callback runs, the exception that it raises is lost."""
+    count = 0
+
+    def told(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, told)
+    try:
+        yield lambda: count > 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print(
@@ -79,6 +101,7 @@ def _print(
     follow: bool,
     count: int | None,
     form: str,
+    interrupted: Callable[[], bool],
 ) -> None:
     with Loading():
         from gateway.cli.ranges import offset_of_damage
@@ -91,6 +114,8 @@ def _print(
         while left != 0 and reader.position != reader.end:
             with offset_of_damage(lambda: reader.position):
                 batch = reader.poll(POLL_S)
+            if interrupted():
+                raise KeyboardInterrupt
             if batch is None:
                 continue
             rows = with_key(batch, key).slice(0, left)
