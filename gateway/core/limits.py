@@ -34,6 +34,20 @@ REQUEST_ROOM_FRAMES = 32_768  # and one more frame that somebody asked for, or t
 REQUESTS_A_SESSION_MAX = 1024
 RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
 
+# Between gateways
+JOINED_BODY_BYTES_MAX = 8 * KIB  # larger bodies travel as parts of their own, uncopied
+MESH_HIGH_WATER_MARK = 4096  # messages per connection that ZeroMQ holds; above it they are lost, and repair heals that
+MESH_DRAIN_MESSAGES_MAX = 256  # taken from the other gateways before the stack's actions are carried out
+MESH_DRAIN_BYTES_MAX = 8 * MIB
+MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
+MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX = 20, 500
+MESH_CONNECT_MS_MAX = 1_000
+MESH_BEAT_MS = 1_000  # a connection whose other end says nothing for three of them is broken, and made anew
+MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
+MESH_TROUBLES_MAX = 64  # that wait to be told
+MESH_TELL_US = 10_000_000  # the same trouble of the same peer is told of so often
+TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
+
 # Tables
 PRODUCERS_MAX = 10_000
 PRODUCERS_MOST = 200_000  # that a configuration may ask for
@@ -265,6 +279,9 @@ def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int)
 
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
+invariant(
+    2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, and once more while its old connection is not given up"
+)
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
 invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
