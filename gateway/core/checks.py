@@ -50,7 +50,8 @@ from gateway.core.messages import (
     Vote,
 )
 from gateway.data.frame import HEADER_SIZE, Frame, Kind
-from gateway.data.names import NAME_BYTES_MAX, NAMELESS, view_text
+from gateway.data.names import NAME_BYTES_MAX, NAMELESS
+from gateway.data.views import coordinator_of, counter_of, view_text
 
 _POSITION_MAX, _VIEW_MAX, _GATEWAY_MAX = limits.POSITION_MAX, limits.VIEW_MAX, limits.GATEWAY_MAX
 _FRAMES_MAX = limits.FRAMES_A_MESSAGE_MAX
@@ -82,7 +83,7 @@ def far_ahead(message: Message, promised: int) -> str:
     if highest is None or not promised:
         return ""
     view = highest(message)
-    ahead = (view >> 16) - (promised >> 16)
+    ahead = counter_of(view) - counter_of(promised)
     return f"view {view_text(view)} is too far above {view_text(promised)}" if ahead > limits.VIEWS_AHEAD_MAX else ""
 
 
@@ -98,7 +99,7 @@ _NOTED: dict[type, Callable[[Any], int]] = {
 
 def _is_view(view: int) -> bool:
     """A counter, and the number of the gateway that proposed it."""
-    return 0xFFFF < view <= _VIEW_MAX and view & 0xFFFF != 0
+    return counter_of(view) > 0 and view <= _VIEW_MAX and coordinator_of(view) > 0
 
 
 def _view(view: int) -> str:
@@ -272,19 +273,14 @@ def _verdict(message: Refuse | Deny) -> str:
 
 def _vote(message: Vote) -> str:
     view = message.view
-    if (
-        0xFFFF < view <= _VIEW_MAX
-        and view & 0xFFFF
-        and 0 <= message.up_to <= _POSITION_MAX
-        and len(message.low) <= limits.SPACE_CHARACTERS_MAX
-    ):
+    if _is_view(view) and 0 <= message.up_to <= _POSITION_MAX and len(message.low) <= limits.SPACE_CHARACTERS_MAX:
         return ""
     return f"a YES up to {message.up_to} in {view} with {len(message.low)} characters cannot be"
 
 
 def _confirm(message: Confirm) -> str:
     view = message.view
-    if 0xFFFF < view <= _VIEW_MAX and view & 0xFFFF and 0 <= message.up_to <= _POSITION_MAX:
+    if _is_view(view) and 0 <= message.up_to <= _POSITION_MAX:
         return ""
     return f"a decision up to {message.up_to} in {view} cannot be"
 
@@ -319,7 +315,7 @@ def _propose(message: Propose) -> str:
 
 def _proposed(view: int, members: Sequence[int]) -> str:
     """A candidate is a member of what it proposes."""
-    return _members(members) or ("" if view & 0xFFFF in members else f"view {view} is without its coordinator")
+    return _members(members) or ("" if coordinator_of(view) in members else f"view {view} is without its coordinator")
 
 
 def _damage(damage: Damage | None, end: int) -> str:

@@ -23,6 +23,7 @@ import struct
 import google_crc32c
 import numpy as np
 
+from gateway.data.views import view_text
 from gateway.errors import Damaged, FormatError
 
 Buffer = bytes | bytearray | memoryview
@@ -287,7 +288,7 @@ class Frame:
     def __repr__(self) -> str:
         """One line for logs and transcripts."""
         kind = Kind(self.kind).name if self.kind in KINDS else str(self.kind)
-        text = f"{kind} view={self.view >> 16}.{self.view & 0xFFFF} position={self.position}"
+        text = f"{kind} view={view_text(self.view)} position={self.position}"
         if self.producer:
             text += f" producer={self.producer}/{self.epoch} sequence={self.first_sequence}+{self.count}"
         return f"<{text} topic={self.topic} body={self.body_length}>"

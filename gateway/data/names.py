@@ -42,8 +42,3 @@ def check_producer(name: str) -> str:
 def is_nameless(name: str) -> bool:
     """Whether the producer was given its name at random, so that it may be forgotten when it is idle."""
     return name.startswith(NAMELESS)
-
-
-def view_text(view: int) -> str:
-    """A view id as people read it: counter.coordinator."""
-    return f"{view >> 16}.{view & 0xFFFF}"

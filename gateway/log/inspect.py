@@ -21,7 +21,7 @@ from gateway.data.bodies import (
     decode_body,
 )
 from gateway.data.frame import Flag, Frame, Kind
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from gateway.errors import FormatError
 from gateway.log.index import ABORTED
 from gateway.log.layout import FRAMES_AT, positions_named, read_header, segment_path

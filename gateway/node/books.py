@@ -14,8 +14,8 @@ import orjson
 from gateway.config import Address, Config
 from gateway.core import limits
 from gateway.core.actions import ViewInstalled
-from gateway.data.names import view_text
 from gateway.data.state import LogState, Producer
+from gateway.data.views import view_text
 from gateway.data.wire import PROTOCOL, Welcome
 from gateway.log.options import Space
 from gateway.node import memory

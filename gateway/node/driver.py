@@ -38,7 +38,7 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.data.frame import Frame, Kind
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from gateway.data.wire import (
     CONTROL,
     PROTOCOL,

@@ -18,7 +18,7 @@ from gateway.core.messages import (
     Vote,
 )
 from gateway.data.frame import Frame
-from gateway.data.names import view_text
+from gateway.data.views import coordinator_of, view_text
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate
 from tests.sim.disk import Disk
 from tests.sim.growth import grown
@@ -117,7 +117,7 @@ class Checks:
 
     def _coordinates(self, process: Process, view: int, what: str) -> None:
         self._holds(process, view, what)
-        if view & 0xFFFF != process.me:
+        if coordinator_of(view) != process.me:
             raise Violation(f"{process.gateway.name} says {what} in view {view_text(view)}, which it does not coordinate")
 
     def _confirm(self, process: Process, message: Confirm) -> None:
@@ -170,7 +170,7 @@ class Checks:
             raise Violation(f"{disk.name} says that its log ends at {message.end}, and {disk.durable} is durable")
 
     def _install(self, process: Process, message: Install) -> None:
-        if message.view & 0xFFFF != process.me:
+        if coordinator_of(message.view) != process.me:
             raise Violation(f"{process.gateway.name} installs {view_text(message.view)}, which is another's")
 
     def _is_installed(self, process: Process, message: Installed) -> None:

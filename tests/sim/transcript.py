@@ -20,7 +20,7 @@ from gateway.core.events import (
     TopicAsked,
 )
 from gateway.core.messages import Heartbeat, Message
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from tests.sim.world import World
 from tests.transcripts.text import action_text, frames_text, message_text
 

@@ -32,6 +32,7 @@ from gateway.core.stack import Layers, Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
+from gateway.data.views import coordinator_of
 from gateway.data.wire import Answer, Committed, Duplicate
 
 WALL_US = 1_600_000_000_000_000
@@ -65,7 +66,7 @@ class Given(Layers):
         standing, outbox = self.context.standing, self.context.outbox
         self.flush.life.state = Phase.INSTALLING
         standing.durable(Scalars(view, view, standing.coordinated))
-        standing.install(view, tuple(range(1, len(self._names) + 1)), view & 0xFFFF)
+        standing.install(view, tuple(range(1, len(self._names) + 1)), coordinator_of(view))
         self.order.installed()
         self.atomic.installed()
         outbox.installed()

@@ -59,6 +59,7 @@ from gateway.core.events import (
 from gateway.core.messages import Order
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
+from gateway.data.views import view_of
 from gateway.errors import InvariantViolated
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.text import action_text, frames_text, message_text
@@ -300,7 +301,7 @@ def number_of(word: str) -> int:
 
 def _view(word: str) -> int:
     counter, number = word.split(".")
-    return int(counter) << 16 | int(number)
+    return view_of(int(counter), int(number))
 
 
 VERBS: dict[str, Callable[[Script, list[str]], None]] = {

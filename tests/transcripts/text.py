@@ -59,7 +59,7 @@ from gateway.data.bodies import (
     decode_body,
 )
 from gateway.data.frame import HEADER_SIZE, Frame, Kind, decode_header
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from gateway.data.wire import (
     AbortedAnswer,
     Answer,

@@ -11,7 +11,7 @@ from gateway.core.messages import Confirm, Installed, Propose, State, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from collections.abc import Callable
 
 from gateway.core.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
 from gateway.core.events import EpochAsked, Event, RosterAsked, Scalars, StackConfig, TopicAsked
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from tests.transcripts.facts import is_so
 from tests.transcripts.group import incarnation
 from tests.transcripts.network import rule

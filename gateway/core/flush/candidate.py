@@ -14,6 +14,7 @@ from gateway.core.messages import Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
 from gateway.data.bodies import RosterBody, ViewBody, Voter
 from gateway.data.frame import Kind
+from gateway.data.views import counter_of, view_of
 from gateway.errors import invariant
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Candidate:
             self._peers.seen_view(),
             self.rejected,
         )
-        return ((seen >> 16) + 1) << 16 | self._standing.me
+        return view_of(counter_of(seen) + 1, self._standing.me)
 
     def promised(self) -> None:
         """The own promise is durable: now others are asked."""

@@ -24,7 +24,7 @@ from gateway.core.messages import Fetch, Fetched, Install, Installed, Propose, R
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
-from gateway.data.names import view_text
+from gateway.data.views import coordinator_of, view_text
 from gateway.errors import invariant
 
 
@@ -240,7 +240,7 @@ class Flush:
         """A view is proposed."""
         standing, peers = self._standing, self._peers
         peers.refresh()
-        if not self._may_propose(sender) or standing.me not in message.members or message.view & 0xFFFF != sender:
+        if not self._may_propose(sender) or standing.me not in message.members or coordinator_of(message.view) != sender:
             self._outbox.drop(message, sender, f"view {view_text(message.view)} is not its to propose, or not to this gateway")
             return
         if message.view == standing.promised and self.phase is Phase.PROMISED:
@@ -271,12 +271,12 @@ class Flush:
 
     def _tell_state(self) -> None:
         """The promise is durable, and with it everything that was handed to the disk before."""
-        self._outbox.send(self._standing.promised & 0xFFFF, self.state())
+        self._outbox.send(coordinator_of(self._standing.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
         """The log and the members of the promised view."""
         standing = self._standing
-        if message.view != standing.promised or message.view != self.scalars.promised or message.view & 0xFFFF != sender:
+        if message.view != standing.promised or message.view != self.scalars.promised or coordinator_of(message.view) != sender:
             if message.view < self.scalars.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
@@ -337,7 +337,7 @@ class Flush:
         """Begin the accepted view."""
         self._peers.refresh()  # its log may name this gateway
         standing = self._standing
-        standing.install(standing.accepted, members, standing.accepted & 0xFFFF)
+        standing.install(standing.accepted, members, coordinator_of(standing.accepted))
         self._layers.installed()
         self._outbox.installed()
 

@@ -17,7 +17,7 @@ from gateway.core.membership.duties import Duties
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
-from gateway.data.names import view_text
+from gateway.data.views import coordinator_of, view_text
 from gateway.errors import invariant
 
 
@@ -150,7 +150,7 @@ class Membership:
         if peer is None:
             return
         # A gateway whose log names nobody yet knows the others by numbers of its own.
-        if beat.claim and beat.claim & 0xFFFF != sender and not self.peers.rosters.blank:
+        if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} is not its to coordinate")
             return
         now_us = self._outbox.now.mono_us
@@ -244,14 +244,14 @@ class Membership:
         coordinator may be one that this gateway's log does not name yet.
         """
         promised = self._standing.promised
-        if not self.misses and self._leader not in (self._standing.me, promised & 0xFFFF) and self._leader_view != promised:
+        if not self.misses and self._leader not in (self._standing.me, coordinator_of(promised)) and self._leader_view != promised:
             return True
         # Members install the promised view before its coordinator does, who waits for all of them.
         return any(
             peer.beat is not None
             and self.peers.fresh(peer.number)
             and not peer.beat.misses
-            and peer.beat.view >= promised + (peer.number != promised & 0xFFFF)
+            and peer.beat.view >= promised + (peer.number != coordinator_of(promised))
             for peer in self.peers
         )
 
@@ -298,7 +298,8 @@ class Membership:
         """Whether another gateway's view is being made here, and it is there: its turn is not taken away, for a while."""
         if self._flush.phase not in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING):
             return False
-        return self._viewless < 2 * self._config.atomic_period_heartbeats and self.peers.fresh(self._standing.promised & 0xFFFF)
+        candidate = coordinator_of(self._standing.promised)
+        return self._viewless < 2 * self._config.atomic_period_heartbeats and self.peers.fresh(candidate)
 
     def _may_propose(self, peer: Peer) -> bool:
         return peer.beat is not None and not peer.beat.leaving and self.peers.fresh(peer.number) and self._votes(peer.number)

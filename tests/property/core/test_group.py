@@ -14,6 +14,7 @@ from gateway.core.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceC
 from gateway.core.messages import Forward, Order
 from gateway.data.bodies import OffsetsBody, decode_body
 from gateway.data.frame import Kind
+from gateway.data.views import coordinator_of, counter_of, view_of
 from gateway.data.wire import Done
 from tests.property.core.checker import check
 from tests.property.core.clients import Client
@@ -190,7 +191,7 @@ class Run:
         self._repair()
         if any(member.stack.layers.atomic._withheld for member in members):
             return  # what a member could not take when a view ends is for the view change to settle, which is given here
-        self.view = ((self.view >> 16) + 1) << 16 | 1 + b % len(NAMES)
+        self.view = view_of(counter_of(self.view) + 1, 1 + b % len(NAMES))
         if a % 2:
             self.group.network.clear()
         self.group.give_view(self.view)
@@ -231,7 +232,7 @@ class Run:
             self.group.advance(200_000)
 
     def _repair(self) -> None:
-        head = self.group.members[self.names[(self.view & 0xFFFF) - 1]]
+        head = self.group.members[self.names[coordinator_of(self.view) - 1]]
         for member in self.group.members.values():
             missing = head.log[member.stack.layers.context.window.end :]
             if missing and member is not head:

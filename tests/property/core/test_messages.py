@@ -35,6 +35,7 @@ from gateway.data.bodies import (
     encode_body,
 )
 from gateway.data.frame import Frame, Kind
+from gateway.data.views import counter_of, view_of
 from gateway.data.wire import TopicOpened
 from tests.property.core.test_bytes import all_views
 from tests.property.core.test_record import all_messages
@@ -180,7 +181,7 @@ def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
     window, standing = context.window, context.standing
     view = standing.view or standing.promised or VIEW
     end, frontier = window.end, window.frontier
-    higher = ((view >> 16) + draw(st.integers(0, 3))) << 16 | sender
+    higher = view_of(counter_of(view) + draw(st.integers(0, 3)), sender)
     batch = Frame(Kind.BATCH, b"body", producer=1, epoch=1, first_sequence=draw(small), count=1, topic=draw(small))
     table, members = tuple(window.runs), standing.members or (1, 2, 3)
     ask: Any = draw(

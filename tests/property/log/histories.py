@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gateway.data.frame import Kind
+from gateway.data.views import counter_of
 from tests.unit.log.history import COMPRESSIONS, History
 
 MOVES = ("batch", "batch", "batch", "batch", "tick", "abort", "epoch", "forget", "offsets", "view")
@@ -30,7 +31,7 @@ def histories(draw: st.DrawFn, max_moves: int = 40) -> History:
         elif move == "tick":
             history.tick()
         elif move == "view":
-            history.view((history.view_id >> 16) + 1)
+            history.view(counter_of(history.view_id) + 1)
         elif move == "offsets":
             history.offsets("reader", len(history.records))
         elif producer in history.producers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.messages import Echo, Heartbeat, Order
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway
 from tests.sim.mutants.mutant import Mix

@@ -99,7 +99,7 @@ VIEWS = (
                 "        self.life.on(Step.STARTED)",
                 "        self.life.on(Step.STARTED)\n"
                 "        standing, members = self._standing, self._window.state.members\n"
-                "        mine = 0 < standing.accepted == standing.promised and standing.accepted & 0xFFFF == standing.me\n"
+                "        mine = 0 < standing.accepted == standing.promised and coordinator_of(standing.accepted) == standing.me\n"
                 "        if mine and standing.me in members and self._window.state.view == standing.accepted:\n"
                 "            self.install(members)\n"
                 "            self.life.state, standing.primary = Phase.PRIMARY, True\n"
@@ -226,8 +226,9 @@ VIEWS = (
             Edit(
                 Flush,
                 "on_install",
-                "message.view != standing.promised or message.view != self.scalars.promised or message.view & 0xFFFF != sender",
-                "message.view & 0xFFFF != sender",
+                "message.view != standing.promised or message.view != self.scalars.promised or "
+                "coordinator_of(message.view) != sender",
+                "coordinator_of(message.view) != sender",
             ),
             Edit(Flush, "_accepted", "install is None or install.view != self._standing.accepted", "install is None"),
         ],
@@ -243,7 +244,7 @@ VIEWS = (
                 "_adopted",
                 "        self.accept()",
                 "        self.accept()\n"
-                "        self._outbox.send(self._standing.promised & 0xFFFF, Installed(self._standing.promised))",
+                "        self._outbox.send(coordinator_of(self._standing.promised), Installed(self._standing.promised))",
             )
         ],
         quick=True,

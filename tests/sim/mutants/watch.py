@@ -9,7 +9,7 @@ from gateway.core.events import Recovered
 from gateway.core.messages import Confirm, Message, No, Vote
 from gateway.data.bodies import AbortBody, OffsetsBody, decode_body
 from gateway.data.frame import Frame, Kind
-from gateway.data.names import view_text
+from gateway.data.views import view_text
 from tests.sim.gateways import Gateway, Process
 from tests.sim.run import Run
 from tests.sim.violation import Violation
