@@ -29,6 +29,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         log: uuid of its log, empty on a blank disk.
         members: CRC of the configured names and addresses, for people who look for a difference.
         process: 8 random bytes, of this run: two that differ under one incarnation are a copied directory.
+        address: HOST:P of its clients, as a roster would name it.
+        configured: the members that it is configured with, name -> address, so that who differs can say in what.
     """
 
     protocol: int = PROTOCOL
@@ -40,6 +42,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     log: bytes = b""
     members: int = 0
     process: bytes = b""
+    address: str = ""
+    configured: dict[str, str] = {}
 
 
 class Trouble(NamedTuple):

@@ -1,0 +1,129 @@
+"""Whether two gateways may talk to each other, from what each says of itself at the beginning of a connection.
+
+Every reason names both sides and what to do, because it is read in the log of one of them, at night.
+"""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.data.names import NAME_BYTES_MAX
+from gateway.transport.interface import Introduction
+
+ID_BYTES = 16  # uuids of logs, incarnations of disks
+TEXT_CHARACTERS_MAX = 512  # an address, a release
+_SHOWN_MAX = 8  # names that a difference lists
+
+
+def refusal(mine: Introduction, theirs: Introduction) -> str:
+    """Why this gateway takes no message of that one; empty if it does.
+
+    What two connections of one gateway tell of it (a second process on a copied directory) only their receiver sees: `copied`.
+    """
+    for reason in (_of_protocol, _of_group, _of_name, _of_log):
+        found = reason(mine, theirs)
+        if found:
+            return found
+    return ""
+
+
+def _of_protocol(mine: Introduction, theirs: Introduction) -> str:
+    if theirs.protocol == mine.protocol:
+        return ""
+    older, other = ("this gateway", "that one") if mine.protocol < theirs.protocol else (f"gateway {theirs.gateway!r}", "this one")
+    return (
+        f"gateway {theirs.gateway!r} speaks version {theirs.protocol} of the protocol between gateways (release "
+        f"{theirs.release or 'unknown'}) and {mine.gateway!r} version {mine.protocol} (release {mine.release or 'unknown'}): "
+        f"install the release of {other} on the host of {older}"
+    )
+
+
+def _of_group(mine: Introduction, theirs: Introduction) -> str:
+    if theirs.group == mine.group:
+        return ""
+    return (
+        f"gateway {theirs.gateway!r} is of group {theirs.group!r} and {mine.gateway!r} of group {mine.group!r}: "
+        f"correct group.name, or the addresses in group.members"
+    )
+
+
+def _of_name(mine: Introduction, theirs: Introduction) -> str:
+    if theirs.incarnation == mine.incarnation:
+        if theirs.process == mine.process:
+            return f"gateway {mine.gateway!r} meets itself: an address in group.members is this gateway's own"
+        return (
+            f"gateway {theirs.gateway!r} has a copy of the data directory of {mine.gateway!r} (incarnation "
+            f"{mine.incarnation.hex()}): stop one of them and give it an empty directory and a name of its own"
+        )
+    if theirs.gateway == mine.gateway:
+        return (
+            f"two gateways are named {mine.gateway!r}, this one (incarnation {mine.incarnation.hex()}) and another "
+            f"(incarnation {theirs.incarnation.hex()}): give one of them another name"
+        )
+    return ""
+
+
+def _of_log(mine: Introduction, theirs: Introduction) -> str:
+    if not mine.log or not theirs.log or mine.log == theirs.log:
+        return ""
+    return (
+        f"gateway {theirs.gateway!r} has log {theirs.log.hex()} and {mine.gateway!r} has log {mine.log.hex()}: two groups were "
+        f"founded with these names; give the one that is not wanted an empty data directory"
+    )
+
+
+def copied(known: Introduction, other: Introduction) -> str:
+    """Why `other` is refused while the connection of `known`, of the same name, still stands; empty if it is the same process."""
+    if other.process == known.process:
+        return ""
+    if other.incarnation == known.incarnation:
+        return (
+            f"two processes are gateway {other.gateway!r} on copies of one data directory (incarnation "
+            f"{other.incarnation.hex()}): stop the one that was started last, and delete its copy"
+        )
+    return (
+        f"two gateways are named {other.gateway!r} (incarnations {known.incarnation.hex()} and {other.incarnation.hex()}): "
+        f"stop the one that is not wanted; one that lost its disk is taken in with `tutti members replace {other.gateway}`"
+    )
+
+
+def difference(mine: Introduction, theirs: Introduction) -> str:
+    """What the two are configured with differently, where that keeps the group from being founded; empty if nothing.
+
+    Once there is a log its roster counts, and configured members are only where to look first.
+    """
+    if mine.log or theirs.log or mine.configured == theirs.configured:
+        return ""
+    names = sorted(
+        name
+        for name in mine.configured.keys() | theirs.configured.keys()
+        if mine.configured.get(name) != theirs.configured.get(name)
+    )
+    told = [f"{name} = {_shown(theirs, name)} there and {_shown(mine, name)} here" for name in names[:_SHOWN_MAX]]
+    if len(names) > _SHOWN_MAX:
+        told.append(f"and {len(names) - _SHOWN_MAX} more")
+    return (
+        f"group.members of {theirs.gateway!r} and of {mine.gateway!r} differ: {', '.join(told)}: the group is not founded until "
+        f"all have the same"
+    )
+
+
+def _shown(of: Introduction, name: str) -> str:
+    address = of.configured.get(name)
+    return "missing" if address is None else repr(address)
+
+
+def malformed(theirs: Introduction) -> str:
+    """Why no gateway can have said that; empty if it is well formed. What is not is never shown in full."""
+    named = (theirs.group, theirs.gateway, *theirs.configured)
+    if not all(0 < len(name) <= NAME_BYTES_MAX for name in named):
+        return "a name in an introduction is empty or too long"
+    if len(theirs.configured) > limits.ROSTER_MAX:
+        return f"an introduction lists {len(theirs.configured)} members, and a group has at most {limits.ROSTER_MAX}"
+    texts = (theirs.release, *theirs.configured.values())
+    if not all(len(text) <= TEXT_CHARACTERS_MAX for text in texts):
+        return "an address in an introduction is too long"
+    if len(theirs.incarnation) != ID_BYTES or len(theirs.log) not in (0, ID_BYTES):
+        return "an incarnation or a log in an introduction has not 16 bytes"
+    if not 0 <= theirs.number <= limits.GATEWAY_MAX or len(theirs.process) > ID_BYTES:
+        return "a number in an introduction is out of its range"
+    return ""

@@ -1,0 +1,89 @@
+"""Proves that gateways which must not talk to each other refuse each other, with a reason that names both sides."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gateway.core import limits
+from gateway.transport.handshake import copied, difference, malformed, refusal
+from gateway.transport.interface import Introduction
+
+LOG = b"l" * 16
+MEMBERS = {"jfk": "10.0.0.1:7400", "lga": "10.0.0.2:7400"}
+JFK = Introduction(
+    release="0.3", group="ingest", gateway="jfk", incarnation=b"j" * 16, number=1, log=LOG, process=b"1" * 8, configured=MEMBERS
+)
+LGA = msgspec.structs.replace(JFK, gateway="lga", incarnation=b"l" * 16, number=2, process=b"2" * 8)
+
+
+def changed(**values: object) -> Introduction:
+    return msgspec.structs.replace(LGA, **values)
+
+
+def test_gateways_of_one_group_and_one_log_talk_to_each_other() -> None:
+    assert refusal(JFK, LGA) == refusal(LGA, JFK) == malformed(LGA) == difference(JFK, LGA) == ""
+
+
+def test_a_blank_disk_may_join_a_log() -> None:
+    assert refusal(JFK, changed(log=b"")) == refusal(changed(log=b""), JFK) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"protocol": 9, "release": "0.9"},
+            ["version 9", "release 0.9", "version 1", "release 0.3", "that one on the host of this"],
+        ),
+        ({"protocol": 0}, ["version 0", "version 1", "this one on the host of gateway 'lga'"]),
+        ({"group": "other"}, ["'lga' is of group 'other'", "'jfk' of group 'ingest'"]),
+        ({"gateway": "jfk"}, ["two gateways are named 'jfk'", (b"j" * 16).hex(), (b"l" * 16).hex()]),
+        ({"incarnation": b"j" * 16}, ["'lga' has a copy of the data directory of 'jfk'"]),
+        ({"gateway": "jfk", "incarnation": b"j" * 16}, ["'jfk' has a copy of the data directory of 'jfk'"]),
+        ({"gateway": "jfk", "incarnation": b"j" * 16, "process": b"1" * 8}, ["'jfk' meets itself"]),
+        ({"log": b"x" * 16}, [f"'lga' has log {(b'x' * 16).hex()}", f"'jfk' has log {LOG.hex()}"]),
+    ],
+)
+def test_a_refusal_names_both_sides(values: dict[str, object], said: list[str]) -> None:
+    reason = refusal(JFK, changed(**values))
+    assert [part for part in said if part not in reason] == []
+
+
+def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> None:
+    assert copied(LGA, LGA) == ""
+    assert "on copies of one data directory" in copied(LGA, changed(process=b"3" * 8))
+    assert "two gateways are named 'lga'" in copied(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16))
+
+
+def test_members_that_differ_are_told_one_by_one_before_there_is_a_log() -> None:
+    mine = msgspec.structs.replace(JFK, log=b"", configured=MEMBERS | {"ewr": "10.0.0.3:7400"})
+    theirs = changed(log=b"", configured=MEMBERS | {"lga": "10.0.0.2:7410"})
+    told = difference(mine, theirs)
+    assert "ewr = missing there and '10.0.0.3:7400' here, lga = '10.0.0.2:7410' there and '10.0.0.2:7400' here" in told
+    assert difference(mine, msgspec.structs.replace(theirs, log=LOG)) == ""
+
+
+def test_many_differences_are_counted() -> None:
+    mine = msgspec.structs.replace(JFK, log=b"", configured={f"g{number}": "a:1" for number in range(20)})
+    assert "and 12 more" in difference(mine, changed(log=b"", configured={}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"group": ""},
+        {"gateway": "x" * 250},
+        {"configured": {"x" * 250: "a:1"}},
+        {"configured": {f"g{number}": "a:1" for number in range(limits.ROSTER_MAX + 1)}},
+        {"configured": {"g": "a" * 513}},
+        {"release": "1" * 513},
+        {"incarnation": b"short"},
+        {"log": b"short"},
+        {"number": -1},
+        {"number": 65_536},
+        {"process": b"p" * 17},
+    ],
+)
+def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
+    assert malformed(changed(**values))
