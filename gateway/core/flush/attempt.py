@@ -12,7 +12,7 @@ class Attempt:
     Attributes:
         view, proposed: what was proposed, and to whom (this member included).
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: who does not take it, and why.
+        refused: who does not take it.
         choice: the log to adopt, once chosen.
         install: what the members are told, once the candidate holds the log.
         installed: who has accepted.
@@ -39,7 +39,7 @@ class Attempt:
         self.proposed = proposed
         self.states: dict[int, State] = {}
         self.incarnations: dict[int, bytes] = {}
-        self.refused: dict[int, str] = {}
+        self.refused: set[int] = set()
         self.choice: Choice | None = None
         self.install: Install | None = None
         self.installed: set[int] = set()
@@ -57,20 +57,19 @@ class Attempt:
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
-            self.refused.pop(member, None)
+            self.refused.discard(member)
 
     @property
     def answered(self) -> bool:
         """Whether everybody has said something."""
         return all(member in self.states or member in self.refused for member in self.proposed)
 
-    def accepted(self, member: int, incarnation: bytes, message: Installed) -> bool:
-        """A member accepted; whether all have."""
+    def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
+        """A member accepted, with the disk that answered."""
         if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
-            return False
+            return
         if member in self.install.members:
             self.installed.add(member)
-        return self.complete
 
     @property
     def complete(self) -> bool:
@@ -80,5 +79,5 @@ class Attempt:
     def silent(self, beats: int) -> list[int]:
         """Members that owe something and did nothing for so many heartbeats."""
         owing = self.install.members if self.install is not None else self.proposed
-        done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
+        done = self.installed if self.install is not None else self.states.keys() | self.refused
         return [member for member in owing if member not in done and self.beats - self.heard[member] >= beats]

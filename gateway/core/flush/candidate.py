@@ -98,7 +98,7 @@ class Candidate:
         if sender in attempt.states:
             return
         attempt.did(sender)
-        attempt.refused[sender] = message.reason
+        attempt.refused.add(sender)
         if self._flush.phase is Phase.COLLECTING:
             self._collect()
 
@@ -152,9 +152,13 @@ class Candidate:
             self.fail()
             return
         flush.life.on(Step.ADOPTED)
-        base = max(window.base, 0)
         attempt.install = Install(
-            view=attempt.view, members=members, end=window.end, chain=window.chain, base=base, table=tuple(window.runs)
+            view=attempt.view,
+            members=members,
+            end=window.end,
+            chain=window.chain,
+            base=window.base,
+            table=tuple(window.runs),
         )
         for member in attempt.states:
             attempt.did(member)

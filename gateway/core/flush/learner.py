@@ -15,8 +15,6 @@ from gateway.core.messages import Fetch, Fetched
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 
-EVERYTHING = 2**63 - 1
-
 
 class Learner:
     """Asks the nearest member, chunk after chunk.
@@ -68,7 +66,7 @@ class Learner:
             if peer.beat is not None
             and self._peers.fresh(peer.number)
             and not peer.beat.misses
-            and peer.beat.view > max(standing.accepted, 0)
+            and peer.beat.view > standing.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
         able = [source for source in sources if source[1] not in self._unable]
@@ -82,7 +80,7 @@ class Learner:
 
     def _ask(self) -> None:
         self._silent = 0
-        self._adopting.send_fetch(self._source, Fetch(0, self._next, EVERYTHING))
+        self._adopting.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
         """Decided frames, or none, when there are no others."""
