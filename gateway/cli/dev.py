@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from gateway.cli.loading import Loading
-from gateway.errors import UsageError
+from gateway.cli.output import note
 
-PORTS_A_GATEWAY = 10
+GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only wait for each other
 
 
 @click.command()
-@click.option("--gateways", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many.")
+@click.option("--gateways", "count", type=click.IntRange(1, GATEWAYS_MAX), default=1, show_default=True, help="How many.")
 @click.option(
     "--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="The first one's port; the next are at +10."
 )
@@ -37,14 +37,17 @@ PORTS_A_GATEWAY = 10
 def dev(count: int, port: int, directory: Path, restart_after_s: float) -> int:
     """Run gateways g1..gN on this machine, for trying and for tests.
 
-    One line of JSON on standard output says that they are ready and where they are. Ctrl-C or SIGTERM stops all.
+    They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
+    are ready and where they are; logs go to standard error. Ctrl-C or SIGTERM stops all. A gateway that left (`tutti leave gN`) is
+    not started again.
     """
     with Loading():
-        from gateway.cli.fleet import Fleet, Gateway, keeping
+        from gateway.cli.fleet import Fleet
+        from gateway.cli.homes import found_group, keeping
 
-    if count > 1:
-        raise UsageError(f"--gateways {count}: groups of several gateways are not built yet; leave it at 1")
     directory = directory.absolute()
     with keeping(directory):
-        gateways = [Gateway(f"g{number + 1}", port + PORTS_A_GATEWAY * number, directory) for number in range(count)]
-        return Fleet(gateways, restart_after_s).run()
+        homes = found_group(directory, [f"g{number + 1}" for number in range(count)], port, group="dev", command="dev")
+        if count % 2 == 0:
+            note(f"dev: {count} gateways bear the loss of {(count - 1) // 2}, as {count - 1} do: an odd number is the better one")
+        return Fleet(homes, restart_after_s).run()

@@ -5,7 +5,6 @@ One thread, one loop: it sleeps until a gateway says something, dies or is due t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
@@ -20,55 +19,15 @@ from types import FrameType
 import orjson
 
 from gateway.children import ending_with_this
+from gateway.cli.homes import Home
 from gateway.cli.output import note, print_json
-from gateway.errors import DirectoryRefused, Unavailable
-from gateway.log.layout import LOCK
+from gateway.errors import Unavailable
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
 _SAID_BYTES_MAX = 65_536
 #: Exit codes that a new start does not mend: told to leave, wrong use, damage.
 _FOR_GOOD = {0, 2, 4}
-
-_CONFIG = """\
-# Written by `tutti dev`; `tutti serve --config` takes it too.
-name = "{name}"
-data = {data}
-listen = "127.0.0.1:{port}"
-
-[group]
-name = "dev"
-preset = "local"
-members = {{ {name} = "127.0.0.1:{port}" }}
-"""
-
-
-@contextmanager
-def keeping(directory: Path) -> Iterator[None]:
-    """Make `directory` and keep it for this process until the block ends: its gateways start again from the files in it.
-
-    Raises:
-        DirectoryRefused: another process keeps it.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(lock, fcntl.LOCK_EX, directory, "`tutti dev`")
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
-        said = f"{directory} is in use by {whose}, process {holder}: stop it first, or name another --data"
-        raise DirectoryRefused(said) from None
 
 
 def serve_command(config: Path) -> list[str]:
@@ -85,37 +44,19 @@ def _says_ready(line: bytes) -> bool:
 
 
 class Gateway:
-    """One gateway of this machine: where it is, its configuration file, and the process that runs it."""
+    """One gateway of this machine: where it lives, and the process that runs it."""
 
-    def __init__(self, name: str, port: int, directory: Path) -> None:
-        """Write its configuration into `directory`, beside its own directory; nothing runs yet.
-
-        Raises:
-            DirectoryRefused: a gateway that is none of ours runs from a configuration that says something else.
-        """
-        self.name = name
-        self.url = f"tutti://127.0.0.1:{port}"
-        self.data = directory / name
+    def __init__(self, home: Home) -> None:
+        """Nothing runs yet."""
+        self.home = home
+        self.name = home.name
         self.process: Process | None = None
         self.start_at_s: float | None = None  # on the monotonic clock; None: it runs, or will not be started again
-        self._config = directory / f"{name}.toml"
-        self._write(_CONFIG.format(name=name, port=port, data=orjson.dumps(str(self.data)).decode()))
-
-    def _write(self, text: str) -> None:
-        if self._config.exists() and self._config.read_text() == text:
-            return  # one that is about to end may still run from it
-        if (self.data / LOCK).exists():
-            lock = os.open(self.data / LOCK, os.O_RDONLY)
-            try:
-                _lock(lock, fcntl.LOCK_SH, self.data, f"gateway {self.name}")
-            finally:
-                os.close(lock)
-        self._config.write_text(text)
 
     def start(self) -> Process:
         """Start it."""
         self.start_at_s = None
-        self.process = Process(serve_command(self._config))
+        self.process = Process(serve_command(self.home.config))
         return self.process
 
     @property
@@ -127,7 +68,7 @@ class Gateway:
     def told(self) -> dict[str, object]:
         """Its part of the ready line."""
         pid = self.process.pid if self.process else None
-        return {"name": self.name, "url": self.url, "pid": pid, "data": str(self.data)}
+        return {"name": self.name, "url": self.home.url, "pid": pid, "data": str(self.home.data)}
 
 
 class Process:
@@ -178,9 +119,9 @@ class Process:
 class Fleet:
     """Runs gateways until it is told to stop."""
 
-    def __init__(self, gateways: Sequence[Gateway], restart_after_s: float) -> None:
+    def __init__(self, homes: Sequence[Home], restart_after_s: float) -> None:
         """`restart_after_s`: how long a killed gateway stays down; 0: for good."""
-        self._gateways = list(gateways)
+        self._gateways = [Gateway(home) for home in homes]
         self._restart_after_s = restart_after_s
         self._stops = 0
         self._announced = False
@@ -239,7 +180,7 @@ class Fleet:
             note(f"dev: {gateway.name} is ready again, process {gateway.told['pid']}")
         elif all(gateway.ready for gateway in self._gateways):
             self._announced = True
-            url = "tutti://" + ",".join(gateway.url.removeprefix("tutti://") for gateway in self._gateways)
+            url = "tutti://" + ",".join(gateway.home.address for gateway in self._gateways)
             print_json({"ready": True, "url": url, "gateways": [gateway.told for gateway in self._gateways]})
 
     def _ended(self, gateway: Gateway) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +104,93 @@ def test_one_line_tells_that_all_are_ready_and_sigterm_stops_all(start: Callable
     assert told == {"ready": True, "url": "tutti://127.0.0.1:7400", "gateways": [gateway]}
     assert dev.stop() == (0, "", "")
     assert not alive(pid)
+
+
+def test_three_gateways_are_one_group_of_neighbouring_ports(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start("--gateways", "3", port=7500)
+    told = dev.ready()
+    gateways = told["gateways"]
+    assert isinstance(gateways, list)
+    assert told["url"] == "tutti://127.0.0.1:7500,127.0.0.1:7510,127.0.0.1:7520"
+    assert [(one["name"], one["url"]) for one in gateways] == [
+        ("g1", "tutti://127.0.0.1:7500"),
+        ("g2", "tutti://127.0.0.1:7510"),
+        ("g3", "tutti://127.0.0.1:7520"),
+    ]
+    assert sorted(one["pid"] for one in gateways) == sorted(dev.starts())
+    members = {"g1": "127.0.0.1:7500", "g2": "127.0.0.1:7510", "g3": "127.0.0.1:7520"}
+    for place, name in enumerate(members):
+        written = tomllib.loads((tmp_path / f"{name}.toml").read_text())
+        assert (written["name"], written["listen"], written["data"]) == (name, members[name], gateways[place]["data"])
+        assert written["group"] == {"name": "dev", "preset": "local", "members": members}
+    assert dev.stop() == (0, "", "")
+    assert not any(alive(pid) for pid in dev.starts())
+
+
+def test_one_of_three_that_is_killed_comes_back_and_the_others_stay(start: Callable[..., Dev]) -> None:
+    dev = start("--gateways", "3", "--restart-after", "0.1")
+    dev.ready()
+    before = dev.starts()
+    os.kill(before[1], signal.SIGKILL)
+    until(lambda: len(dev.starts()) == 4)
+    assert alive(before[0])
+    assert alive(before[2])
+    assert dev.stop()[0] == 0
+
+
+def test_one_of_three_that_left_is_not_started_again_and_the_others_go_on(start: Callable[..., Dev]) -> None:
+    dev = start("--gateways", "3", "--restart-after", "0.1")
+    dev.ready()
+    os.kill(dev.starts()[0], signal.SIGTERM)
+    assert dev.process.stderr is not None
+    assert "ended with exit code 0 and is not started again" in dev.process.stderr.readline()
+    time.sleep(0.3)
+    assert len(dev.starts()) == 3
+    assert sum(alive(pid) for pid in dev.starts()) == 2
+
+
+def test_an_even_number_of_gateways_is_warned_about(start: Callable[..., Dev]) -> None:
+    dev = start("--gateways", "4")
+    dev.ready()
+    assert dev.stop() == (0, "", "dev: 4 gateways bear the loss of 1, as 3 do: an odd number is the better one\n")
+
+
+def test_ports_that_do_not_exist_are_refused(start: Callable[..., Dev]) -> None:
+    out, err = start("--gateways", "3", port=65_520).process.communicate(timeout=20)
+    assert (out, err) == ("", "error: --port 65520: the last of 3 gateways would have port 65540; take one up to 65532\n")
+
+
+def founded(tmp_path: Path, start: Callable[..., Dev], count: str, port: int = 7400) -> None:
+    """A directory in which gateways have begun a log."""
+    dev = start("--gateways", count, port=port)
+    for one in dev.ready()["gateways"]:  # type: ignore[attr-defined]
+        Path(one["data"]).mkdir()
+        Path(one["data"], "identity.json").write_text("{}")
+    dev.stop()
+
+
+def test_another_number_of_gateways_than_a_log_was_founded_by_is_refused(start: Callable[..., Dev], tmp_path: Path) -> None:
+    founded(tmp_path, start, "1")
+    dev = start("--gateways", "3")
+    out, err = dev.process.communicate(timeout=20)
+    assert (dev.process.returncode, out) == (2, "")
+    assert err == (
+        f"error: {tmp_path} holds a group of 1 (g1), and 3 are asked for: members change through the log, with `tutti members add` "
+        "or `remove`; start it as it was, or name another --data\n"
+    )
+    assert not (tmp_path / "g2.toml").exists()
+    assert start("--gateways", "1").ready()["ready"] is True
+
+
+def test_gateways_that_know_each_other_keep_their_ports(start: Callable[..., Dev], tmp_path: Path) -> None:
+    founded(tmp_path, start, "3")
+    out, err = start("--gateways", "3", port=7500).process.communicate(timeout=20)
+    assert out == ""
+    assert err == (
+        f"error: the gateways in {tmp_path} know each other at 127.0.0.1:7400, 127.0.0.1:7410, 127.0.0.1:7420: "
+        "start them with --port 7400, or name another --data\n"
+    )
+    assert start("--gateways", "3").ready()["ready"] is True
 
 
 def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFix
         (["serve"], "error: missing option '--config'; see `tutti serve --help`"),
         (["serve", "--confg", "x"], "error: no such option '--confg'"),
         (["completion", "tcsh"], "error: invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'"),
-        (["dev", "--gateways", "3"], "error: --gateways 3: groups of several gateways are not built yet; leave it at 1"),
         (["dev", "--gateways", "0"], "error: invalid value for '--gateways'"),
+        (["dev", "--gateways", "8"], "error: invalid value for '--gateways': 8 is not in the range 1<=x<=7"),
         (["topics"], "error: no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL"),
     ],
 )

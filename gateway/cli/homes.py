@@ -1,0 +1,141 @@
+"""Where gateways of one machine live: a directory kept by one process, and in it a configuration and a data directory for each."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from gateway.errors import DirectoryRefused, UsageError
+from gateway.log.layout import IDENTITY, LOCK
+
+PORTS_A_GATEWAY = 10
+PORT_MAX = 65_535 - 3  # reads and admin pages have the ports behind it
+HOST = "127.0.0.1"
+
+_CONFIG = """\
+# Written by `tutti {command}`; `tutti serve --config` takes it too.
+name = "{name}"
+data = {data}
+listen = "{address}"
+
+[group]
+name = "{group}"
+preset = "local"
+members = {{ {members} }}
+"""
+
+
+class Home(NamedTuple):
+    """One gateway of this machine: its name, the HOST:P of its clients, its data directory and its configuration file."""
+
+    name: str
+    address: str
+    data: Path
+    config: Path
+
+    @property
+    def url(self) -> str:
+        """As users name it."""
+        return f"tutti://{self.address}"
+
+
+@contextmanager
+def keeping(directory: Path) -> Iterator[None]:
+    """Make `directory` and keep it for this process until the block ends: its gateways start again from the files in it.
+
+    Raises:
+        DirectoryRefused: another process keeps it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(lock, fcntl.LOCK_EX, directory, "`tutti dev`")
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        said = f"{directory} is in use by {whose}, process {holder}: stop it first, or name another --data"
+        raise DirectoryRefused(said) from None
+
+
+def found_group(directory: Path, names: Sequence[str], port: int, *, group: str, command: str) -> list[Home]:
+    """Write the configurations of a group's gateways into `directory`: ports `port`, +10, ... on this machine.
+
+    Args:
+        directory: absolute; kept by this process.
+        names: of the gateways.
+        port: base port of the first.
+        group: name of the group.
+        command: which command wrote them, for who reads the files.
+
+    Raises:
+        UsageError: there is no such port, or the directory holds a group of other members.
+        DirectoryRefused: a gateway that is none of ours runs from a configuration that says something else.
+    """
+    last = port + PORTS_A_GATEWAY * (len(names) - 1)
+    if last > PORT_MAX:
+        raise UsageError(f"--port {port}: the last of {len(names)} gateways would have port {last}; take one up to {PORT_MAX}")
+    members = {name: f"{HOST}:{port + PORTS_A_GATEWAY * place}" for place, name in enumerate(names)}
+    homes = [Home(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
+    _expect_the_same(directory, members)
+    listed = ", ".join(f'{name} = "{address}"' for name, address in members.items())
+    for home in homes:
+        data = orjson.dumps(str(home.data)).decode()
+        _write(home, _CONFIG.format(command=command, name=home.name, data=data, address=home.address, group=group, members=listed))
+    return homes
+
+
+def _expect_the_same(directory: Path, members: Mapping[str, str]) -> None:
+    """Refuse other members than those that a begun log was founded by: a log's members change through the log alone."""
+    for data in sorted(file.parent for file in directory.glob(f"*/{IDENTITY}")):
+        founders = _founders(directory / f"{data.name}.toml")
+        if not founders or dict(founders) == dict(members):
+            continue
+        if set(founders) != set(members):
+            raise UsageError(
+                f"{directory} holds a group of {len(founders)} ({', '.join(sorted(founders))}), and {len(members)} are asked for: "
+                "members change through the log, with `tutti members add` or `remove`; start it as it was, or name another --data"
+            )
+        if len(members) > 1:
+            first = next(iter(founders.values()))
+            raise UsageError(
+                f"the gateways in {directory} know each other at {', '.join(founders.values())}: "
+                f"start them with --port {first.rpartition(':')[2]}, or name another --data"
+            )
+
+
+def _founders(config: Path) -> dict[str, str]:
+    """The members that a configuration written before names, none if there is no such file."""
+    try:
+        members = tomllib.loads(config.read_text())["group"]["members"]
+        return {str(name): str(address) for name, address in members.items()}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write(home: Home, text: str) -> None:
+    if home.config.exists() and home.config.read_text() == text:
+        return  # one that is about to end may still run from it
+    if (home.data / LOCK).exists():
+        lock = os.open(home.data / LOCK, os.O_RDONLY)
+        try:
+            _lock(lock, fcntl.LOCK_SH, home.data, f"gateway {home.name}")
+        finally:
+            os.close(lock)
+    home.config.write_text(text)
