@@ -1,7 +1,8 @@
 """The configuration of a gateway: TOML in, a frozen typed `Config` out, and every mistake explained."""
 
-from gateway.config.model import Address, Config, is_loopback, parse_address
+from gateway.config.model import Config, is_loopback, parse_address
 from gateway.config.reading import Mistake, check_config, load_config, parse_config
+from gateway.data.addresses import Address
 
 __all__ = [
     "Address",

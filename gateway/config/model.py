@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from ipaddress import ip_address
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from gateway.core import limits
-from gateway.errors import ConfigError
+from gateway.data.addresses import PORT_MAX, Address, parse_host_port
+from gateway.errors import ConfigError, UsageError
 
-PORT_MAX = 65_535
 DEFAULT_PRESET: Literal["lan"] = "lan"
 
 #: preset -> what [timers] is filled with where it says nothing. A heartbeat is five usual round trips and no less than what the
@@ -112,16 +111,6 @@ class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
 
 
-class Address(NamedTuple):
-    """A host, by name or number, and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that one gateway is told."""
 
@@ -173,14 +162,10 @@ def parse_address(text: str) -> Address:
     Raises:
         ConfigError: it is not of that form.
     """
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"the address {text!r} has several colons: write an IPv6 host in brackets, [::1]:7400")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= PORT_MAX or re.search(r"[\s/]", host):
-        raise ConfigError(f"{text!r} is no address: write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400")
-    return Address(host, int(port))
+    try:
+        return parse_host_port(text)
+    except UsageError as error:
+        raise ConfigError(str(error)) from None
 
 
 def is_loopback(host: str) -> bool:

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Struct, inspect
 
 from gateway.config.lines import key_lines, line_of
-from gateway.config.model import DEFAULT_PRESET, PORT_MAX, PRESETS, Address, Config, Limits, is_loopback, parse_address
+from gateway.config.model import DEFAULT_PRESET, PRESETS, Config, Limits, is_loopback, parse_address
 from gateway.core import limits
+from gateway.data.addresses import PORT_MAX, Address
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
 

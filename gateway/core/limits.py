@@ -76,7 +76,7 @@ BOOT_HEARTBEATS = 5  # missed ones that make a suspect; more where round trips a
 BOOT_HEARTBEATS_MAX = 60  # however long round trips are
 ROUND_TRIP_US_MAX = 5_000_000  # a longer one tells of a process or a network that stood still
 ROUND_TRIP_STEP_US = 500_000  # that one measurement adds at most
-DISTANCE_US_MIN = 2_000
+DISTANCE_US_MIN = 2_000  # one way to another gateway: what a step, a timer and a local network take
 VERIFY_HEARTBEATS = 1  # that a suspect has to answer a probe, beside its round trip
 BATCH_HEARTBEATS = 1  # joins, leaves and boots that come so close together make one view
 REJOIN_HEARTBEATS = 5  # before a booted gateway is taken in again; doubled with each time, up to the next
@@ -110,8 +110,7 @@ REASON_CHARACTERS_MAX = 64 * KIB  # one that names all gateways of a roster incl
 SPACE_CHARACTERS_MAX = 1000  # of why a disk runs low: it goes along in votes, and into an ABORT
 
 # Repair; times in distances (one way, to a typical member)
-REPAIR_DISTANCE_US_MIN = 2_000  # what a step, a timer and a local network take
-REPAIR_DISTANCE_US_MAX = HEARTBEAT_US
+REPAIR_DISTANCE_US_MAX = HEARTBEAT_US  # a further member is waited for no longer
 REPAIR_ASK_AFTER = 1  # C1: before anybody asks for what it misses
 REPAIR_ASK_SPREAD = 1  # C2: and spread over so long, times the binary logarithm of how many may miss it too
 REPAIR_ANSWER_SPREAD = 1  # D2: answers are, with those who may have it
@@ -135,6 +134,10 @@ LANE_WAIT_HEARTBEATS = 11  # that an attempt waits to hear it of its members
 LANE_BEHIND_MAX = 32_768  # frames that a gateway may lack to be a member of an attempt
 LANE_REPEAT_HEARTBEATS = 3  # that an origin repeats its last decision
 LANE_READS_MAX = 64  # of the log for others, at a time
+
+# Between gateways
+TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
+TROUBLES_MAX = 256  # different ones that are remembered meanwhile
 
 # Log
 SEGMENT_BYTES = 128 * MIB
@@ -318,7 +321,7 @@ invariant(
 invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
 invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
-invariant(REPAIR_DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
+invariant(DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
 invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")
 invariant(REPAIR_TO_ALL_BYTES < REPAIR_MESSAGE_BYTES, "what goes to all is small")

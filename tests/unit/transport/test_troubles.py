@@ -1,0 +1,30 @@
+"""Proves that a trouble is told once, again when it lasts, and that many different ones neither fill the memory nor the log."""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.transport.interface import Trouble
+from gateway.transport.troubles import Troubles
+
+LATER = limits.TROUBLE_TELL_US
+
+
+def test_the_same_trouble_is_told_once_and_again_when_it_lasts() -> None:
+    troubles = Troubles()
+    for now_us in (0, 1, LATER - 1):
+        troubles.tell("lga", "another group", now_us)
+    assert troubles.take() == [Trouble("lga", "another group")]
+    assert troubles.take() == []
+    assert troubles.untold == 2
+    troubles.tell("lga", "another group", LATER)
+    assert troubles.take() == [Trouble("lga", "another group")]
+
+
+def test_many_different_ones_are_counted_and_not_kept() -> None:
+    troubles = Troubles()
+    for number in range(3 * limits.TROUBLES_MAX):
+        troubles.tell(f"10.0.0.1:{number}", "garbage", 5)
+    assert len(troubles.take()) == limits.TROUBLES_MAX
+    assert troubles.untold == 2 * limits.TROUBLES_MAX
+    troubles.tell("lga", "another group", 5 + LATER)
+    assert troubles.take() == [Trouble("lga", "another group")]
