@@ -26,7 +26,7 @@ class Timing:
     def typical_us(self) -> int:
         """One way to a typical member of the view: the median, so that neither one that is far off nor one that is near counts."""
         distances = sorted(map(self._distances, self._standing.others))
-        return _within(distances[(len(distances) - 1) // 2]) if distances else limits.REPAIR_DISTANCE_US_MIN
+        return _within(distances[(len(distances) - 1) // 2]) if distances else limits.DISTANCE_US_MIN
 
     def source_us(self) -> int:
         """One way from the coordinator, whose stream it is."""
@@ -49,7 +49,7 @@ class Timing:
         """Before the repair of what `asker` misses: the nearest is first, and they hear it who are further away."""
         distance_us = _within(self._distances(asker))
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
-        return round(distance_us - limits.REPAIR_DISTANCE_US_MIN + distance_us * spread)
+        return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
     def _late(self) -> float:
         """A place in the interval, whose length is log2 of how many members there are beside the source, or beside the asker."""
@@ -61,4 +61,4 @@ class Timing:
 
 
 def _within(distance_us: int) -> int:
-    return min(max(distance_us, limits.REPAIR_DISTANCE_US_MIN), limits.REPAIR_DISTANCE_US_MAX)
+    return min(max(distance_us, limits.DISTANCE_US_MIN), limits.REPAIR_DISTANCE_US_MAX)

@@ -71,7 +71,7 @@ def test_of_two_members_the_one_waits_for_nobody_else() -> None:
 
 @pytest.mark.parametrize(
     ("distance_us", "counts_us"),
-    [(0, limits.REPAIR_DISTANCE_US_MIN), (3_600_000_000, limits.REPAIR_DISTANCE_US_MAX)],
+    [(0, limits.DISTANCE_US_MIN), (3_600_000_000, limits.REPAIR_DISTANCE_US_MAX)],
 )
 def test_a_distance_that_cannot_be_is_not_believed(distance_us: int, counts_us: int) -> None:
     bench = Bench(2, members=2, distances={1: distance_us})

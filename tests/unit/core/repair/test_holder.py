@@ -64,7 +64,7 @@ def test_who_is_far_off_waits_for_the_way_that_it_has_more(seed: int) -> None:
     bench = Bench(3, 4, {2: 3 * D}, str(seed))
     bench.order(*chain(9, LARGE))
     bench.receive(2, Missing(VIEW, ((4, 5),)))
-    bench.wait(3 * D - limits.REPAIR_DISTANCE_US_MIN - MS)
+    bench.wait(3 * D - limits.DISTANCE_US_MIN - MS)
     assert bench.sent == []
 
 
