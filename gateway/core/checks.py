@@ -57,7 +57,6 @@ _POSITION_MAX, _VIEW_MAX, _GATEWAY_MAX = limits.POSITION_MAX, limits.VIEW_MAX, l
 _FRAMES_MAX = limits.FRAMES_A_MESSAGE_MAX
 _CHANGES = ("add", "remove", "replace")
 _ID_BYTES = 16  # uuids of logs, incarnations of disks, instances of producers
-_ADDRESS_CHARACTERS_MAX = 512
 _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
@@ -229,7 +228,7 @@ def _roster(ask: AskRoster) -> str:
         return f"frontier {ask.frontier} is no position"
     if len(ask.incarnation) not in (0, _ID_BYTES):
         return f"a disk is named by {_ID_BYTES} bytes, not {len(ask.incarnation)}"
-    return _name(ask.name) or _text(ask.address, _ADDRESS_CHARACTERS_MAX)
+    return _name(ask.name) or _text(ask.address, limits.ADDRESS_CHARACTERS_MAX)
 
 
 _ASKS: dict[type, Callable[[Any], str]] = {

@@ -81,6 +81,8 @@ VERIFY_HEARTBEATS = 1  # that a suspect has to answer a probe, beside its round 
 BATCH_HEARTBEATS = 1  # joins, leaves and boots that come so close together make one view
 REJOIN_HEARTBEATS = 5  # before a booted gateway is taken in again; doubled with each time, up to the next
 REJOIN_HEARTBEATS_MAX = 300
+REJOIN_BOOTS_MAX = 16  # that are counted
+REJOIN_FORGIVEN_FACTOR = 10  # times what it had to wait: who stayed so long is like any other again
 CANDIDATE_HEARTBEATS = 2  # that each rank of the succession waits longer before it proposes
 RETRY_HEARTBEATS_MAX = 8  # random, before a candidate that failed tries again
 READY_HEARTBEATS = 5  # that a learner counts as caught up after it was
@@ -101,6 +103,8 @@ MARK_IDLE_US = 10_000
 
 # What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns
 GATEWAY_MAX = 0xFFFF
+PORT_MAX = 65_535
+ADDRESS_CHARACTERS_MAX = 512  # HOST:P; a host name has 253
 POSITION_MAX = 2**63 - 1
 VIEW_MAX = 2**63 - 1
 VIEWS_AHEAD_MAX = 2**32  # counters above what is promised here that are believed: five views a second take 27 years
@@ -320,6 +324,7 @@ invariant(
 )
 invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
 invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
+invariant(REJOIN_HEARTBEATS << (REJOIN_BOOTS_MAX - 1) >= REJOIN_HEARTBEATS_MAX, "boots are counted until the wait is the longest")
 invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
 invariant(DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")

@@ -22,8 +22,6 @@ from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
 
-PORTS = 65_536
-
 
 class Known(Protocol):
     """What is known durably of the frontier."""
@@ -195,7 +193,7 @@ class Changes:
                     raise UsageError(f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}")
                 return None
             host, _, port = ask.address.rpartition(":")
-            if not ask.name or not host or not port.isdecimal() or not 0 < int(port) < PORTS:
+            if not ask.name or not host or not port.isdecimal() or not 0 < int(port) <= limits.PORT_MAX:
                 raise UsageError(f"a gateway is added by its name and its address HOST:P, not by {ask.name!r} and {ask.address!r}")
             if len(voters) >= limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")

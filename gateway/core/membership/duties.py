@@ -42,7 +42,7 @@ class Duties:
     def booted(self, number: int) -> None:
         """The gateway is left out: it waits longer each time before it is taken in again."""
         self._outbox.suspect(number, "it is left out of the next view")
-        times = min(self._boots.get(number, (0, 0))[0] + 1, 16)
+        times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
 
@@ -54,8 +54,7 @@ class Duties:
         """One heartbeat passed, coordinating or not."""
         self.stuck = {member: beats - 1 for member, beats in self.stuck.items() if beats > 1}
         for number, (times, wait) in list(self._boots.items()):
-            # A member that stays for ten times what it had to wait is like any other again.
-            if wait > -10 * limits.REJOIN_HEARTBEATS << (times - 1):
+            if wait > -limits.REJOIN_FORGIVEN_FACTOR * limits.REJOIN_HEARTBEATS << (times - 1):
                 self._boots[number] = times, wait - 1
             else:
                 del self._boots[number]
