@@ -93,6 +93,26 @@ class Producers(msgspec.Struct, frozen=True, tag=True):
     request: int
 
 
+class ChangeRoster(msgspec.Struct, frozen=True, tag=True):
+    """Change one gateway of the roster, through the log: `change` is "add" (`name` at `address`, HOST:P), "remove" or "replace"
+    (`name` lost its disk; `incarnation`, 16 bytes, is the one to be replaced, so that asking twice is asking once). Done when a
+    majority of the new roster knows it durably.
+    """
+
+    request: int
+    change: str
+    name: str
+    address: str = ""
+    incarnation: bytes = b""
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and end. Done when it begins to."""
+
+    request: int
+    name: str
+
+
 class Bye(msgspec.Struct, frozen=True, tag=True):
     """The client closes its session."""
 
@@ -202,7 +222,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 class Denied(msgspec.Struct, frozen=True, tag=True):
     """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
-    unknown, limit; busy, space, not_primary, leaving, halted (these pass: `retry`).
+    unknown, limit, roster; busy, space, not_primary, leaving, halted (these pass: `retry`).
     """
 
     request: int
@@ -218,7 +238,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
     json: bytes
 
 
-Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Bye
+Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | ChangeRoster | Leave | Bye
 RequestAnswer = EpochOpened | EpochFenced | TopicOpened | Done | Denied
 Answer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer | RequestAnswer
 FromGateway = (

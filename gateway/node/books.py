@@ -111,6 +111,11 @@ class Books:
         self._reads_url = f"grpc://{Address(host, config.reads_address.port)}"
         self._admin_url = f"http://{Address(host, config.admin_address.port)}"
 
+    @property
+    def gateway(self) -> str:
+        """This gateway's name."""
+        return self._config.name
+
     def welcome(self) -> Welcome:
         """The answer to Hello."""
         config = self._config

@@ -45,7 +45,9 @@ from gateway.data.wire import (
     SUBMIT,
     Bye,
     Denied,
+    Done,
     Hello,
+    Leave,
     Producers,
     Request,
     StatusAnswer,
@@ -128,7 +130,7 @@ class Driver:
         self.halted = ""
         self.suspected = ""
         self.low = ""  # why the disk takes no new records
-        self.leaving = False
+        self.leaving = self.leave_asked = False  # asked: by an operator, over the client port
         self.stopped = False
 
     # What others ask
@@ -298,6 +300,9 @@ class Driver:
         else:
             if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
                 session.has_table(len(event.json))
+            elif isinstance(event, Done) and isinstance(asked, Leave):
+                self.leave_asked = True
+                self._log.info("told to leave", by=session.client)
             self.answers.add_one(number, event)
 
     def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:

@@ -120,7 +120,7 @@ class Gateway:
 
     def _done(self) -> bool:
         """Asked by the loop in each turn."""
-        if self._terms:
+        if self._terms or self._driver.leave_asked:
             if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
             if not self._driver.leaving:

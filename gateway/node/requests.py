@@ -7,16 +7,18 @@ from typing import Protocol
 import msgspec
 
 from gateway.core import limits
-from gateway.core.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, TopicAsked
+from gateway.core.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, TopicAsked
 from gateway.data.names import check_name, check_producer
 from gateway.data.wire import (
     Answer,
+    ChangeRoster,
     Denied,
     Done,
     EpochFenced,
     EpochOpened,
     Fence,
     Forget,
+    Leave,
     OpenProducer,
     OpenTopic,
     Producers,
@@ -28,10 +30,12 @@ from gateway.data.wire import (
 from gateway.errors import UsageError
 
 INSTANCE_BYTES = 16
+INCARNATION_BYTES = 16
+CHANGES = ("add", "remove", "replace")
 EPOCH_MAX = limits.EPOCH_MAX - 1  # by a client: a fence still finds one above it
 OFFSET_MAX = 2**63 - 1
 
-Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers
+Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | ChangeRoster | Leave
 
 
 class Books(Protocol):
@@ -48,6 +52,10 @@ class Books(Protocol):
 
     def epoch_of(self, name: str) -> int:
         """The current epoch of a producer, 0 if it is not known."""
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's name."""
 
 
 class Fences:
@@ -116,10 +124,29 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             if not epoch:
                 return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows them")
             return fences.begin(session, request, name, epoch)
+        case ChangeRoster():
+            return _roster_asked(asked, session)
+        case Leave(request, name):
+            return _leave_asked(request, name, books)
         case Status(request):
             return StatusAnswer(request, books.status())
         case Producers(request):
             return StatusAnswer(request, books.producers())
+
+
+def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:
+    if asked.change not in CHANGES:
+        raise UsageError(f"{asked.change!r} is no change of the roster: it is one of {', '.join(CHANGES)}")
+    if len(asked.incarnation) not in (0, INCARNATION_BYTES):
+        raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(asked.incarnation)}")
+    name = check_name("gateway", asked.name)
+    return RosterAsked(session, asked.request, asked.change, name, asked.address, asked.incarnation)
+
+
+def _leave_asked(request: int, name: str, books: Books) -> Done | Denied:
+    if name == books.gateway:
+        return Done(request)
+    return Denied(request, "name", f"this is gateway {books.gateway!r}, and {name!r} is to leave: ask that one itself")
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:

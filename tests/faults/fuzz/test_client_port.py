@@ -16,9 +16,11 @@ from gateway.data.frame import Frame, payload_crc
 from gateway.data.wire import (
     PROTOCOL,
     Bye,
+    ChangeRoster,
     Fence,
     Forget,
     Hello,
+    Leave,
     OpenProducer,
     OpenTopic,
     Producers,
@@ -88,6 +90,8 @@ def seeds(chance: random.Random) -> list[list[bytes]]:
         Fence(5, "fuzz"),
         Status(6),
         Producers(7),
+        ChangeRoster(8, "remove", "nobody"),
+        Leave(9, "nobody"),
         Bye(),
     ]
     twisted = [damaged(frame, chance) for frame in (*frames, large)]

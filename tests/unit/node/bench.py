@@ -30,6 +30,7 @@ class Shelf:
 
     def __init__(self, _driver: Driver) -> None:
         self.epochs = {"old": 4}
+        self.gateway = "jfk"
 
     def welcome(self) -> Welcome:
         return WELCOME

@@ -22,6 +22,7 @@ from gateway.core.events import (
     EpochAsked,
     LeaveAsked,
     Persisted,
+    RosterAsked,
     SessionClosed,
     Submitted,
     TimeAdvanced,
@@ -32,6 +33,7 @@ from gateway.core.messages import Confirm
 from gateway.data.wire import (
     PROTOCOL,
     Bye,
+    ChangeRoster,
     Committed,
     Denied,
     Done,
@@ -42,6 +44,7 @@ from gateway.data.wire import (
     Fence,
     Forget,
     Hello,
+    Leave,
     OpenProducer,
     OpenTopic,
     RefusedAnswer,
@@ -269,6 +272,10 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
         SaveOffset(3, "reader", -1),
         SaveOffset(3, "two words", 1),
         Forget(3, ("p",) * (limits.FORGET_PRODUCERS_MAX + 1)),
+        ChangeRoster(3, "swap", "jfk"),
+        ChangeRoster(3, "add", "two words", "127.0.0.1:7400"),
+        ChangeRoster(3, "replace", "jfk", incarnation=b"short"),
+        Leave(3, "lga"),
     ],
 )
 def test_wrong_requests_are_denied_by_name(asked: object) -> None:
@@ -301,6 +308,26 @@ def test_a_fence_is_the_next_epoch_for_nobody_and_tries_again() -> None:
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
     assert denied.code == "unknown"
+
+
+def test_a_change_of_the_roster_is_the_stacks_to_make_and_to_answer() -> None:
+    bench = Bench()
+    bench.hello()
+    (asked,) = bench.say(control(A, ChangeRoster(9, "add", "bos", "10.0.0.7:7400")))
+    assert asked == RosterAsked(1, 9, "add", "bos", "10.0.0.7:7400")
+    assert bench.clients.told(A) == []
+    bench.answers = {Persisted: [Reply(1, (Done(9),))]}
+    bench.happen(Persisted(1))
+    assert bench.clients.told(A) == [Done(9)]
+
+
+def test_the_gateway_that_is_told_to_leave_by_its_name_is_to_leave() -> None:
+    bench = Bench()
+    bench.hello()
+    assert not bench.driver.leave_asked
+    assert bench.say(control(A, Leave(9, "jfk"))) == []  # what runs the driver lets it leave, as with a signal
+    assert bench.clients.told(A) == [Done(9)]
+    assert bench.driver.leave_asked
 
 
 def test_a_client_that_is_gone_is_told_to_the_stack_once() -> None:
