@@ -44,8 +44,6 @@ MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX = 20, 500
 MESH_CONNECT_MS_MAX = 1_000
 MESH_BEAT_MS = 1_000  # a connection whose other end says nothing for three of them is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
-MESH_TROUBLES_MAX = 64  # that wait to be told
-MESH_TELL_US = 10_000_000  # the same trouble of the same peer is told of so often
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
 
 # Tables

@@ -56,6 +56,10 @@ class Trouble(NamedTuple):
 class Transport(Protocol):
     """Carries messages to and from the other gateways."""
 
+    @property
+    def changes(self) -> int:
+        """Counts how often `sockets` became others."""
+
     def introduce(self, number: int, log: bytes) -> None:
         """This gateway has that number and that log from now on; said in every introduction that follows."""
 
@@ -75,7 +79,7 @@ class Transport(Protocol):
         """What came, in the order of each sender: up to `messages_max`, and none more once they have `bytes_max` bytes."""
 
     def sockets(self) -> Sequence[object]:
-        """What becomes readable when there is something to drain; asked again after each `peers`."""
+        """What becomes readable when there is something to drain."""
 
     def next_us(self) -> int | None:
         """Microseconds until `flush` wants to be called although nothing came, None if it does not."""

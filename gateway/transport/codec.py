@@ -1,0 +1,175 @@
+"""Messages of the group as parts of one ZeroMQ message, or as one datagram's payload.
+
+The first byte of the first part tells its form:
+
+- `I` introduction: msgpack of `Introduction`.
+- `C` control: msgpack of one message that holds no frames.
+- `F` frames: mode u8, frame count u16, head length u32; then the message itself with no frames (msgpack), padded to 8 bytes; then
+  in mode 0 the frames back to back as they stand on disk, in mode 1 their headers (96 bytes each) with each one's progress (padded
+  to 8 bytes) behind it, and one part for each body. Small bodies are joined, because a part costs more than a copy of 8 KiB.
+- `R` refusal: msgpack of `Refusal`, on the connection that the introduction came by.
+
+What comes from a network is looked at here for its form and lengths. What frames mean, and each body's CRC, are the core's to
+check: it asks for a damaged one again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.messages import Fetched, Forward, LaneFetched, Message, Order, Post, Repair
+from gateway.data.frame import (
+    HEADER_SIZE,
+    Buffer,
+    Frame,
+    decode_frame,
+    decode_header,
+    padded,
+    progress_length_at,
+)
+from gateway.errors import FormatError
+from gateway.transport.interface import Introduction
+
+CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
+JOINED, APART = 0, 1
+WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched)
+
+_PREFIX = struct.Struct("<cBHI")
+_PADDING = tuple(bytes(n) for n in range(8))
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why messages of the gateway that introduced itself are not taken. `protocol`, `group`, `gateway` are the refuser's."""
+
+    protocol: int
+    group: str
+    gateway: str
+    reason: str
+
+
+def _nothing(value: object) -> object:
+    raise NotImplementedError(f"{type(value).__name__} is part of no message without frames")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_nothing)
+_MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=lambda kind, value: _nothing(value))
+_INTRODUCTIONS: msgspec.msgpack.Decoder[Introduction] = msgspec.msgpack.Decoder(Introduction)
+_REFUSALS: msgspec.msgpack.Decoder[Refusal] = msgspec.msgpack.Decoder(Refusal)
+_WRONG = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError, NotImplementedError)
+
+
+def encode_introduction(introduction: Introduction) -> bytes:
+    """The first message of a connection."""
+    return INTRODUCTION + _ENCODER.encode(introduction)
+
+
+def decode_introduction(data: Buffer) -> Introduction:
+    """The introduction in `data`, whose first byte says that it is one.
+
+    Raises:
+        FormatError: it is malformed.
+    """
+    try:
+        return _INTRODUCTIONS.decode(memoryview(data)[1:])
+    except _WRONG as error:
+        raise FormatError(f"an introduction is malformed: {error}") from error
+
+
+def encode_refusal(refusal: Refusal) -> bytes:
+    """The answer to an introduction that is not taken."""
+    return REFUSAL + _ENCODER.encode(refusal)
+
+
+def decode_refusal(data: Buffer) -> Refusal:
+    """The refusal in `data`, whose first byte says that it is one.
+
+    Raises:
+        FormatError: it is malformed.
+    """
+    try:
+        return _REFUSALS.decode(memoryview(data)[1:])
+    except _WRONG as error:
+        raise FormatError(f"a refusal is malformed: {error}") from error
+
+
+def encode(message: Message) -> list[Buffer]:
+    """The parts of a message. Large bodies are parts of their own, uncopied: they must not change."""
+    if not isinstance(message, WITH_FRAMES) or not message.frames:
+        return [CONTROL + _ENCODER.encode(message)]
+    frames = message.frames
+    head = _ENCODER.encode(msgspec.structs.replace(message, frames=()))
+    joined = all(frame.body_length <= limits.JOINED_BODY_BYTES_MAX for frame in frames)
+    out: list[Buffer] = [_PREFIX.pack(FRAMES, JOINED if joined else APART, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
+    if joined:
+        for frame in frames:
+            out.append(frame.packed_header())
+            out += frame.extents()[1:]
+        return [b"".join(out)]
+    for frame in frames:
+        out.append(frame.packed_header())
+        if frame.progress:
+            out += (frame.progress, _PADDING[-len(frame.progress) & 7])
+    return [b"".join(out), *(frame.body for frame in frames)]
+
+
+def decode(parts: Sequence[Buffer]) -> Message:
+    """The message in `parts`; bodies are views of them.
+
+    Raises:
+        FormatError: the parts are no message of this protocol.
+    """
+    data = parts[0]
+    try:
+        if data[:1] == CONTROL and len(parts) == 1:
+            return _MESSAGES.decode(memoryview(data)[1:])
+        if data[:1] != FRAMES or len(data) < _PREFIX.size:
+            raise FormatError(f"{len(data)} bytes in {len(parts)} parts are no message of this protocol")
+        _, mode, count, length = _PREFIX.unpack_from(data, 0)
+        message = _MESSAGES.decode(memoryview(data)[_PREFIX.size : _PREFIX.size + length])
+    except _WRONG as error:
+        raise FormatError(f"a message of a gateway is malformed: {error}") from error
+    if not isinstance(message, WITH_FRAMES) or message.frames:
+        raise FormatError(f"a {type(message).__name__} comes with frames")
+    if mode not in (JOINED, APART) or not count or len(parts) != (1 if mode == JOINED else 1 + count):
+        raise FormatError(f"a message of {count} frames (mode {mode}) has {len(parts)} parts")
+    at = _PREFIX.size + padded(length)
+    frames = _joined(data, at, count) if mode == JOINED else _apart(parts, at)
+    msgspec.structs.force_setattr(message, "frames", tuple(frames))
+    return message
+
+
+def _joined(data: Buffer, at: int, count: int) -> list[Frame]:
+    frames = []
+    for _ in range(count):
+        frame = decode_frame(data, at)
+        at += frame.size
+        frames.append(frame)
+    if at != len(data):
+        raise FormatError(f"a message has {len(data)} bytes where {at} were announced")
+    return frames
+
+
+def _apart(parts: Sequence[Buffer], at: int) -> list[Frame]:
+    data = parts[0]
+    view = memoryview(data)
+    frames = []
+    for body in parts[1:]:
+        frame = decode_header(data, at)
+        length = progress_length_at(data, at)
+        at += HEADER_SIZE
+        if length:
+            frame.progress = bytes(view[at : at + length])
+            at += padded(length)
+        frame.body = memoryview(body)
+        if len(frame.progress) != length or len(frame.body) != frame.body_length:
+            raise FormatError(
+                f"the body of position {frame.position} has {len(body)} bytes and its header says {frame.body_length}"
+            )
+        frames.append(frame)
+    if at != len(data):
+        raise FormatError(f"a message has {len(data)} bytes in its first part where {at} were announced")
+    return frames

@@ -1,0 +1,394 @@
+"""The ZeroMQ mesh: one ROUTER that all others send to, and one DEALER to each of them (design, section 8).
+
+Each direction of a pair has a connection of its own, so that a gateway sends without being asked and who is unreachable is known by
+its number. A connection begins with an introduction; what comes before it, or after one that was refused, is not taken. Nothing is
+queued for a connection that does not stand: what is sent then is lost, and counted. ZeroMQ connects again by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from gateway.core import limits
+from gateway.core.events import LinkChanged, Received
+from gateway.core.messages import Message
+from gateway.data.addresses import Address, parse_member
+from gateway.data.frame import Buffer
+from gateway.errors import FormatError, TuttiError
+from gateway.transport.codec import (
+    INTRODUCTION,
+    REFUSAL,
+    Refusal,
+    decode,
+    decode_introduction,
+    decode_refusal,
+    encode,
+    encode_introduction,
+    encode_refusal,
+)
+from gateway.transport.guests import Guests
+from gateway.transport.interface import Introduction, Trouble
+from gateway.transport.troubles import Troubles
+
+WHO = ""  # the reason for which who never introduced itself is refused
+PARTS_MAX = 1 + limits.FRAMES_A_MESSAGE_MAX
+_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_EVENTS = _UP | int(zmq.EVENT_DISCONNECTED)
+_REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+
+
+class _Link:
+    """The way to one other gateway."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], number: int, name: str, address: str, identity: bytes) -> None:
+        self.number = number
+        self.name = name
+        self.address = address
+        self.up = False
+        self.queue: list[Message] = []
+        self.sent = self.sent_bytes = self.lost = self.connects = 0
+        self.received = self.received_bytes = 0
+        self.refused = ""  # why the other one does not take what comes from here
+        socket = context.socket(zmq.DEALER)
+        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
+        socket.set(zmq.SNDHWM, limits.MESH_HIGH_WATER_MARK)
+        socket.set(zmq.RCVHWM, limits.MESH_STRANGERS_MAX)
+        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.IMMEDIATE, 1)
+        socket.set(zmq.ROUTING_ID, identity)
+        socket.set(zmq.RECONNECT_IVL, limits.MESH_RECONNECT_MS_MIN)
+        socket.set(zmq.RECONNECT_IVL_MAX, limits.MESH_RECONNECT_MS_MAX)
+        socket.set(zmq.CONNECT_TIMEOUT, limits.MESH_CONNECT_MS_MAX)
+        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+        socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
+        socket.copy_threshold = limits.MESH_ZERO_COPY_BYTES_MIN
+        self.socket = socket
+        self.monitor = socket.get_monitor_socket(_EVENTS | _REFUSED)
+
+    def connect(self, to: Address) -> None:
+        """Begin to connect; a name is looked up at each try."""
+        self.socket.set(zmq.IPV6, int(":" in to.host))
+        self.socket.connect(f"tcp://{to}")
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()
+
+    def facts(self) -> dict[str, object]:
+        """For the status."""
+        return {
+            "name": self.name,
+            "up": self.up,
+            "connects": self.connects,
+            "sent": self.sent,
+            "sent_bytes": self.sent_bytes,
+            "lost": self.lost,
+            "received": self.received,
+            "received_bytes": self.received_bytes,
+            "refused": self.refused,
+        }
+
+
+class Mesh:
+    """The transport over ZeroMQ. Owned by one thread."""
+
+    def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int]) -> None:
+        """Bind.
+
+        Args:
+            me: who this gateway is.
+            listen: where the others connect to.
+            clock_us: a monotonic clock, us.
+
+        Raises:
+            TuttiError: the address cannot be bound.
+        """
+        self._me = me
+        self._clock_us = clock_us
+        self._links: dict[int, _Link] = {}
+        self._guests = Guests(me, clock_us)
+        self._troubles = Troubles()
+        self._peers: dict[int, tuple[str, str]] = {}
+        self._links_made = 0
+        self.changes = 0
+        self._malformed = self._untaken = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        try:
+            self._socket = self._bind(listen)
+        except TuttiError:
+            self._context.term()
+            raise
+
+    def _bind(self, listen: Address) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
+        socket.set(zmq.RCVHWM, limits.MESH_HIGH_WATER_MARK)
+        socket.set(zmq.SNDHWM, limits.MESH_STRANGERS_MAX)
+        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.ROUTER_HANDOVER, 1)  # who connects again is the same, though its old connection was not given up yet
+        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+        socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
+        socket.set(zmq.IPV6, int(":" in listen.host))
+        try:
+            socket.bind(f"tcp://{listen}")
+        except zmq.ZMQError as error:
+            socket.close(0)
+            raise TuttiError(
+                f"the group port {listen} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
+                "`ports.group` to an address of this host that is free"
+            ) from error
+        return socket
+
+    # Who is who
+
+    def introduce(self, number: int, log: bytes) -> None:
+        """This gateway has that number and that log from now on."""
+        if (number, log) != (self._me.number, self._me.log):
+            self._me = self._guests.me = msgspec.structs.replace(self._me, number=number, log=log)
+            self._guests.look_again()
+            self._reach()
+            for link in self._links.values():
+                self._introduce(link)
+
+    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        """Whom to talk to; who is not among them and no guest any more is left."""
+        self._peers = {number: (name, address) for number, name, address in peers}
+        self._guests.named({name: number for number, name, _ in peers})
+        self._reach()
+
+    def _reach(self) -> None:
+        """Have a link to each peer, and to each guest that nobody told of."""
+        wanted = self._guests.unnamed() | self._peers
+        for number, link in list(self._links.items()):
+            if wanted.get(number) != (link.name, link.address):
+                del self._links[number]
+                link.close()
+                self.changes += 1
+        for number, (name, address) in wanted.items():
+            if number not in self._links:
+                self._connect(number, name, address)
+
+    def _connect(self, number: int, name: str, address: str) -> None:
+        self._links_made += 1
+        self.changes += 1
+        identity = self._me.process + self._links_made.to_bytes(4, "big")
+        link = self._links[number] = _Link(self._context, number, name, address, identity)
+        try:
+            link.connect(parse_member(address).group)
+        except (zmq.ZMQError, TuttiError) as error:
+            self._tell(name, f"its address {address!r} cannot be connected to: {error}; mend it in the roster")
+
+    def _introduce(self, link: _Link) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # no connection: it is said when there is one
+            link.socket.send(encode_introduction(self._me), zmq.NOBLOCK)
+
+    # Sending
+
+    def send(self, to: int, message: Message) -> None:
+        """Queue a message; it leaves at the next `flush`, or is lost."""
+        link = self._links.get(to)
+        if link is not None:
+            link.queue.append(message)
+
+    def flush(self) -> None:
+        """Send what was queued. What several get is made into bytes once."""
+        made: dict[int, list[Buffer]] = {}
+        for link in self._links.values():
+            if not link.queue:
+                continue
+            queue, link.queue = link.queue, []
+            if not link.up:
+                link.lost += len(queue)
+                continue
+            for message in queue:
+                parts = made.get(id(message))
+                if parts is None:
+                    parts = made[id(message)] = encode(message)
+                self._put(link, parts)
+
+    @staticmethod
+    def _put(link: _Link, parts: Sequence[Buffer]) -> None:
+        send = link.socket.send
+        last = len(parts) - 1
+        try:
+            for place, part in enumerate(parts):  # only the first may find no room: ZeroMQ takes a message whole
+                send(part, zmq.NOBLOCK | (zmq.SNDMORE if place < last else 0), copy=len(part) < limits.MESH_ZERO_COPY_BYTES_MIN)
+        except zmq.ZMQError:
+            link.lost += 1
+            return
+        link.sent += 1
+        link.sent_bytes += sum(len(part) for part in parts)
+
+    # Receiving
+
+    def sockets(self) -> Sequence[object]:
+        """What becomes readable when there is something to drain."""
+        links = self._links.values()
+        return [self._socket, *(link.monitor for link in links), *(link.socket for link in links)]
+
+    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
+        """What came, without waiting."""
+        events: list[Received | LinkChanged] = []
+        for link in self._links.values():
+            self._hear_of(link, events)
+        size = 0
+        receive = self._socket.recv
+        for _ in range(messages_max):
+            try:
+                routing = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            parts, length = self._rest()
+            size += length
+            received = self._take(routing, parts, length)
+            if received is not None:
+                events.append(received)
+            if size >= bytes_max:
+                break
+        return events
+
+    def _rest(self) -> tuple[list[Buffer], int]:
+        """The parts behind the routing id; empty when they are too many or too large."""
+        receive = self._socket.recv
+        part = receive(copy=False)
+        size = len(part)
+        parts: list[Buffer] = [part.buffer]
+        kept = True
+        while part.more:
+            part = receive(copy=False)
+            size += len(part)
+            if kept and (len(parts) == PARTS_MAX or size > 2 * limits.MESSAGE_BYTES_MAX):
+                kept = False
+                parts.clear()
+            if kept:
+                parts.append(part.buffer)
+        return parts, size
+
+    def _take(self, routing: bytes, parts: list[Buffer], size: int) -> Received | None:
+        if parts and parts[0][:1] == INTRODUCTION:
+            self._meet(routing, parts[0])
+            return None
+        guest = self._guests.heard(routing)
+        if guest is None:
+            self._untaken += 1
+            self._refuse(routing, WHO)
+            return None
+        if guest.number == 0:
+            self._untaken += 1
+            return None
+        try:
+            message = decode(parts) if parts else _too_large(size)
+        except FormatError as error:
+            self._malformed += 1
+            self._tell(guest.name, f"a message of it is not taken: {error}")
+            return None
+        link = self._links.get(guest.number)
+        if link is not None:
+            link.received += 1
+            link.received_bytes += size
+        return Received(guest.number, message, guest.incarnation)
+
+    def _meet(self, routing: bytes, data: Buffer) -> None:
+        """Somebody introduces itself."""
+        try:
+            introduction = decode_introduction(data)
+        except FormatError as error:
+            self._malformed += 1
+            self._tell("", f"somebody on the group port is no gateway of this release: {error}")
+            return
+        verdict = self._guests.met(routing, introduction)
+        if verdict.reason:
+            self._tell(introduction.gateway, verdict.reason)
+        if not verdict.number:
+            self._refuse(routing, verdict.told)
+        elif verdict.connect:
+            self._reach()
+
+    def _refuse(self, routing: bytes, reason: str) -> None:
+        """Say on the connection that it came by why it is not taken."""
+        refusal = Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)
+        with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
+            self._socket.send(routing, zmq.SNDMORE | zmq.NOBLOCK)
+            self._socket.send(encode_refusal(refusal), zmq.NOBLOCK)
+
+    def _hear_of(self, link: _Link, events: list[Received | LinkChanged]) -> None:
+        """What a connection's monitor tells, and what the other end says on it."""
+        while True:
+            try:
+                event = int(parse_monitor_message(link.monitor.recv_multipart(zmq.NOBLOCK))["event"])
+            except zmq.Again:
+                break
+            if event & _REFUSED:
+                self._tell(link.name, f"{link.address} refuses the connection: its keys are others, or it is no gateway")
+            elif event == _UP:
+                link.up = True
+                link.connects += 1
+                self._introduce(link)
+                events.append(LinkChanged(link.number, up=True))
+            elif link.up:
+                link.up = False
+                events.append(LinkChanged(link.number, up=False))
+        while True:
+            try:
+                data = link.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if data[:1] != REFUSAL or link.socket.get(zmq.RCVMORE):
+                self._malformed += 1
+                continue
+            self._refused(link, data)
+
+    def _refused(self, link: _Link, data: bytes) -> None:
+        try:
+            refusal = decode_refusal(data)
+        except FormatError:
+            self._malformed += 1
+            return
+        if refusal.reason == WHO:
+            self._introduce(link)
+            return
+        link.refused = refusal.reason
+        self._tell(link.name, f"{refusal.gateway} of group {refusal.group} at {link.address} says: {refusal.reason}")
+
+    # The rest
+
+    def _tell(self, peer: str, reason: str) -> None:
+        self._troubles.tell(peer, reason, self._clock_us())
+
+    def next_us(self) -> int | None:
+        """Nothing waits for time."""
+        return None
+
+    def troubles(self) -> list[Trouble]:
+        """What went wrong since this was asked last."""
+        return self._troubles.take()
+
+    def facts(self) -> dict[str, object]:
+        """For the status."""
+        return {
+            "kind": "mesh",
+            "malformed": self._malformed,
+            "not_taken": self._untaken,
+            "peers": [link.facts() for link in self._links.values()],
+        }
+
+    def close(self) -> None:
+        """Stop; what was sent has a moment to leave."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._socket.close()
+        self._context.term()
+
+
+def _too_large(size: int) -> Message:
+    raise FormatError(f"{size} bytes are more than a message may have, or in too many parts")
