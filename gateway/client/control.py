@@ -35,6 +35,18 @@ class Control(Talk):
         check_producer(name)
         self.ask(wire.Done, lambda request: wire.Fence(request, name))
 
+    def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
+        """Have a gateway of the roster changed through the log: "add" (at `address`, HOST:P), "remove" or "replace" (the disk that
+        `incarnation` names). It is done, and known to a majority durably, when this returns; what does not go yet is tried again.
+        """
+        check_name("gateway", name)
+        self.ask(wire.Done, lambda request: wire.ChangeRoster(request, change, name, address, incarnation))
+
+    def leave(self, name: str) -> None:
+        """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and to end."""
+        check_name("gateway", name)
+        self.ask(wire.Done, lambda request: wire.Leave(request, name))
+
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
         """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
         check_name("reader", reader)

@@ -23,6 +23,8 @@ from gateway.errors import ConfigError, FormatError, Refused, Unavailable
 
 _GOODBYE_S = 0.2
 _LOOK_S = 0.25  # who waits for a turn and gives up is noticed this soon
+#: What another gateway may do although this one does not.
+_ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
 
 Answer = TypeVar("Answer", wire.Welcome, wire.Done, wire.StatusAnswer)
 
@@ -34,6 +36,7 @@ class Talk:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
         timeout: seconds that one question may take, connecting included.
         rounds: how often everyone may be tried in that time; None is as often as it goes.
+        learn: whether other gateways of the group may answer, too; False: only those that the url names.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
@@ -42,9 +45,15 @@ class Talk:
     """
 
     def __init__(
-        self, url: str | Iterable[Address], timeout: float = limits.REQUEST_TIMEOUT_US / 1e6, rounds: int | None = None
+        self,
+        url: str | Iterable[Address],
+        timeout: float = limits.REQUEST_TIMEOUT_US / 1e6,
+        rounds: int | None = None,
+        *,
+        learn: bool = True,
     ) -> None:
         """Prepare; nothing is connected yet."""
+        self._learn = learn
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
@@ -142,7 +151,8 @@ class Talk:
             welcome = self._answer(0, wire.Welcome, until, deadline)
             if welcome is not None:
                 self._welcome = welcome
-                self._route.learn(welcome.gateways)
+                if self._learn:
+                    self._route.learn(welcome.gateways)
                 self._route.met("connected")
                 self._route.went_well()
         return self._welcome
@@ -194,6 +204,8 @@ class Talk:
             self._welcome = None
         elif denied.retry:
             self._met = self._trouble = f"{denied.reason} ({denied.code})"
+            if denied.code in _ELSEWHERE:
+                self._leave(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
             self._retry_us = min(2 * self._retry_us, limits.RETRY_US_MAX)
         else:

@@ -230,6 +230,27 @@ def test_control_waits_out_what_is_so_just_now_and_tells_the_rest() -> None:
             control.fence("p")
 
 
+def test_control_turns_to_another_gateway_when_one_is_in_no_view_that_decides() -> None:
+    asked: list[str] = []
+
+    def minority(heard: Any) -> list[Any] | None:
+        if not isinstance(heard, wire.ChangeRoster):
+            return None
+        asked.append("minority")
+        return [wire.Denied(heard.request, "not_primary", "two of three are away", retry=True)]
+
+    def primary(heard: Any) -> list[Any] | None:
+        return [wire.Done(heard.request)] if isinstance(heard, wire.ChangeRoster) else None
+
+    with FakeGateway(rule=primary) as other, FakeGateway(rule=minority, gateways={"other": other.url}) as gateway:
+        with Control(gateway.url) as control:
+            control.change_roster("remove", "lga")
+            assert control.address == parse_url(other.url)[0]
+        with pytest.raises(Unavailable, match="two of three are away"), Control(gateway.url, timeout=0.5, learn=False) as control:
+            control.change_roster("remove", "lga")
+        assert len(asked) < 20
+
+
 def test_control_says_what_it_met_and_after_how_long() -> None:
     began = time.monotonic()
     with (
