@@ -24,6 +24,7 @@ COMMANDS = {
     "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),
     "log": Place("gateway.cli.log:log", "Verify, inspect, digest or repair a data directory."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
+    "keys": Place("gateway.cli.keys:keys", "Make and show the keys by which gateways know each other."),
     "config": Place("gateway.cli.config:config", "Check a configuration file."),
     "doctor": Place("gateway.cli.doctor.command:doctor", "Say what is wrong with this machine, and what to do."),
     "bench": Place("gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
