@@ -20,6 +20,7 @@ class Peer:
         incarnation: of its disk, as its last message said.
         beat: its last heartbeat, None before any.
         came_us: when that came.
+        behind: positions that it had not decided then and this gateway had.
         missed: heartbeats of this gateway since anything came from it.
         up: whether its connection stands, as far as the transport says.
         echoed_us: the latest own `sent_us` that it has sent back.
@@ -30,6 +31,7 @@ class Peer:
     __slots__ = (
         "address",
         "beat",
+        "behind",
         "came_us",
         "echoed_us",
         "incarnation",
@@ -49,6 +51,7 @@ class Peer:
         self.incarnation = b""
         self.beat: Heartbeat | None = None
         self.came_us = 0
+        self.behind = 0
         self.missed = limits.BOOT_HEARTBEATS_MAX
         self.up = True
         self.echoed_us = -limits.ROUND_TRIP_US_MAX
@@ -198,6 +201,19 @@ class Peers:
             return []
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
+
+    def held(self) -> int:
+        """Up to which position every other voter holds the decided log, durably, as far as it said: what is decided was durable
+        there first. Nobody knows it of one that was not heard with the disk that the roster names: then 0.
+        """
+        self.refresh()
+        me = self._context.standing.me
+        voters = [voter for voter in self.rosters.known.values() if voter.voting and voter.number != me]
+        beats = [
+            peer.beat if (peer := self._peers.get(voter.number)) and peer.incarnation == voter.incarnation else None
+            for voter in voters
+        ]
+        return min((beat.frontier if beat is not None else 0 for beat in beats), default=limits.POSITION_MAX)
 
     def distance_us(self, number: int) -> int:
         """One-way distance to the gateway, as far as it is known."""

@@ -155,6 +155,7 @@ class Membership:
             return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.came_us = beat, now_us
+        peer.behind = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 is no echo, and no round trip since the clock began
             peer.echoed_us = beat.echo_us
             peer.measured(now_us - beat.echo_us - beat.held_us)

@@ -1,0 +1,126 @@
+"""Proves what a gateway tells of itself and of the others: from the first heartbeat to a group where some are cut off or gone."""
+
+from __future__ import annotations
+
+from gateway.core import survey
+from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, StackConfig, Submitted, TopicAsked
+from gateway.core.stack import Stack
+from gateway.core.survey import Member
+from tests.transcripts.whole import USUAL, Gateway, Whole
+from tests.unit.core.rig import batches
+
+SECOND = 1_000_000
+NAMES = ("g1", "g2", "g3")
+
+
+def group(*started: str) -> Whole:
+    world = Whole(StackConfig(), lambda *_: None, USUAL)
+    for name in NAMES:
+        world.add(name, {other: f"{other}:7400/7409" for other in NAMES})
+    for name in started or NAMES:
+        world.start(name)
+    world.run(3 * SECOND)
+    return world
+
+
+def later(world: Whole, seconds: float) -> None:
+    world.run(world.mono_us + int(seconds * SECOND))
+
+
+def seen(gateway: Gateway) -> dict[str, Member]:
+    return {member.name: member for member in survey.members_of(gateway.running)}
+
+
+def states(gateway: Gateway) -> dict[str, str]:
+    return {name: member.state for name, member in seen(gateway).items()}
+
+
+def cut(world: Whole, name: str) -> None:
+    world.network.split([[name], [other for other in NAMES if other != name]])
+
+
+def test_a_stack_that_was_not_started_knows_nobody() -> None:
+    stack = Stack()
+    assert (survey.state_of(stack), survey.members_of(stack), survey.silent_of(stack)) == ("joining", [], frozenset())
+    assert survey.reason_of(stack) == ""
+
+
+def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
+    world = group()
+    for name in NAMES:
+        gateway = world.members[name]
+        assert survey.state_of(gateway.running) == "primary"
+        told = seen(gateway)
+        assert states(gateway) == dict.fromkeys(NAMES, "primary")
+        assert [member.number for member in told.values()] == [1, 2, 3]
+        assert [member.name for member in told.values() if member.coordinator] == ["g1"]
+        assert [member.age for member in told.values()] == [1, 2, 3]
+        assert all(member.voter for member in told.values())
+        assert told["g2"].address == "g2:7400/7409"
+        assert told["g3"].incarnation == world.members["g3"].disk.incarnation
+        assert not survey.silent_of(gateway.running)
+
+
+def test_before_all_are_there_nobody_is_primary() -> None:
+    world = group("g1", "g2")
+    gateway = world.members["g1"]
+    assert survey.state_of(gateway.running) == "joining"
+    assert states(gateway) == {"g1": "joining", "g2": "joining", "g3": "silent"}
+    assert seen(gateway)["g3"].heard_us == -1
+    assert survey.silent_of(gateway.running) == {3}
+
+
+def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
+    world = group()
+    cut(world, "g3")
+    later(world, 0.5)
+    assert survey.state_of(world.members["g3"].running) == "primary", "it has not missed anybody yet"
+    later(world, 3)
+    assert survey.state_of(world.members["g3"].running) == "joining", "what clients send is kept for the next view"
+    later(world, 10)
+    assert states(world.members["g3"]) == {"g1": "silent", "g2": "silent", "g3": "minority"}
+    assert states(world.members["g1"]) == {"g1": "primary", "g2": "primary", "g3": "silent"}
+    silent = seen(world.members["g1"])["g3"]
+    assert (silent.age, silent.voter) == (0, True)
+    assert silent.heard_us > 10 * SECOND
+
+
+def test_lag_is_what_a_member_lacks() -> None:
+    world = group()
+    g1 = world.members["g1"]
+    assert {member.lag for member in seen(g1).values()} == {0}
+    cut(world, "g3")
+    later(world, 5)
+    world.step(g1, EpochAsked(1, 1, "p", b"p" * 16, 1))
+    world.step(g1, TopicAsked(1, 2, "t"))
+    later(world, 1)
+    world.step(g1, Submitted(1, batches(1, 20)))
+    later(world, 1)
+    told = seen(g1)
+    assert told["g1"].frontier - told["g3"].frontier == told["g3"].lag > 20
+    assert told["g2"].lag == 0
+    world.network.rules.clear()
+    later(world, 0.3)
+    assert seen(world.members["g3"])["g3"].lag > 20, "it hears how far the others are before it has learned all of it"
+    later(world, 5)
+    assert {member.lag for member in seen(g1).values()} == {0}
+    assert states(world.members["g3"]) == dict.fromkeys(NAMES, "primary")
+
+
+def test_who_leaves_says_so() -> None:
+    world = group()
+    world.step(world.members["g2"], LeaveAsked())
+    assert survey.state_of(world.members["g2"].running) == "leaving"
+    world.run(world.mono_us + SECOND, lambda: states(world.members["g1"])["g2"] == "leaving")
+    assert states(world.members["g1"])["g2"] == "leaving"
+
+
+def test_who_was_removed_is_told_what_to_do() -> None:
+    world = group()
+    world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
+    later(world, 20)
+    gone = world.members["g3"].running
+    assert survey.state_of(gone) != "primary"
+    assert "members add" in survey.reason_of(gone)
+    assert [member.name for member in survey.members_of(world.members["g1"].running)] == ["g1", "g2"]
+    assert survey.reason_of(world.members["g1"].running) == ""
