@@ -17,16 +17,20 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Explain every mistake in FILE: where, what, what to do. Exit code 1 if there is any."""
-    from gateway.config import check_config
+    """Explain every mistake in FILE: where, what, what to do. Exit code 1 if there is any; advice alone is none."""
+    from gateway.config import advice, check_config
 
     config, mistakes = check_config(file)
+    advised = advice(config) if config is not None else []
     if as_json:
-        print_json({"file": file, "ok": not mistakes, "mistakes": [mistake._asdict() for mistake in mistakes]})
+        told = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
+        print_json({"file": file, "ok": not mistakes, **told})
     elif config is None:
         for mistake in mistakes:
             print(mistake.text(file))
     else:
         places = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
         print(f"{file}: good: gateway {config.name} of group {config.group.name}, {places}, data in {config.data}")
+        for one in advised:
+            print(f"advice: {one.text(file)}")
     return 1 if mistakes else 0

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from gateway.core import limits
-from gateway.data.addresses import PORT_MAX, Address, parse_host_port
+from gateway.data.addresses import GROUP_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from gateway.errors import ConfigError, UsageError
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
@@ -38,7 +38,10 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(description="name of the group; a data directory of another one is refused")] = "ingest"
     members: Annotated[
         dict[str, str],
-        Meta(description="gateways that found the group and their HOST:PORT; this gateway alone when left out"),
+        Meta(
+            description="gateways that found the group and their HOST:PORT (HOST:PORT/GROUP-PORT where `ports.group` is set); "
+            "this gateway alone when left out"
+        ),
     ] = {}
     transport: Annotated[Literal["mesh"], Meta(description="how gateways talk to each other")] = "mesh"
     preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
@@ -104,11 +107,26 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may come in."""
+    """Who may come in. With keys, gateways encrypt what they say to each other (CURVE) and let in only each other; clients, reads
+    and admin pages are not protected yet, with keys or without.
+    """
 
+    secret_key: Annotated[
+        str | None,
+        Meta(description="file of this gateway's keys, made by `tutti keys new`, which only its user may read"),
+    ] = None
+    public_keys: Annotated[
+        str | None,
+        Meta(description="file of the public keys of all gateways of the group, the same everywhere; read again when it changes"),
+    ] = None
     insecure: Annotated[
         bool, Meta(description="true: listen beyond this machine although nothing is encrypted or authenticated")
     ] = False
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether gateways are told by their keys."""
+        return bool(self.secret_key and self.public_keys)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,6 +158,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def advertised_address(self) -> Address:
         """Where clients are told to come."""
         return parse_address(self.advertise or self.listen)
+
+    @property
+    def group_address(self) -> Address:
+        """Where it listens for other gateways."""
+        return self._beside(self.ports.group, GROUP_DISTANCE)
+
+    @property
+    def founders(self) -> dict[str, str]:
+        """The gateways that found the group, and their addresses as the roster writes them: at least this one."""
+        alone = MemberAddress(self.advertised_address, Address(self.advertised_address.host, self.group_address.port))
+        return self.group.members or {self.name: str(alone)}
 
     @property
     def reads_address(self) -> Address:

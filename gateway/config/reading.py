@@ -6,39 +6,23 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
 
 from gateway.config.lines import key_lines, line_of
-from gateway.config.model import DEFAULT_PRESET, PRESETS, Config, Limits, is_loopback, parse_address
-from gateway.core import limits
-from gateway.data.addresses import PORT_MAX, Address
-from gateway.data.names import check_name
-from gateway.errors import ConfigError, UsageError
+from gateway.config.mistakes import KeyPath, Mistake
+from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
+from gateway.config.relations import Relations
+from gateway.errors import ConfigError
 
 _NOT_BUILT = {
     ("multicast",): "the multicast transport is not built yet: take the table out, gateways talk over ZeroMQ",
 }
 
 
-KeyPath = tuple[str, ...]
 AStruct = TypeVar("AStruct", bound=Struct)
-
-
-class Mistake(NamedTuple):
-    """One thing wrong in a file."""
-
-    key: str
-    line: int | None
-    what: str
-    do: str
-
-    def text(self, file: str) -> str:
-        """As a sentence: file and line, key, what is wrong, what to do."""
-        place = f"{file}:{self.line}" if self.line else file
-        return f"{place}: {self.key + ' ' if self.key else ''}{self.what}: {self.do}"
 
 
 def load_config(path: str | Path) -> Config:
@@ -62,7 +46,12 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
         return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", "name a TOML file")]
     except UnicodeDecodeError as error:
         return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
-    return parse_config(text)
+    config, mistakes = parse_config(text)
+    if config is None or not config.security.has_keys:
+        return config, mistakes
+    config = _beside(config, Path(path).parent)
+    found = _mistake_in_keys(config, key_lines(text))
+    return (None, [found]) if found else (config, [])
 
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
@@ -76,9 +65,28 @@ def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
         return None, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
     reading = _Reading(text)
     config = reading.struct(Config, _with_preset(tree), ())
-    _Relations(reading, config).check()
+    Relations(reading, config).check()
     mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or 0)
     return (None if mistakes else config), mistakes
+
+
+def _beside(config: Config, directory: Path) -> Config:
+    """With the files of keys looked for beside the configuration."""
+    security = config.security
+    paths = {name: str(directory / getattr(security, name)) for name in ("secret_key", "public_keys")}
+    return msgspec.structs.replace(config, security=msgspec.structs.replace(security, **paths))
+
+
+def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | None:
+    from gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+    security = config.security
+    try:
+        Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
+    except ConfigError as error:
+        what, _, do = str(error).partition(": ")
+        return Mistake("security", line_of(lines, ("security",)), f"names keys that do not serve, {what}", do)
+    return None
 
 
 def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
@@ -155,111 +163,6 @@ class _Reading:
 
 
 _WRONG = object()
-
-
-class _Relations:
-    """What must hold between values that are each good alone."""
-
-    def __init__(self, reading: _Reading, config: Config) -> None:
-        self._mistake = reading.mistake
-        self._good = reading.good
-        self._config = config
-
-    def check(self) -> None:
-        config = self._config
-        self._name(("name",), "gateway", config.name)
-        self._name(("group", "name"), "group", config.group.name)
-        if not config.data:
-            self._mistake(("data",), "is empty", "name a directory")
-        listen = self._address(("listen",), config.listen)
-        advertise = listen
-        if config.advertise is not None:
-            advertise = self._address(("advertise",), config.advertise)
-        if listen is not None:
-            self._reach(listen)
-            self._ports(listen)
-        if self._good("group", "members"):
-            self._members(advertise)
-        if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
-            what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
-            self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
-        if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
-            self._room(config.limits.undecided_bytes + limits.RESERVED_BYTES, config.log.disk_low_bytes)
-        self._memory()
-
-    def _room(self, needed: int, low: int) -> None:
-        """What is undecided when the disk runs low has to be written all the same."""
-        if needed > low:
-            what = f"is {low}, less than undecided_bytes and the reserve need together ({needed})"
-            self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
-
-    def _memory(self) -> None:
-        """A gateway above its memory closes all connections, again and again: its bounds together must stay below."""
-        names = [field.name for field in msgspec.structs.fields(Limits)]
-        values = {name: getattr(self._config.limits, name) for name in names}
-        if not all(self._good("limits", name) for name in names):
-            return
-        needed = limits.node_bytes(**values)
-        if needed > limits.NODE_MEMORY_BYTES_MAX:
-            asked = ", ".join(f"{name} = {value}" for name, value in values.items())
-            what = f"takes {needed} bytes of memory in full use ({asked}), and a gateway has {limits.NODE_MEMORY_BYTES_MAX}"
-            self._mistake(("limits",), what, "make one of them smaller")
-
-    def _name(self, path: KeyPath, what: str, name: str) -> None:
-        if not self._good(*path):
-            return
-        try:
-            check_name(what, name)
-        except UsageError:
-            self._mistake(path, f"is {name!r}", "use 1 to 249 letters, digits, '.', '_' or '-'")
-
-    def _address(self, path: KeyPath, text: str) -> Address | None:
-        if not self._good(*path):
-            return None
-        try:
-            return parse_address(text)
-        except ConfigError:
-            self._mistake(path, f"is {text!r}", f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400")
-            return None
-
-    def _reach(self, listen: Address) -> None:
-        config = self._config
-        if not is_loopback(listen.host) and not config.security.insecure:
-            do = "listen on 127.0.0.1, or say so with [security] insecure = true where the network is trusted"
-            what = f"is {config.listen!r}, which others can reach, and nothing is encrypted or authenticated yet"
-            self._mistake(("listen",), what, do)
-        if listen.host in {"0.0.0.0", "::"} and config.advertise is None:  # noqa: S104 - looked for, not bound
-            self._mistake(("advertise",), f"is missing, and nobody can connect to {listen.host}", "add HOST:PORT for clients")
-
-    def _ports(self, listen: Address) -> None:
-        taken_by = {listen.port: "listen"}
-        for distance, name in enumerate(("group", "reads", "admin"), 1):
-            if not self._good("ports", name):
-                continue
-            port = getattr(self._config.ports, name) or listen.port + distance
-            if port > PORT_MAX:
-                self._mistake(("listen",), f"leaves no port for {name} ({port})", f"choose a port up to {PORT_MAX - 3}")
-                break
-            if port in taken_by:
-                self._mistake(("ports", name), f"is {port}, as that of {taken_by[port]} is", "give each a port of its own")
-            taken_by.setdefault(port, name)
-
-    def _members(self, own: Address | None) -> None:
-        config = self._config
-        members = config.group.members
-        for name, text in members.items():
-            path = ("group", "members", name)
-            self._name(path, "gateway", name)
-            address = self._address(path, text)
-            if name == config.name and address is not None and own is not None and address != own:
-                do = "write the same address in both (`advertise` wins over `listen`)"
-                self._mistake(path, f"is {text!r} and this gateway is at {str(own)!r}", do)
-        if members and config.name not in members and self._good("name"):
-            what = f"does not name this gateway ({config.name}) but {', '.join(members)}"
-            self._mistake(("group", "members"), what, "add it, or correct `name`")
-        if len(members) > 1:
-            what = f"names {len(members)} gateways, and groups of several are not built yet"
-            self._mistake(("group", "members"), what, "name one gateway, or leave members out")
 
 
 def taken(kind: Any) -> str:

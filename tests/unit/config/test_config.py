@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Address, check_config, load_config, parse_config
+from gateway.config import Address, advice, check_config, load_config, parse_config
 from gateway.config.model import PRESETS
+from gateway.core import limits
 from gateway.errors import ConfigError
+from gateway.transport.keys import generate
 
 GOOD = 'name = "jfk"\ndata = "data/jfk"\nlisten = "127.0.0.1:7400"\n'
 CONF = Path(__file__).parents[3] / "conf"
@@ -65,6 +67,35 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[group]\nmembers = { lga = "127.0.0.1:1" }\n', "f.toml:5: group.members", "does not name this gateway (jfk) but lga"),
         ('[group]\nmembers = { jfk = "127.0.0.1:1" }\n', "f.toml:5: group.members.jfk", "this gateway is at '127.0.0.1:7400'"),
         ('[group]\nmembers = { jfk = "x" }\n', "f.toml:5: group.members.jfk is 'x'", "write HOST:PORT"),
+        (
+            '[group.members]\njfk = "127.0.0.1:7400"\nlga = "127.0.0.1:7401"\n',
+            "f.toml:6: group.members.lga is '127.0.0.1:7401' and that of jfk is '127.0.0.1:7400'",
+            "both have 127.0.0.1:7401 for clients or the group: give each gateway ports of its own",
+        ),
+        (
+            '[group.members]\nlga = "127.0.0.1:7400"\njfk = "127.0.0.1:7400"\n',
+            "f.toml:6: group.members.jfk is '127.0.0.1:7400' and that of lga is '127.0.0.1:7400'",
+            "both have 127.0.0.1:7400",
+        ),
+        (
+            '[group]\nmembers = { jfk = "127.0.0.1:7400/7500" }\n',
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400/7500', with port 7500 for the group, and this gateway has port 7401",
+            'write "127.0.0.1:7400/7401" on every gateway, or take ports.group out',
+        ),
+        (
+            '[group]\nmembers = { jfk = "127.0.0.1:7400" }\n[ports]\ngroup = 7500\n',
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400', with port 7401 for the group, and this gateway has port 7500",
+            'write "127.0.0.1:7400/7500"',
+        ),
+        ('[group]\nmembers = { jfk = "127.0.0.1:7400/x" }\n', "f.toml:5: group.members.jfk is", "HOST:PORT/GROUP-PORT"),
+        (
+            '[group.members]\njfk = "127.0.0.1:7400"\nlga = "10.0.0.2:7400"\n',
+            "f.toml:6: group.members.lga is '10.0.0.2:7400', beyond this machine, and there are no keys",
+            "`tutti keys new`",
+        ),
+        ('[security]\nsecret_key = "a"\n', "f.toml:4: security.public_keys is missing", "name both files, or none"),
+        ('[security]\npublic_keys = "a"\n', "f.toml:4: security.secret_key is missing", "name both files, or none"),
+        ('[security]\nsecret_key = ""\npublic_keys = "a"\n', "f.toml:5: security.secret_key is empty", "`tutti keys new`"),
         ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, as that of listen is", "a port of its own"),
         ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
@@ -91,10 +122,41 @@ def test_a_mistake_tells_where_what_and_what_to_do(text: str, where: str, what: 
     assert what in said
 
 
-def test_more_than_one_member_is_refused_plainly() -> None:
-    text = GOOD + '[group.members]\njfk = "127.0.0.1:7400"\nlga = "127.0.0.1:7410"\n'
-    [said] = mistakes_of(text)
-    assert said.startswith("f.toml:4: group.members names 2 gateways, and groups of several are not built yet: ")
+def members_text(count: int) -> str:
+    others = "".join(f'g{number} = "127.0.0.1:{7400 + 10 * number}"\n' for number in range(1, count))
+    return f'[group.members]\njfk = "127.0.0.1:7400"\n{others}'
+
+
+def test_a_group_has_no_more_gateways_than_a_roster() -> None:
+    assert mistakes_of(GOOD + members_text(limits.ROSTER_MAX)) == []
+    [said] = mistakes_of(GOOD + members_text(limits.ROSTER_MAX + 1))
+    assert said.startswith("f.toml:4: group.members names 64 gateways: name 63 at most")
+
+
+def test_a_gateway_says_of_itself_what_the_others_are_told() -> None:
+    alone, _ = parse_config(GOOD + "[ports]\ngroup = 9000\n")
+    among, _ = parse_config(GOOD + members_text(3))
+    assert alone is not None
+    assert among is not None
+    assert alone.founders == {"jfk": "127.0.0.1:7400/9000"}
+    assert (alone.group_address, among.group_address) == (Address("127.0.0.1", 9000), Address("127.0.0.1", 7401))
+    assert among.founders == among.group.members
+
+
+def test_a_group_port_of_its_own_is_part_of_the_address() -> None:
+    assert mistakes_of(GOOD + '[ports]\ngroup = 9000\n[group]\nmembers = { jfk = "127.0.0.1:7400/9000" }\n') == []
+
+
+@pytest.mark.parametrize(("count", "warned"), [(1, False), (2, True), (3, False), (4, True), (7, False)])
+def test_an_even_number_of_gateways_is_warned_of_and_taken(count: int, warned: bool) -> None:
+    config, mistakes = parse_config(GOOD + members_text(count))
+    assert not mistakes
+    assert config is not None
+    said = [one.text("f.toml") for one in advice(config)]
+    assert bool(said) == warned
+    if warned:
+        assert said[0].startswith(f"f.toml: group.members names {count} gateways, an even number: ")
+        assert said[0].endswith("name an odd number")
 
 
 @pytest.mark.parametrize("missing", ["name", "data", "listen"])
@@ -113,6 +175,45 @@ def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
     config, mistakes = parse_config(text + "[security]\ninsecure = true\n")
     assert not mistakes
     assert config is not None
+    assert advice(config) == []
+
+
+def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said(tmp_path: Path) -> None:
+    generate(tmp_path / "keys", ["jfk", "lga"])
+    file = tmp_path / "f.toml"
+    file.write_text(
+        'name = "jfk"\ndata = "d"\nlisten = "10.0.0.1:7400"\n'
+        '[group]\nmembers = { jfk = "10.0.0.1:7400", lga = "10.0.0.2:7400", ewr = "10.0.0.3:7400" }\n'
+        '[security]\nsecret_key = "keys/jfk.secret"\npublic_keys = "keys/group.keys"\n'
+    )
+    config, mistakes = check_config(file)
+    assert not mistakes
+    assert config is not None
+    assert config.security.secret_key == str(tmp_path / "keys" / "jfk.secret")
+    [said] = advice(config)
+    assert said.key == "listen"
+    assert "keys protect only the port between gateways" in said.what
+    assert "7400, 7402, 7403" in said.do
+
+
+@pytest.mark.parametrize(
+    ("secret", "public", "said"),
+    [
+        ("none", "group.keys", "none cannot be read (no such file or directory)"),
+        ("jfk.secret", "none", "none cannot be read (no such file or directory)"),
+        ("lga.secret", "group.keys", "is the secret key of 'lga' and this gateway is 'jfk'"),
+        ("group.keys", "group.keys", "others may read or write it (mode 0644)"),
+        ("jfk.secret", "jfk.secret", "lists no public keys"),
+    ],
+)
+def test_keys_that_do_not_serve_are_told_with_the_rest(tmp_path: Path, secret: str, public: str, said: str) -> None:
+    generate(tmp_path, ["jfk", "lga"])
+    file = tmp_path / "f.toml"
+    file.write_text(GOOD + f'[security]\nsecret_key = "{secret}"\npublic_keys = "{public}"\n')
+    config, [mistake] = check_config(file)
+    assert config is None
+    assert mistake.text("f.toml").startswith("f.toml:4: security names keys that do not serve, ")
+    assert said in mistake.what
 
 
 @pytest.mark.parametrize("listen", ["localhost:7400", "127.0.0.2:7400", "[::1]:7400"])
@@ -186,10 +287,11 @@ def test_what_the_full_example_shows_as_defaults_are_the_defaults() -> None:
     assert not mistakes
     assert shown is not None
     assert plain is not None
-    same_place = {"advertise": "127.0.0.1:7400", "members": {"jfk": "127.0.0.1:7400"}, "ports": (7401, 7402, 7403)}
-    assert shown.advertise == same_place["advertise"]
-    assert shown.group.members == same_place["members"]
-    assert (shown.ports.group, shown.ports.reads, shown.ports.admin) == same_place["ports"]
-    for table in ("timers", "log", "limits", "security"):
+    assert shown.advertise == "127.0.0.1:7400"
+    assert shown.group.members == {"jfk": "127.0.0.1:7400", "lga": "127.0.0.1:7410", "ewr": "127.0.0.1:7420"}
+    assert (shown.ports.group, shown.ports.reads, shown.ports.admin) == (7401, 7402, 7403)
+    assert (shown.security.secret_key, shown.security.public_keys) == ("keys/jfk.secret", "keys/group.keys")
+    assert shown.security.insecure == plain.security.insecure
+    for table in ("timers", "log", "limits"):
         assert getattr(shown, table) == getattr(plain, table)
     assert (shown.group.name, shown.group.preset) == (plain.group.name, plain.group.preset)
