@@ -208,6 +208,15 @@ class LogRead(msgspec.Struct, frozen=True, tag=True):
     stop: int
 
 
+class Rotted(msgspec.Struct, frozen=True, tag=True):
+    """The log holds the decided positions `first` to `last` no more: they cannot be read, and are wanted from another gateway. It
+    replaces what was told before, and is told again after each `Mend`; `first` 0 says that nothing is wanted.
+    """
+
+    first: int
+    last: int
+
+
 class Persisted(msgspec.Struct, frozen=True, tag=True):
     """Everything up to the Persist with this token is durable."""
 
@@ -238,6 +247,16 @@ class SpaceChanged(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class TrimProposed(msgspec.Struct, frozen=True, tag=True):
+    """Retention lets the oldest part of the log go. `places` are the starts of segments here that it may begin with, in order:
+    (position, offset of its first record), all decided. Up to position `forced` it is to go though a voter does not hold it yet,
+    which will then have to learn anew.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    forced: int = 0
+
+
 class WriteFailed(msgspec.Struct, frozen=True, tag=True):
     """A write or an fsync failed: stop voting at once, stay up for reads."""
 
@@ -261,11 +280,13 @@ Event = (
     | Received
     | LinkChanged
     | LogRead
+    | Rotted
     | Persisted
     | LanePersisted
     | LaneRead
     | TimeAdvanced
     | SpaceChanged
+    | TrimProposed
     | WriteFailed
     | LeaveAsked
 )

@@ -88,18 +88,25 @@ class TickBody(msgspec.Struct, frozen=True, array_like=True):
     time_us: int
 
 
+class TrimBody(msgspec.Struct, frozen=True, array_like=True):
+    """TRIM: the log begins with `position` from here on, whose first record has the offset `offset`; what lies below may go."""
+
+    position: int
+    offset: int
+
+
 class OffsetsBody(msgspec.Struct, frozen=True, array_like=True):
     """OFFSETS: offset commits of named readers."""
 
     readers: dict[str, int]
 
 
-Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, OffsetsBody)
+Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody)
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, OffsetsBody)
+    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody)
 }
 
 

@@ -79,6 +79,7 @@ class Kind(enum.IntEnum):
     FORGET = 6
     ABORT = 7
     TICK = 8
+    TRIM = 9
     OFFSETS = 10
 
 

@@ -18,6 +18,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     Voter,
     decode_body,
@@ -68,6 +69,7 @@ class LogState(msgspec.Struct, kw_only=True):
         topics, producers: by number. readers: offset commits by name.
         next_topic, next_producer, next_gateway: the next numbers to be given.
         floor: every first epoch of a producer must exceed it (FORGET).
+        start, start_offset: the log begins with this position, and with this offset (TRIM).
     """
 
     position: int = 0
@@ -88,6 +90,8 @@ class LogState(msgspec.Struct, kw_only=True):
     next_producer: int = 1
     next_gateway: int = 1
     floor: int = 0
+    start: int = 1
+    start_offset: int = 0
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
         """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
@@ -167,6 +171,10 @@ class LogState(msgspec.Struct, kw_only=True):
         body = decode_body(TickBody, frame.body)
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
 
+    def _trim(self, frame: Frame) -> None:
+        body = decode_body(TrimBody, frame.body)
+        self.start, self.start_offset = max(self.start, body.position), max(self.start_offset, body.offset)
+
     def _offsets(self, frame: Frame) -> None:
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
 
@@ -216,6 +224,7 @@ _APPLY: dict[int, Callable[[LogState, Frame], None]] = {
     Kind.FORGET: LogState._forget,
     Kind.ABORT: LogState._abort,
     Kind.TICK: LogState._tick,
+    Kind.TRIM: LogState._trim,
     Kind.OFFSETS: LogState._offsets,
 }
 _ENCODER = msgspec.msgpack.Encoder()

@@ -93,6 +93,12 @@ class Producers(msgspec.Struct, frozen=True, tag=True):
     request: int
 
 
+class Members(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the gateways of the group, as this one knows them (JSON)."""
+
+    request: int
+
+
 class ChangeRoster(msgspec.Struct, frozen=True, tag=True):
     """Change one gateway of the roster, through the log: `change` is "add" (`name` at `address`, HOST:P), "remove" or "replace"
     (`name` lost its disk; `incarnation`, 16 bytes, is the one to be replaced, so that asking twice is asking once). Done when a
@@ -118,7 +124,11 @@ class Bye(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Hello: who this is, where everything else is, and the limits a client keeps to."""
+    """Answer to Hello: who this is, where everything else is, and the limits a client keeps to. It comes without a Hello, too, when
+    the gateways or this one's state have changed.
+
+    `gateways` are all of the group, this one included: name -> tutti://HOST:P; `silent` names those that this one does not hear.
+    """
 
     protocol: int
     gateway: str
@@ -132,6 +142,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     window_bytes: int
     frame_bytes_max: int
     raw_bytes_max: int
+    silent: tuple[str, ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
@@ -232,13 +243,13 @@ class Denied(msgspec.Struct, frozen=True, tag=True):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
-    """Status or producers, as JSON."""
+    """Status, producers or members, as JSON."""
 
     request: int
     json: bytes
 
 
-Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | ChangeRoster | Leave | Bye
+Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | Leave | Bye
 RequestAnswer = EpochOpened | EpochFenced | TopicOpened | Done | Denied
 Answer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer | RequestAnswer
 FromGateway = (

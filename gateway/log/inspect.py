@@ -17,6 +17,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     decode_body,
 )
@@ -36,6 +37,7 @@ _DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
     Kind.FORGET: lambda frame: decode_body(ForgetBody, frame.body),
     Kind.ABORT: lambda frame: decode_body(AbortBody, frame.body),
     Kind.TICK: lambda frame: decode_body(TickBody, frame.body),
+    Kind.TRIM: lambda frame: decode_body(TrimBody, frame.body),
     Kind.OFFSETS: lambda frame: decode_body(OffsetsBody, frame.body),
 }
 _EVER = 1 << 63

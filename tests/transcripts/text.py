@@ -55,6 +55,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     decode_body,
 )
@@ -109,6 +110,9 @@ def _rest(frame: Frame) -> str:
         case Kind.TICK:
             tick = decode_body(TickBody, frame.body)
             return f" number={tick.number} time={tick.time_us // 1000 % 1_000_000}ms"
+        case Kind.TRIM:
+            trim = decode_body(TrimBody, frame.body)
+            return f" begins at {trim.position}, offset {trim.offset}"
         case Kind.OFFSETS:
             return " " + ",".join(f"{name}={offset}" for name, offset in decode_body(OffsetsBody, frame.body).readers.items())
 

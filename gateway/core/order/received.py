@@ -19,6 +19,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     decode_body,
 )
@@ -122,7 +123,7 @@ class Received:
         names: numbers by name.
         forgotten: producers that an undecided FORGET takes out.
         new_readers: those whose offset commits are all undecided.
-        next_producer, next_topic, floor, tick, tick_time, dirty: as in `LogState`, at the log's end.
+        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, at the log's end.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -140,6 +141,7 @@ class Received:
         self.new_readers: dict[str, None] = {}
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
+        self.start = state.start
         for frame in undecided:
             self.take(frame)
 
@@ -208,6 +210,15 @@ class Received:
         _follows(body.number == self.tick + 1, f"tick {body.number} follows tick {self.tick}")
         _follows(self.tick_time <= body.time_us <= limits.POSITION_MAX, f"the time of tick {body.number} goes back")
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
+
+    def _trim(self, frame: Frame) -> None:
+        # One that was ordered before may name a place below: a log that was taken over as a snapshot begins further up already.
+        body = decode_body(TrimBody, frame.body)
+        _follows(
+            0 < body.position < frame.position and 0 <= body.offset <= limits.POSITION_MAX,
+            f"{frame!r} has the log begin with position {body.position} at offset {body.offset}",
+        )
+        self.start = max(self.start, body.position)
 
     def _topic(self, frame: Frame) -> None:
         name = decode_body(TopicBody, frame.body).name
@@ -309,6 +320,7 @@ _TAKE: dict[int, Callable[[Received, Frame], None]] = {
     Kind.FORGET: Received._forget,
     Kind.ABORT: Received._abort,
     Kind.TICK: Received._tick,
+    Kind.TRIM: Received._trim,
     Kind.OFFSETS: Received._offsets,
 }
 _LOG_BYTES = 16  # of a log's uuid

@@ -1,18 +1,20 @@
-"""What the coordinator adds of its own accord: ticks, and the forgetting of idle producers that have no name."""
+"""What the coordinator adds of its own accord: ticks, trims, and the forgetting of idle producers that have no name."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.order.received import Received
 from gateway.core.order.sequencer import Sequencer
-from gateway.data.bodies import TickBody
+from gateway.data.bodies import TickBody, TrimBody
 from gateway.data.frame import Kind
 from gateway.data.names import is_nameless
 
 
 class Upkeep:
-    """Ticks and forgetting. Both happen only while this member coordinates a view that decides.
+    """Ticks, trims and forgetting. They happen only while this member coordinates a view that decides.
 
     Attributes:
         due_us: when `time` is wanted next, None for never.
@@ -93,3 +95,15 @@ class Upkeep:
                     break
         if idle:
             self._sequencer.forget(idle)
+
+    def trim(self, places: Sequence[tuple[int, int]], up_to: int) -> None:
+        """Have the log begin as far on as may be: with the last of `places` (position, offset of the first record) such that all
+        before it is decided here and not behind position `up_to`. It is proposed again as long as it was not done.
+        """
+        window, received = self._window, self._received
+        if not self._active or self._standing.draining or window.crowded:
+            return
+        last = min(up_to + 1, window.frontier)
+        good = [place for place in places if received.start < place[0] <= last]
+        if good:
+            self._sequencer.place(Kind.TRIM, TrimBody(*max(good)))

@@ -31,6 +31,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     encode_body,
 )
@@ -170,6 +171,7 @@ def wrong_bodies(state: Any) -> list[tuple[Kind, bytes, dict[str, int]]]:
         (Kind.ABORT, encode_body(AbortBody(1, "why", entry)), {"producer": 1, "epoch": 1}),
         (Kind.TICK, encode_body(TickBody(state.tick + 7, 2**62)), {}),
         (Kind.TICK, encode_body(TickBody(state.tick + 1, 2**64 - 1)), {}),
+        (Kind.TRIM, encode_body(TrimBody(2**40, 0)), {}),
         (Kind.OFFSETS, encode_body(OffsetsBody({"r": -1})), {}),
     ]
     return [*everything, *((kind, b"\xc1 no body", {"producer": 1, "epoch": 1}) for kind in Kind if kind != Kind.BATCH)]

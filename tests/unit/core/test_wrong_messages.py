@@ -21,6 +21,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     Voter,
     encode_body,
@@ -57,6 +58,9 @@ BODIES: list[tuple[Kind, Any, dict[str, int]]] = [
     (Kind.ABORT, AbortBody(5, "why", ENTRY), {"producer": 7, "epoch": 1}),
     (Kind.TICK, TickBody(2, 5), {}),
     (Kind.TICK, TickBody(1, 2**63), {}),
+    (Kind.TRIM, TrimBody(0, 0), {}),
+    (Kind.TRIM, TrimBody(99, 0), {}),
+    (Kind.TRIM, TrimBody(1, -1), {}),
     (Kind.OFFSETS, OffsetsBody({"r": -1}), {}),
 ]
 
