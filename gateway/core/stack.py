@@ -13,8 +13,7 @@ actions was carried out, and the driver stops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -22,7 +21,6 @@ from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.atomic.layer import Atomic
 from gateway.core.chance import Random
-from gateway.core.checks import OF_A_VIEW, far_ahead, fault
 from gateway.core.context import Context
 from gateway.core.events import (
     EpochAsked,
@@ -38,6 +36,7 @@ from gateway.core.events import (
     Persisted,
     Received,
     RosterAsked,
+    Rotted,
     SessionClosed,
     SpaceChanged,
     StackConfig,
@@ -46,40 +45,15 @@ from gateway.core.events import (
     SubmittedUnordered,
     TimeAdvanced,
     TopicAsked,
+    TrimProposed,
     WriteFailed,
 )
 from gateway.core.flush.layer import Flush
+from gateway.core.inbound import Inbound
 from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.layer import Membership
 from gateway.core.membership.succession import by_age
-from gateway.core.messages import (
-    Asking,
-    AskRoster,
-    Confirm,
-    Deny,
-    Echo,
-    Fetch,
-    Fetched,
-    Forward,
-    Heartbeat,
-    Install,
-    Installed,
-    LaneMessage,
-    Message,
-    Missing,
-    No,
-    Order,
-    Probe,
-    Propose,
-    Refuse,
-    Reject,
-    Repairing,
-    Resend,
-    State,
-    Vote,
-)
-from gateway.core.messages import Repair as RepairMessage
 from gateway.core.order.layer import Ordering
 from gateway.core.outbox import Outbox
 from gateway.core.peers import Peers
@@ -99,13 +73,13 @@ class Layers:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.peers = Peers(context)
-        self._disks: dict[int, bytes] = {}  # of the view's members, as they were when it began
         self.atomic = Atomic(context, self)
         self.order = Ordering(context, self.atomic)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes)
+        self.inbound = Inbound(self)
         self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()))
 
     def start(self, event: Started) -> None:
@@ -152,8 +126,7 @@ class Layers:
 
     def installed(self) -> None:
         """A view was installed."""
-        known = self.peers.incarnations(self.context.standing.others)
-        self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
+        self.inbound.view_began()
         self.order.installed()
         self.repair.installed()
         self.atomic.installed()
@@ -218,63 +191,6 @@ class Layers:
 
     # What the stack asks of all
 
-    def on_received(self, event: Received) -> None:
-        """A message of another gateway."""
-        sender, message = event.sender, event.message
-        if isinstance(message, Heartbeat) and message.log and message.log == self.context.window.log():
-            self.peers.admit(sender)
-        peer = self.peers.get(sender)
-        if peer is None:
-            self.context.outbox.drop(message, sender, "the gateway is not known here")
-            return
-        wrong = fault(message) or far_ahead(message, self.context.standing.promised)
-        if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
-            wrong = "it has another disk than when this view began"
-        if wrong:
-            self.context.outbox.drop(message, sender, wrong)
-            return
-        peer.missed, peer.probed, peer.up = 0, -1, True
-        if event.incarnation != peer.incarnation:
-            peer.incarnation, peer.beat = event.incarnation, None
-        self.on_message(sender, message)
-
-    def on_message(self, sender: int, message: Message) -> None:
-        """A message, to the layer that it is for."""
-        handler = self._handlers.get(type(message))
-        if handler is not None:
-            handler(sender, message)
-        elif isinstance(message, Asking) and isinstance(message.ask, AskRoster):
-            if self.context.standing.current(message.view):
-                self.changes.order(sender, message.ask)
-        elif isinstance(message, Deny) and isinstance(message.ask, AskRoster):
-            if self.context.standing.current(message.view) and sender == self.context.standing.coordinator:
-                self.changes.denied(message)
-        elif isinstance(message, Asking | Deny):
-            self.order.on_message(sender, message)
-
-    @cached_property
-    def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
-        flush, candidate = self.flush, self.flush.candidate
-        return {
-            **dict.fromkeys((Forward, Order, Echo, Resend, Refuse), self.order.on_message),
-            Vote: self.atomic.on_vote,
-            Confirm: self.atomic.on_confirm,
-            No: self.atomic.on_no,
-            Heartbeat: self.membership.on_heartbeat,
-            Probe: lambda sender, _: self.membership.on_probe(sender),
-            Propose: flush.on_propose,
-            State: candidate.on_state,
-            Reject: candidate.on_reject,
-            Install: flush.on_install,
-            Installed: candidate.on_installed,
-            Fetch: flush.on_fetch,
-            Fetched: flush.on_fetched,
-            Missing: self.repair.on_missing,
-            Repairing: self.repair.on_repairing,
-            RepairMessage: self.repair.on_repair,
-            **dict.fromkeys(get_args(LaneMessage), self.lanes.on_message),
-        }
-
     def on_session_closed(self, event: SessionClosed) -> None:
         """A client is gone."""
         self.order.on_session_closed(event)
@@ -297,6 +213,10 @@ class Layers:
         self.order.low = low
         self.atomic.space(low)
         self.lanes.space(low)
+
+    def on_trim_proposed(self, event: TrimProposed) -> None:
+        """Retention lets a part of the log go."""
+        self.order.upkeep.trim(event.places, max(self.peers.held(), event.forced))
 
     def end_of_step(self) -> None:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
@@ -355,7 +275,7 @@ class Stack:
             self._handlers[type(event)](event)
         local, me = outbox.local, self._standing.me
         while local:
-            layers.on_message(me, local.popleft())
+            layers.inbound.on_message(me, local.popleft())
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
         self._under_way = None
@@ -378,14 +298,16 @@ class Stack:
             ForgetAsked: order.on_asked,
             SessionClosed: layers.on_session_closed,
             RosterAsked: layers.changes.asked,
-            Received: self._taking_part(layers.on_received),
+            Received: self._taking_part(layers.inbound.on_received),
             LinkChanged: self._taking_part(layers.membership.on_link),
             LogRead: self._taking_part(layers.on_log_read),
+            Rotted: self._taking_part(flush.mending.on_rotted),
             Persisted: self._taking_part(layers.on_persisted),
             LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),
             LaneRead: self._taking_part(layers.lanes.read),
             TimeAdvanced: self._on_time,
             SpaceChanged: self._taking_part(layers.on_space),
+            TrimProposed: self._taking_part(layers.on_trim_proposed),
             WriteFailed: lambda event: flush.on_failed(event.reason),
             LeaveAsked: lambda event: layers.membership.leave(),
         }
@@ -435,6 +357,16 @@ class Stack:
     def decided(self) -> LogState:
         """What the log says up to the frontier; not to be changed."""
         return LogState() if self._layers is None else self._layers.context.window.state
+
+    @property
+    def me(self) -> int:
+        """This gateway's number, 0 before it is known."""
+        return self._standing.me
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of the log, empty before it has one."""
+        return b"" if self._layers is None else self._layers.context.window.log()
 
     @property
     def layers(self) -> Layers:

@@ -13,7 +13,8 @@ import orjson
 
 from gateway.config import Address, Config
 from gateway.core import limits
-from gateway.core.actions import ViewInstalled
+from gateway.core.survey import SILENT, Member
+from gateway.data.addresses import client_part
 from gateway.data.state import LogState, Producer
 from gateway.data.views import view_text
 from gateway.data.wire import PROTOCOL, Welcome
@@ -34,7 +35,6 @@ class Standing(Protocol):
     """What is needed of the driver."""
 
     meters: Meters
-    view: ViewInstalled | None
     position: int
     offset: int
     halted: str
@@ -50,11 +50,30 @@ class Standing(Protocol):
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining` or `halted`."""
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
 
     @property
     def clients(self) -> int:
         """How many have said Hello."""
+
+
+class GroupFacts(Protocol):
+    """What is needed of `gateway.core.survey.Survey`."""
+
+    @property
+    def state(self) -> str:
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+
+    @property
+    def reason(self) -> str:
+        """Why it takes nothing new where the operator has to act."""
+
+    @property
+    def view(self) -> tuple[int, tuple[int, ...], int]:
+        """The installed view: id, members, coordinator."""
+
+    def members(self) -> list[Member]:
+        """Every gateway of the group."""
 
 
 class DiskFacts(Protocol):
@@ -96,6 +115,7 @@ class Books:
         disk: DiskFacts,
         lookups: LookupFacts,
         reads: ReadsFacts,
+        group: GroupFacts,
     ) -> None:
         """Keep what is asked."""
         self._config = config
@@ -104,8 +124,9 @@ class Books:
         self._disk = disk
         self._lookups = lookups
         self._reads = reads
+        self._group = group
         self._started_us = time.time_ns() // 1000
-        self._version = _version()
+        self._version = release()
         host = config.advertised_address.host
         self._url = f"tutti://{config.advertised_address}"
         self._reads_url = f"grpc://{Address(host, config.reads_address.port)}"
@@ -116,9 +137,19 @@ class Books:
         """This gateway's name."""
         return self._config.name
 
+    @property
+    def gateway(self) -> str:
+        """The gateway's name."""
+        return self._config.name
+
+    @property
+    def state(self) -> str:
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        return self._group.state
+
     def welcome(self) -> Welcome:
         """The answer to Hello."""
-        config = self._config
+        config, members = self._config, self._group.members()
         return Welcome(
             protocol=PROTOCOL,
             gateway=config.name,
@@ -128,15 +159,25 @@ class Books:
             version=self._version,
             reads=self._reads_url,
             admin=self._admin_url,
-            gateways={config.name: self._url},
+            gateways=self._gateways(members),
             window_bytes=min(limits.WINDOW_BYTES, config.limits.undecided_bytes),
             frame_bytes_max=limits.BODY_BYTES_MAX,
             raw_bytes_max=limits.RAW_BYTES_MAX,
+            silent=_silent(members),
         )
+
+    def _gateways(self, members: list[Member]) -> dict[str, str]:
+        """Where clients find each; this one as it says itself, also when its log has it elsewhere."""
+        found = {member.name: f"tutti://{client_part(member.address)}" for member in members if member.address}
+        return found | {self._config.name: self._url}
+
+    def members(self) -> bytes:
+        """The gateways of the group as JSON, by number."""
+        return orjson.dumps([_member(member) for member in self._group.members()])
 
     def status(self) -> bytes:
         """Status as JSON."""
-        config, driver, decided = self._config, self._driver, self._stack.decided
+        config, driver, decided, members = self._config, self._driver, self._stack.decided, self._group.members()
         return orjson.dumps(
             {
                 "gateway": config.name,
@@ -144,15 +185,17 @@ class Books:
                 "group": config.group.name,
                 "log": decided.log.hex(),
                 "state": driver.state,
-                "reason": driver.halted or self._no_room() or driver.suspected,
-                "view": self._view(decided),
+                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected,
+                "view": self._view(members),
                 "frontier": driver.offset,
                 "start": 0,
-                "lag": {config.name: 0},
+                "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},
                 "version": self._version,
                 "url": self._url,
+                "gateways": self._gateways(members),
+                "silent": _silent(members),
                 "reads": self._reads_url,
                 "admin": self._admin_url,
                 "data": str(Path(config.data).absolute()),
@@ -175,16 +218,14 @@ class Books:
         disk = self._disk
         return disk.full or (disk.space.reason if disk.space.low else "")
 
-    def _view(self, decided: LogState) -> dict[str, object]:
-        view = self._driver.view
-        if view is None:
-            return {"id": 0, "text": view_text(0), "coordinator": "", "members": []}
-        names = {number: voter.name for number, voter in decided.roster.items()}
+    def _view(self, members: list[Member]) -> dict[str, object]:
+        view, inside, coordinator = self._group.view
+        names = {member.number: member.name for member in members}
         return {
-            "id": view.view,
-            "text": view_text(view.view),
-            "coordinator": names.get(view.coordinator, ""),
-            "members": [names.get(member, "") for member in view.members],
+            "id": view,
+            "text": view_text(view),
+            "coordinator": names.get(coordinator, ""),
+            "members": [names.get(number, "") for number in inside],
         }
 
     def _disk_facts(self) -> dict[str, object]:
@@ -210,6 +251,14 @@ class Books:
         return decided.producers[number].epoch if number else 0
 
 
+def _silent(members: list[Member]) -> tuple[str, ...]:
+    return tuple(member.name for member in members if member.state == SILENT)
+
+
+def _member(member: Member) -> dict[str, object]:
+    return {**member._asdict(), "incarnation": member.incarnation.hex(), "address": client_part(member.address)}
+
+
 def _line(number: int, producer: Producer) -> dict[str, object]:
     line: dict[str, object] = {
         "name": producer.name,
@@ -226,7 +275,8 @@ def _line(number: int, producer: Producer) -> dict[str, object]:
     return line
 
 
-def _version() -> str:
+def release() -> str:
+    """The version of this software."""
     try:
         return version("tutti-ingest")
     except PackageNotFoundError:

@@ -7,7 +7,9 @@ answers leave; decided runs go to the index last, because nobody waits for that.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -20,6 +22,7 @@ from gateway.core.actions import (
     Persist,
     ReadLog,
     Reply,
+    Send,
     SetTimer,
     Stopped,
     Suspect,
@@ -30,45 +33,25 @@ from gateway.core.events import (
     Event,
     LeaveAsked,
     Recovered,
-    SessionClosed,
     SpaceChanged,
     Started,
-    Submitted,
     TimeAdvanced,
     WriteFailed,
 )
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import Kind
 from gateway.data.views import view_text
-from gateway.data.wire import (
-    CONTROL,
-    PROTOCOL,
-    SUBMIT,
-    Bye,
-    Denied,
-    Done,
-    Hello,
-    Leave,
-    Producers,
-    Request,
-    StatusAnswer,
-    decode_request,
-    decode_submit,
-)
-from gateway.errors import FormatError, UsageError, invariant
+from gateway.errors import invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
 from gateway.node.desk import StatusAsked
 from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
-from gateway.node.ingest import Gate
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
-from gateway.node.port import PARTS_MAX, Message
+from gateway.node.network import Network
+from gateway.node.port import Message
+from gateway.node.reception import Reception
 from gateway.node.sessions import Session, Sessions
 from gateway.node.underway import Landed, UnderWay
-
-CLIENT_NAME_CHARACTERS_MAX = 100
-SESSION_BYTES = 16
-
 
 Happening = Event | Located | StatusAsked
 
@@ -84,6 +67,7 @@ class Driver:
         disk: DiskQueue,
         clients: Clients,
         lookups: LookUp,
+        network: Network,
         frontier: Callable[[int, int], None],
         books: Callable[[Driver], requests.Books],
         meters: Meters,
@@ -96,7 +80,7 @@ class Driver:
 
         Args:
             stack: the protocol.
-            clock, disk, clients, lookups: its edges.
+            clock, disk, clients, lookups, network: its edges.
             frontier: shows (last decided position, next offset) to readers of this machine; called before any receipt leaves.
             books: makes what answers questions about this driver.
             meters, log: for the operator.
@@ -107,15 +91,24 @@ class Driver:
         self._clock = clock
         self._disk = disk
         self._lookups = lookups
+        self.network = network
         self._frontier = frontier
         self._log = log
-        self._gate = Gate()
         self._undecided_bytes_max = undecided_bytes_max
         self.books = books(self)
         self.meters = meters
         self.sessions = Sessions(sessions_max)
         self.answers = Answers(self.sessions, clients, lookups, meters, self._client_gone)
         self._fences = requests.Fences(entropy)
+        self._reception = Reception(
+            self._step,
+            sessions=self.sessions,
+            answers=self.answers,
+            fences=self._fences,
+            books=self.books,
+            meters=meters,
+            log=log,
+        )
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._delivered: list[Deliver] = []
         self._under_way = UnderWay()
@@ -124,30 +117,30 @@ class Driver:
         self._timer_us: int | None = None
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
-        self.peers: tuple[tuple[int, str, str], ...] = ()  # (number, name, address); nothing connects to them yet
         self.position = 0
         self.offset = 0
         self.halted = ""
         self.suspected = ""
         self.low = ""  # why the disk takes no new records
-        self.leaving = self.leave_asked = False  # asked: by an operator, over the client port
+        self.leaving = False
         self.stopped = False
 
     # What others ask
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining` or `halted`."""
-        if self.halted:
-            return "halted"
-        if self.view is None:
-            return "joining"
-        return "primary" if self.view.primary else "minority"
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        return "halted" if self.halted else self.books.state
 
     @property
     def clients(self) -> int:
         """How many have said Hello."""
         return len(self.sessions)
+
+    @property
+    def leave_asked(self) -> bool:
+        """Whether an operator wants this gateway to leave the group, over the client port."""
+        return self._reception.leave_asked
 
     @property
     def undecided_frames(self) -> int:
@@ -212,134 +205,23 @@ class Driver:
         if self._timer_us is not None and now.mono_us >= self._timer_us:
             self._timer_us = None
             self._step(TimeAdvanced())
-        self._take(messages, now.mono_us)
+        self._arrived_us = now.mono_us
+        self._reception.take(messages, now.mono_us)
         self.flush()
 
     def sweep(self) -> None:
         """Forget clients that have been silent for long; called now and then."""
         for session in self.sessions.idle(self._clock.now().mono_us - limits.SESSION_IDLE_US):
-            self._close(session)
+            self._reception.close(session)
 
     def drop_clients(self) -> None:
         """Every connection was closed: all sessions are over."""
         for session in self.sessions.clear():
-            self._end(session.number)
-
-    # Messages of clients
-
-    def _take(self, messages: Iterable[Message], now_us: int) -> None:
-        self._arrived_us = now_us
-        self._gate.begin_turn()
-        submitted: dict[int, list[Frame]] = {}
-        for message in messages:
-            parts = message.parts
-            kind = bytes(parts[0][:1]) if parts else b""
-            session = self.sessions.heard(message.routing, now_us)
-            try:
-                if kind == SUBMIT and session is not None:
-                    frames = decode_submit(parts)
-                    self.meters.bytes += message.size
-                    submitted.setdefault(session.number, []).extend(self._check(session, frames))
-                elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # order within a client is kept
-                        self._submit(session.number, submitted.pop(session.number, ()))
-                    self._control(message.routing, session, decode_request(parts[0]), now_us)
-                elif kind in (SUBMIT, CONTROL) and session is None:
-                    self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
-                else:
-                    raise FormatError(_not_taken(message))
-            except FormatError as error:
-                self.meters.messages_malformed += 1
-                self._deny(message.routing, "malformed", str(error))
-        for number, good in submitted.items():
-            self._submit(number, good)
-
-    def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = self._gate.check(session.number, frames)
-        meters = self.meters
-        meters.frames += len(frames)
-        meters.records += sum(frame.count for frame in good)
-        if refused:
-            self.answers.add(session.number, refused)
-        return good
-
-    def _submit(self, number: int, frames: Sequence[Frame]) -> None:
-        if frames:
-            self._step(Submitted(number, tuple(frames)))
-
-    def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
-        if isinstance(asked, Hello):
-            self._hello(routing, asked, now_us)
-            return
-        if session is None:
-            self._deny(routing, "hello", "this gateway does not know the connection: say Hello first", getattr(asked, "request", 0))
-            return
-        if isinstance(asked, Bye):
-            self._close(session)
-            return
-        self.meters.requests += 1
-        number, waiting = session.number, session.requests
-        waiting.add(asked.request)  # one that is asked again while it waits gets one answer, and has one place
-        if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
-            reason = (
-                f"{limits.REQUESTS_A_SESSION_MAX} requests of this client wait for their answers, which is the limit; wait for some"
-            )
-            self.answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
-            return
-        if isinstance(asked, Producers) and not session.may_have_table(now_us):
-            reason = "this client was sent many tables of producers a moment ago; ask again in some seconds"
-            self.answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
-            return
-        try:
-            event = requests.take(asked, number, self.books, self._fences)
-        except UsageError as error:
-            self.answers.add_one(number, Denied(asked.request, "name", str(error)))
-            return
-        if isinstance(event, Event):
-            self._step(event)
-        else:
-            if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
-                session.has_table(len(event.json))
-            elif isinstance(event, Done) and isinstance(asked, Leave):
-                self.leave_asked = True
-                self._log.info("told to leave", by=session.client)
-            self.answers.add_one(number, event)
-
-    def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
-        if hello.protocol != PROTOCOL:
-            reason = f"the client speaks protocol {hello.protocol} and this gateway {PROTOCOL}: use releases that fit each other"
-            self._deny(routing, "protocol", reason)
-            return
-        if len(hello.session) != SESSION_BYTES:
-            self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
-            return
-        session, gone = self.sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
-        for other in gone:
-            self._end(other.number)
-        if session is None:
-            self._deny(
-                routing,
-                "limit",
-                f"all {len(self.sessions)} places for clients are taken: close some, or raise limits.sessions",
-                retry=True,
-            )
-            return
-        self.answers.add_one(session.number, self.books.welcome())
-
-    def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
-        self.answers.send_to(routing, Denied(request, code, reason, retry))
-
-    def _close(self, session: Session) -> None:
-        self.sessions.remove(session)
-        self._end(session.number)
+            self._reception.end(session.number)
 
     def _client_gone(self, session: Session) -> None:
         self.sessions.remove(session)
         self._closing.append(session)  # told to the stack after the flush that found it
-
-    def _end(self, number: int) -> None:
-        self._fences.forget(number)
-        self._step(SessionClosed(number))
 
     # Actions of the stack
 
@@ -351,41 +233,44 @@ class Driver:
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1
         for action in self._stack.step(event, self._clock.now()):
-            match action:
-                case Persist():
-                    self._persist(action)
-                case ReadLog():
-                    self._disk.read(action)
-                case Reply():
-                    self._reply(action)
-                case Deliver():
-                    self._deliver(action)
-                case SetTimer():
-                    self._timer_us = action.at_us
-                case ViewInstalled():
-                    self._view(action)
-                case Halt():
-                    self.halted = action.reason
-                    self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
-                case Stopped():
-                    self.stopped = True
-                case Suspect():
-                    told = self.suspected or self.low  # once is enough, and that of the disk says more
-                    self.suspected = action.reason
-                    if not told:
-                        self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
-                case Peers():
-                    self.peers = action.peers
-                case Dropped():
-                    self._log.warning(
-                        "messages of a member were not taken",
-                        kind=action.kind,
-                        sender=action.sender,
-                        reason=action.reason,
-                        count=action.count,
-                    )
-                case _:
-                    invariant(False, f"a gateway alone sends nothing and its log keeps no lanes, and the stack wants {action}")
+            act = self._acts.get(type(action))
+            invariant(act is not None, f"this gateway's log keeps no lanes, and the stack wants {action}")
+            if act is not None:
+                act(action)
+
+    @cached_property
+    def _acts(self) -> dict[type, Callable[[Any], None]]:
+        network = self.network
+        return {
+            Persist: self._persist,
+            ReadLog: self._disk.read,
+            Send: network.send,
+            Reply: self._reply,
+            Deliver: self._deliver,
+            SetTimer: self._set_timer,
+            ViewInstalled: self._view,
+            Halt: self._halt,
+            Stopped: self._stop,
+            Suspect: self._suspect,
+            Peers: network.meet,
+            Dropped: network.dropped,
+        }
+
+    def _set_timer(self, action: SetTimer) -> None:
+        self._timer_us = action.at_us
+
+    def _halt(self, action: Halt) -> None:
+        self.halted = action.reason
+        self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
+
+    def _stop(self, _action: Stopped) -> None:
+        self.stopped = True
+
+    def _suspect(self, action: Suspect) -> None:
+        told = self.suspected or self.low  # once is enough, and that of the disk says more
+        self.suspected = action.reason
+        if not told:
+            self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
         if action.cut is not None:
@@ -427,10 +312,11 @@ class Driver:
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), primary=view.primary)
 
     def flush(self) -> None:
-        """Send the answers, then hand decided runs to the index."""
+        """Send messages and answers, then hand decided runs to the index."""
+        self.network.flush()
         self.answers.flush()
         while self._closing:
-            self._end(self._closing.pop().number)
+            self._reception.end(self._closing.pop().number)
         if self._landed:
             now_us = self._clock.now().mono_us
             for arrived_us, count in self._landed:
@@ -439,12 +325,3 @@ class Driver:
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
-
-
-def _not_taken(message: Message) -> str:
-    if not message.parts:
-        return (
-            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to {limits.MESSAGE_BYTES_MAX} "
-            f"bytes in up to {PARTS_MAX} parts; send fewer frames at once"
-        )
-    return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gateway.config import Address, Config
 from gateway.core import limits
-from gateway.errors import ConfigError
 from gateway.node.desk import Desk
 from gateway.node.ports import wait_free
 from gateway.node.supervisor import Notifier, Supervisor
@@ -32,12 +31,18 @@ def run(config: Config) -> int:
     Returns the exit code: 0 after an orderly stop, 1 when it had halted or the stop took too long.
 
     Raises:
-        TuttiError: it cannot start (a configuration of several members, a port in use, a directory refused, damage found);
+        TuttiError: it cannot start (a port in use, a directory refused, damage found);
             `exit_code` says of which kind.
     """
-    _check_alone(config)
     _raise_file_limit()
-    wait_free({"clients": config.client_address, "reads": config.reads_address, "admin": config.admin_address})
+    wait_free(
+        {
+            "clients": config.client_address,
+            "the group": config.group_address,
+            "reads": config.reads_address,
+            "admin": config.admin_address,
+        }
+    )
     with contextlib.ExitStack() as opened:
         notifier = opened.enter_context(contextlib.closing(Notifier()))
         ports = [config.reads_address, config.admin_address]
@@ -53,16 +58,6 @@ def run(config: Config) -> int:
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.heed_signals()
         return gateway.work()
-
-
-def _check_alone(config: Config) -> None:
-    """Refuse several members, whoever made the configuration: with nothing between gateways, this one would wait for the others."""
-    names = config.group.members
-    if len(names) > 1:
-        raise ConfigError(
-            f"group.members names {len(names)} gateways ({', '.join(names)}), and gateways do not talk to each other yet: "
-            f"name {config.name!r} alone, or leave members out"
-        )
 
 
 def _holds_our_log(config: Config) -> bool:

@@ -17,6 +17,7 @@ from gateway.config import Config
 from gateway.core import limits
 from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
+from gateway.core.survey import Survey
 from gateway.errors import DiskFull
 from gateway.log.directory import Directory, open_directory
 from gateway.log.layout import RESERVE
@@ -25,7 +26,7 @@ from gateway.log.reader import LogReader
 from gateway.log.segment import prepared_paths
 from gateway.log.writer import LogWriter
 from gateway.node import logs, memory
-from gateway.node.books import Books
+from gateway.node.books import Books, release
 from gateway.node.clock import Clock
 from gateway.node.desk import Desk
 from gateway.node.disk import Disk
@@ -35,11 +36,16 @@ from gateway.node.lookup import Lookups
 from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
+from gateway.node.network import Network
 from gateway.node.port import ClientPort
 from gateway.node.supervisor import Notifier, Supervisor
+from gateway.transport.interface import Introduction, Transport
+from gateway.transport.mesh import Mesh
 
 US = 1_000_000
 US_PER_MS = 1000
+NS_PER_US = 1000
+PROCESS_BYTES = 8
 FAILED = 1
 
 
@@ -80,14 +86,28 @@ class Gateway:
         reads.attach(log, self._inbox.wake)
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
+        self._transport = opened.enter_context(contextlib.closing(self._open_transport()))
         self._driver = self._make_driver(writer)
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
-        self._loop = Loop(self._driver, self._port, self._inbox, writer.beat, log, spare.look)
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, spare.look)
         desk.open(self._inbox.put)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lookups.start()
         opened.callback(self._lookups.stop, self._hurried)
+
+    def _open_transport(self) -> Transport:
+        config = self._config
+        me = Introduction(
+            release=release(),
+            group=config.group.name,
+            gateway=config.name,
+            incarnation=self._directory.incarnation,
+            process=os.urandom(PROCESS_BYTES),
+            address=config.founders.get(config.name, str(config.advertised_address)),
+            configured=config.founders,
+        )
+        return Mesh(me, config.group_address, lambda: time.monotonic_ns() // NS_PER_US)
 
     def _make_driver(self, writer: LogWriter) -> Driver:
         config = self._config
@@ -98,8 +118,9 @@ class Gateway:
             disk=self._disk,
             clients=self._port,
             lookups=self._lookups,
+            network=Network(self._transport, stack, self._log),
             frontier=writer.frontier,
-            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads),
+            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads, Survey(stack)),
             meters=Meters(),
             log=self._log,
             sessions_max=config.limits.sessions,
@@ -110,8 +131,7 @@ class Gateway:
     def work(self) -> int:
         """Start the stack and serve until told to stop; returns the exit code."""
         config = self._config
-        members = config.group.members or {config.name: str(config.advertised_address)}
-        identity = Identity(config.name, self._directory.incarnation, config.group.name, members)
+        identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
         self._reads.start()

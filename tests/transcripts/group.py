@@ -26,6 +26,7 @@ from gateway.core.events import (
     Started,
     TimeAdvanced,
 )
+from gateway.core.inbound import Inbound
 from gateway.core.life import Phase
 from gateway.core.messages import Message, Vote
 from gateway.core.stack import Layers, Stack
@@ -47,11 +48,19 @@ def incarnation(name: str) -> bytes:
     return name.encode().ljust(16, b"-")
 
 
+class AsItComes(Inbound):
+    """Takes every message: heartbeats, which tell who others are, are not sent here."""
+
+    def on_received(self, event: Received) -> None:
+        self.on_message(event.sender, event.message)
+
+
 class Given(Layers):
     """Layers of a test: views are given, not agreed upon. Only views whose members all have the same log may be given."""
 
     def __init__(self, context: Context, me: int, names: list[str]) -> None:
         super().__init__(context)
+        self.inbound = AsItComes(self)
         self._me = me
         self._names = names
 
@@ -74,9 +83,6 @@ class Given(Layers):
             if self.context.window.end == 0:
                 self.place(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
             self.opened(self.place(Kind.VIEW, ViewBody(standing.members)).position)
-
-    def on_received(self, event: Received) -> None:
-        self.on_message(event.sender, event.message)
 
     def suspect(self, member: int, reason: str) -> None:
         self.context.outbox.suspect(member, reason)

@@ -33,7 +33,7 @@ def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -
     assert peer.beat is not None
     before = {peer.number for peer in peers}
     assert 9 not in before
-    stack.layers.on_received(Received(9, peer.beat, other.disk.incarnation))
+    stack.layers.inbound.on_received(Received(9, peer.beat, other.disk.incarnation))
     assert {peer.number for peer in peers} == before | {9}
     assert not peers.member(9)
     assert not peers.counts(9)

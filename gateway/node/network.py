@@ -1,0 +1,80 @@
+"""The other gateways, as the driver sees them: what the stack says goes out, what they say comes in, and troubles are logged."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.actions import Dropped, Peers, Send
+from gateway.core.events import LinkChanged, Received
+from gateway.transport.interface import Transport
+
+
+class Known(Protocol):
+    """What is needed of the stack."""
+
+    @property
+    def me(self) -> int:
+        """This gateway's number."""
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of its log."""
+
+
+class Network:
+    """One transport and who is behind it. Owned by the driver's thread."""
+
+    def __init__(self, transport: Transport, known: Known, log: FilteringBoundLogger) -> None:
+        """`known` says who this gateway is by now; `log` is for the operator."""
+        self._transport = transport
+        self._known = known
+        self._log = log
+        self._introduced: tuple[int, bytes] = (0, b"")
+        self._sent = False
+        self.peers: tuple[tuple[int, str, str], ...] = ()
+
+    def meet(self, action: Peers) -> None:
+        """The stack says who there is."""
+        self.peers = action.peers
+        self._introduce()
+        self._transport.peers(action.peers)
+        self._log.info("gateways of the group", peers={name: address for _, name, address in action.peers})
+
+    def send(self, action: Send) -> None:
+        """Queue a message; it leaves at the next `flush`."""
+        self._transport.send(action.to, action.message)
+        self._sent = True
+
+    def flush(self) -> None:
+        """Send what was queued."""
+        if self._sent:
+            self._sent = False
+            self._introduce()
+            self._transport.flush()
+
+    def _introduce(self) -> None:
+        known = self._known.me, self._known.log
+        if known != self._introduced:
+            self._introduced = known
+            self._transport.introduce(*known)
+
+    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
+        """What came."""
+        return self._transport.drain(messages_max, bytes_max)
+
+    def dropped(self, action: Dropped) -> None:
+        """The stack did not take messages of a member."""
+        self._log.warning(
+            "messages of a member were not taken", kind=action.kind, sender=action.sender, reason=action.reason, count=action.count
+        )
+
+    def look(self) -> None:
+        """Tell the operator what is wrong; called about once a second."""
+        for trouble in self._transport.troubles():
+            self._log.warning("trouble with another gateway", gateway=trouble.peer, reason=trouble.reason)
+
+    def facts(self) -> dict[str, object]:
+        """For the status."""
+        return self._transport.facts()

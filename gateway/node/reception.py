@@ -1,0 +1,183 @@
+"""Clients at the door: their messages become events for the stack, or are answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import limits
+from gateway.core.events import Event, SessionClosed, Submitted
+from gateway.data.frame import Frame
+from gateway.data.wire import (
+    CONTROL,
+    PROTOCOL,
+    SUBMIT,
+    Bye,
+    Denied,
+    Done,
+    Hello,
+    Leave,
+    Producers,
+    Request,
+    StatusAnswer,
+    decode_request,
+    decode_submit,
+)
+from gateway.errors import FormatError, UsageError
+from gateway.node import requests
+from gateway.node.answers import Answers
+from gateway.node.ingest import Gate
+from gateway.node.meters import Meters
+from gateway.node.port import PARTS_MAX, Message
+from gateway.node.sessions import Session, Sessions
+
+CLIENT_NAME_CHARACTERS_MAX = 100
+SESSION_BYTES = 16
+
+
+class Reception:
+    """Takes what clients say. Owned by the driver's thread."""
+
+    def __init__(
+        self,
+        step: Callable[[Event], None],
+        *,
+        sessions: Sessions,
+        answers: Answers,
+        fences: requests.Fences,
+        books: requests.Books,
+        meters: Meters,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """`step` has the stack take an event; the rest is the driver's."""
+        self._step = step
+        self._sessions = sessions
+        self._answers = answers
+        self._fences = fences
+        self._books = books
+        self._meters = meters
+        self._log = log
+        self._gate = Gate()
+        self.leave_asked = False  # an operator wants the gateway to leave the group
+
+    def take(self, messages: Iterable[Message], now_us: int) -> None:
+        """Messages that came, in the order of each client; `now_us` is monotonic."""
+        self._gate.begin_turn()
+        submitted: dict[int, list[Frame]] = {}
+        for message in messages:
+            parts = message.parts
+            kind = bytes(parts[0][:1]) if parts else b""
+            session = self._sessions.heard(message.routing, now_us)
+            try:
+                if kind == SUBMIT and session is not None:
+                    frames = decode_submit(parts)
+                    self._meters.bytes += message.size
+                    submitted.setdefault(session.number, []).extend(self._check(session, frames))
+                elif kind == CONTROL and len(parts) == 1:
+                    if session is not None:  # order within a client is kept
+                        self._submit(session.number, submitted.pop(session.number, ()))
+                    self._control(message.routing, session, decode_request(parts[0]), now_us)
+                elif kind in (SUBMIT, CONTROL) and session is None:
+                    self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
+                else:
+                    raise FormatError(_not_taken(message))
+            except FormatError as error:
+                self._meters.messages_malformed += 1
+                self._deny(message.routing, "malformed", str(error))
+        for number, good in submitted.items():
+            self._submit(number, good)
+
+    def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
+        good, refused = self._gate.check(session.number, frames)
+        meters = self._meters
+        meters.frames += len(frames)
+        meters.records += sum(frame.count for frame in good)
+        if refused:
+            self._answers.add(session.number, refused)
+        return good
+
+    def _submit(self, number: int, frames: Sequence[Frame]) -> None:
+        if frames:
+            self._step(Submitted(number, tuple(frames)))
+
+    def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
+        if isinstance(asked, Hello):
+            self._hello(routing, asked, now_us)
+            return
+        if session is None:
+            self._deny(routing, "hello", "this gateway does not know the connection: say Hello first", getattr(asked, "request", 0))
+            return
+        if isinstance(asked, Bye):
+            self.close(session)
+            return
+        self._meters.requests += 1
+        number, waiting = session.number, session.requests
+        waiting.add(asked.request)  # one that is asked again while it waits gets one answer, and has one place
+        if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
+            reason = (
+                f"{limits.REQUESTS_A_SESSION_MAX} requests of this client wait for their answers, which is the limit; wait for some"
+            )
+            self._answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
+            return
+        if isinstance(asked, Producers) and not session.may_have_table(now_us):
+            reason = "this client was sent many tables of producers a moment ago; ask again in some seconds"
+            self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
+            return
+        try:
+            event = requests.take(asked, number, self._books, self._fences)
+        except UsageError as error:
+            self._answers.add_one(number, Denied(asked.request, "name", str(error)))
+            return
+        if isinstance(event, Event):
+            self._step(event)
+        else:
+            if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
+                session.has_table(len(event.json))
+            elif isinstance(event, Done) and isinstance(asked, Leave):
+                self.leave_asked = True
+                self._log.info("told to leave", by=session.client)
+            self._answers.add_one(number, event)
+
+    def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
+        if hello.protocol != PROTOCOL:
+            reason = f"the client speaks protocol {hello.protocol} and this gateway {PROTOCOL}: use releases that fit each other"
+            self._deny(routing, "protocol", reason)
+            return
+        if len(hello.session) != SESSION_BYTES:
+            self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
+            return
+        session, gone = self._sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
+        for other in gone:
+            self.end(other.number)
+        if session is None:
+            self._deny(
+                routing,
+                "limit",
+                f"all {len(self._sessions)} places for clients are taken: close some, or raise limits.sessions",
+                retry=True,
+            )
+            return
+        self._answers.add_one(session.number, self._books.welcome())
+
+    def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
+        self._answers.send_to(routing, Denied(request, code, reason, retry))
+
+    def close(self, session: Session) -> None:
+        """A client is gone."""
+        self._sessions.remove(session)
+        self.end(session.number)
+
+    def end(self, number: int) -> None:
+        """A session is over."""
+        self._fences.forget(number)
+        self._step(SessionClosed(number))
+
+
+def _not_taken(message: Message) -> str:
+    if not message.parts:
+        return (
+            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to {limits.MESSAGE_BYTES_MAX} "
+            f"bytes in up to {PARTS_MAX} parts; send fewer frames at once"
+        )
+    return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"
