@@ -52,64 +52,66 @@ class Member(NamedTuple):
     round_trip_us: int
 
 
-def state_of(stack: Stack) -> str:
-    """Where the stack's own gateway is: `primary`, `minority`, `joining`, `leaving` or `halted`."""
-    if stack.phase is Phase.BORN:
-        return JOINING
-    if stack.phase is Phase.HALTED:
-        return HALTED
-    layers = stack.layers
-    standing = layers.context.standing
+class Survey:
+    """Looks at one stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        """Nothing is kept: every answer is that of its moment."""
+        self._stack = stack
+
+    @property
+    def state(self) -> str:
+        """Where this gateway is: `primary`, `minority`, `joining`, `leaving` or `halted`."""
+        phase = self._stack.phase
+        if phase is Phase.BORN:
+            return JOINING
+        return HALTED if phase is Phase.HALTED else _state(self._stack.layers)
+
+    @property
+    def reason(self) -> str:
+        """Why it takes nothing new where the operator has to act, empty otherwise."""
+        if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
+            return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
+        return ""
+
+    @property
+    def view(self) -> tuple[int, tuple[int, ...], int]:
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""
+        if self._stack.phase is Phase.BORN:
+            return 0, (), 0
+        standing = self._stack.layers.context.standing
+        return standing.view, standing.members, standing.coordinator
+
+    def members(self) -> list[Member]:
+        """Every gateway that the log or the configuration names, this one included, by number."""
+        if self._stack.phase is Phase.BORN:
+            return []
+        layers = self._stack.layers
+        known = [_other(layers, peer) for peer in layers.peers if peer.name]
+        number = layers.context.standing.me
+        return sorted([_own(layers, number, self.state), *known] if number else known)
+
+
+def _state(layers: Layers) -> str:
+    standing, misses = layers.context.standing, layers.membership.misses
     if layers.membership.leaving:
         return LEAVING
-    misses = layers.membership.misses
     if standing.primary:
         return JOINING if misses else PRIMARY  # a view that hears nobody of its majority any more is about to end
     lost = bool(layers.context.window.log()) and not standing.pausing and (misses or layers.peers.removed)
     return MINORITY if lost else JOINING
 
 
-def reason_of(stack: Stack) -> str:
-    """Why it takes nothing new where the operator has to act, empty otherwise."""
-    if stack.phase is not Phase.BORN and stack.layers.peers.removed:
-        return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
-    return ""
-
-
-def members_of(stack: Stack) -> list[Member]:
-    """Every gateway that the log or the configuration names, this one included, by number."""
-    if stack.phase is Phase.BORN:
-        return []
-    layers = stack.layers
-    known = [_other(layers, peer) for peer in layers.peers if peer.name]
-    me = _self(stack, layers)
-    return sorted([me, *known] if me is not None else known)
-
-
-def silent_of(stack: Stack) -> frozenset[int]:
-    """Numbers of the gateways that are not heard."""
-    if stack.phase is Phase.BORN:
-        return frozenset()
-    peers = stack.layers.peers
-    return frozenset(peer.number for peer in peers if not peers.fresh(peer.number))
-
-
-def _self(stack: Stack, layers: Layers) -> Member | None:
-    standing, window, name = layers.context.standing, layers.context.window, layers.context.identity.gateway
-    number, peers = standing.me, layers.peers
-    if not number:
-        return None
+def _own(layers: Layers, number: int, state: str) -> Member:
+    standing, window, identity, peers = layers.context.standing, layers.context.window, layers.context.identity, layers.peers
     voter = peers.rosters.known.get(number)
-    state = state_of(stack)
-    if state == JOINING and voter is not None and not voter.voting:
-        state = LEARNER
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
     return Member(
         number,
-        name,
-        voter.address if voter is not None else layers.context.identity.members.get(name, ""),
-        layers.context.identity.incarnation,
-        state,
+        identity.gateway,
+        voter.address if voter is not None else identity.members.get(identity.gateway, ""),
+        identity.incarnation,
+        LEARNER if state == JOINING and voter is not None and not voter.voting else state,
         peers.voter(number),
         standing.coordinator == number,
         _age(layers, number),
@@ -129,7 +131,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
         peer.name,
         peer.address,
         peer.incarnation,
-        _state(layers, peer) if fresh else SILENT,
+        _state_of(layers, peer) if fresh else SILENT,
         peers.voter(peer.number),
         layers.context.standing.coordinator == peer.number,
         _age(layers, peer.number),
@@ -140,7 +142,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
     )
 
 
-def _state(layers: Layers, peer: Peer) -> str:
+def _state_of(layers: Layers, peer: Peer) -> str:
     beat = peer.beat
     if beat is None:
         return SILENT

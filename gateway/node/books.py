@@ -138,11 +138,6 @@ class Books:
         return self._config.name
 
     @property
-    def gateway(self) -> str:
-        """The gateway's name."""
-        return self._config.name
-
-    @property
     def state(self) -> str:
         """`primary`, `minority`, `joining`, `leaving` or `halted`."""
         return self._group.state

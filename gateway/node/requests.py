@@ -19,6 +19,7 @@ from gateway.data.wire import (
     Fence,
     Forget,
     Leave,
+    Members,
     OpenProducer,
     OpenTopic,
     Producers,
@@ -35,7 +36,7 @@ CHANGES = ("add", "remove", "replace")
 EPOCH_MAX = limits.EPOCH_MAX - 1  # by a client: a fence still finds one above it
 OFFSET_MAX = 2**63 - 1
 
-Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | ChangeRoster | Leave
+Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | Leave
 
 
 class Books(Protocol):
@@ -49,6 +50,13 @@ class Books(Protocol):
 
     def producers(self) -> bytes:
         """The received-table as JSON."""
+
+    @property
+    def state(self) -> str:
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+
+    def members(self) -> bytes:
+        """The gateways of the group as JSON."""
 
     def epoch_of(self, name: str) -> int:
         """The current epoch of a producer, 0 if it is not known."""
@@ -132,6 +140,8 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             return StatusAnswer(request, books.status())
         case Producers(request):
             return StatusAnswer(request, books.producers())
+        case Members(request):
+            return StatusAnswer(request, books.members())
 
 
 def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core import survey
 from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, StackConfig, Submitted, TopicAsked
 from gateway.core.stack import Stack
-from gateway.core.survey import Member
+from gateway.core.survey import Member, Survey
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.rig import batches
 
@@ -28,7 +27,7 @@ def later(world: Whole, seconds: float) -> None:
 
 
 def seen(gateway: Gateway) -> dict[str, Member]:
-    return {member.name: member for member in survey.members_of(gateway.running)}
+    return {member.name: member for member in Survey(gateway.running).members()}
 
 
 def states(gateway: Gateway) -> dict[str, str]:
@@ -41,15 +40,15 @@ def cut(world: Whole, name: str) -> None:
 
 def test_a_stack_that_was_not_started_knows_nobody() -> None:
     stack = Stack()
-    assert (survey.state_of(stack), survey.members_of(stack), survey.silent_of(stack)) == ("joining", [], frozenset())
-    assert survey.reason_of(stack) == ""
+    told = Survey(stack)
+    assert (told.state, told.members(), told.reason, told.view) == ("joining", [], "", (0, (), 0))
 
 
 def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
     world = group()
     for name in NAMES:
         gateway = world.members[name]
-        assert survey.state_of(gateway.running) == "primary"
+        assert Survey(gateway.running).state == "primary"
         told = seen(gateway)
         assert states(gateway) == dict.fromkeys(NAMES, "primary")
         assert [member.number for member in told.values()] == [1, 2, 3]
@@ -58,25 +57,24 @@ def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
         assert all(member.voter for member in told.values())
         assert told["g2"].address == "g2:7400/7409"
         assert told["g3"].incarnation == world.members["g3"].disk.incarnation
-        assert not survey.silent_of(gateway.running)
+        assert Survey(gateway.running).view == (1 << 16 | 1, (1, 2, 3), 1)
 
 
 def test_before_all_are_there_nobody_is_primary() -> None:
     world = group("g1", "g2")
     gateway = world.members["g1"]
-    assert survey.state_of(gateway.running) == "joining"
+    assert Survey(gateway.running).state == "joining"
     assert states(gateway) == {"g1": "joining", "g2": "joining", "g3": "silent"}
     assert seen(gateway)["g3"].heard_us == -1
-    assert survey.silent_of(gateway.running) == {3}
 
 
 def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     world = group()
     cut(world, "g3")
     later(world, 0.5)
-    assert survey.state_of(world.members["g3"].running) == "primary", "it has not missed anybody yet"
+    assert Survey(world.members["g3"].running).state == "primary", "it has not missed anybody yet"
     later(world, 3)
-    assert survey.state_of(world.members["g3"].running) == "joining", "what clients send is kept for the next view"
+    assert Survey(world.members["g3"].running).state == "joining", "what clients send is kept for the next view"
     later(world, 10)
     assert states(world.members["g3"]) == {"g1": "silent", "g2": "silent", "g3": "minority"}
     assert states(world.members["g1"]) == {"g1": "primary", "g2": "primary", "g3": "silent"}
@@ -110,7 +108,7 @@ def test_lag_is_what_a_member_lacks() -> None:
 def test_who_leaves_says_so() -> None:
     world = group()
     world.step(world.members["g2"], LeaveAsked())
-    assert survey.state_of(world.members["g2"].running) == "leaving"
+    assert Survey(world.members["g2"].running).state == "leaving"
     world.run(world.mono_us + SECOND, lambda: states(world.members["g1"])["g2"] == "leaving")
     assert states(world.members["g1"])["g2"] == "leaving"
 
@@ -120,7 +118,7 @@ def test_who_was_removed_is_told_what_to_do() -> None:
     world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
     later(world, 20)
     gone = world.members["g3"].running
-    assert survey.state_of(gone) != "primary"
-    assert "members add" in survey.reason_of(gone)
-    assert [member.name for member in survey.members_of(world.members["g1"].running)] == ["g1", "g2"]
-    assert survey.reason_of(world.members["g1"].running) == ""
+    assert Survey(gone).state != "primary"
+    assert "members add" in Survey(gone).reason
+    assert [member.name for member in Survey(world.members["g1"].running).members()] == ["g1", "g2"]
+    assert Survey(world.members["g1"].running).reason == ""

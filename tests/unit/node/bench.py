@@ -30,6 +30,7 @@ class Shelf:
 
     def __init__(self, _driver: Driver) -> None:
         self.epochs = {"old": 4}
+        self.state = "primary"
         self.gateway = "jfk"
 
     def welcome(self) -> Welcome:
@@ -40,6 +41,9 @@ class Shelf:
 
     def producers(self) -> bytes:
         return b"{}"
+
+    def members(self) -> bytes:
+        return b"[]"
 
     def epoch_of(self, name: str) -> int:
         return self.epochs.get(name, 0)

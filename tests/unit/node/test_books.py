@@ -7,8 +7,7 @@ from msgspec import json
 
 from gateway.config import parse_config
 from gateway.core import limits
-from gateway.core.actions import ViewInstalled
-from gateway.data.bodies import Voter
+from gateway.core.survey import Member
 from gateway.data.state import LogState, Producer, Topic
 from gateway.log.options import Space
 from gateway.node.books import Books
@@ -33,7 +32,6 @@ class Stack:
             tick=3,
             tick_time=99,
             log=bytes(range(16)),
-            roster={1: Voter(1, "jfk", bytes(16), "127.0.0.1:7400")},
             topics={1: Topic("t")},
             producers={
                 2: Producer("b", b"i" * 16, 4, 50, b"offset 9"),
@@ -45,7 +43,6 @@ class Stack:
 class Driver:
     def __init__(self) -> None:
         self.meters = Meters()
-        self.view: ViewInstalled | None = ViewInstalled(1 << 16 | 1, (1,), 1, True)
         self.position, self.offset = 12, 7
         self.undecided_bytes, self.undecided_frames = 100, 2
         self.halted = self.suspected = ""
@@ -69,12 +66,26 @@ class Reads:
     pid, starts = 77, 2
 
 
+JFK = Member(1, "jfk", "127.0.0.1:7400", b"j" * 16, "primary", True, True, 1, 12, 0, 0, 0)
+LGA = Member(2, "lga", "127.0.0.1:7410/7499", b"l" * 16, "silent", True, False, 0, 4, 8, 9_000_000, 500)
+
+
+class Group:
+    def __init__(self) -> None:
+        self.state, self.reason = "primary", ""
+        self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
+        self.all = [JFK]
+
+    def members(self) -> list[Member]:
+        return self.all
+
+
 class Bench:
     def __init__(self, more: str = "") -> None:
         config, mistakes = parse_config(CONFIG + more)
         assert config is not None, mistakes
-        self.stack, self.driver, self.disk = Stack(), Driver(), Disk()
-        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads())
+        self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
+        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group)
 
 
 def test_the_status_has_what_is_promised() -> None:
@@ -119,8 +130,41 @@ def test_trouble_is_told_with_its_reason() -> None:
 
 def test_before_any_view_there_is_none() -> None:
     bench = Bench()
-    bench.driver.view = None
-    assert json.decode(bench.books.status())["view"]["members"] == []
+    bench.group.view = 0, (), 0
+    assert json.decode(bench.books.status())["view"] == {"id": 0, "text": "0.0", "coordinator": "", "members": []}
+
+
+def test_clients_and_operators_are_told_of_the_others() -> None:
+    bench = Bench()
+    bench.group.all = [JFK, LGA]
+    bench.group.view = 5 << 16 | 1, (1, 2), 1
+    welcome = bench.books.welcome()
+    assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500", "lga": "tutti://127.0.0.1:7410"}
+    assert welcome.silent == ("lga",)
+    status = json.decode(bench.books.status())
+    assert status["lag"] == {"jfk": 0, "lga": 8}
+    assert status["view"] == {"id": 5 << 16 | 1, "text": "5.1", "coordinator": "jfk", "members": ["jfk", "lga"]}
+    assert (status["gateways"], status["silent"]) == (welcome.gateways, ["lga"])
+    assert json.decode(bench.books.members())[1] == {
+        "number": 2,
+        "name": "lga",
+        "address": "127.0.0.1:7410",
+        "incarnation": (b"l" * 16).hex(),
+        "state": "silent",
+        "voter": True,
+        "coordinator": False,
+        "age": 0,
+        "frontier": 4,
+        "lag": 8,
+        "heard_us": 9_000_000,
+        "round_trip_us": 500,
+    }
+
+
+def test_a_gateway_that_was_removed_says_so() -> None:
+    bench = Bench()
+    bench.group.reason = "this gateway was removed"
+    assert json.decode(bench.books.status())["reason"] == "this gateway was removed"
 
 
 def test_the_welcome_says_where_everything_is() -> None:

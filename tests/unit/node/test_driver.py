@@ -16,7 +16,6 @@ from gateway.core.actions import (
     Send,
     SetTimer,
     Stopped,
-    ViewInstalled,
 )
 from gateway.core.events import (
     EpochAsked,
@@ -384,12 +383,10 @@ def test_timers_come_when_they_are_due() -> None:
     assert bench.driver.wait_us() == limits.POLL_US_MAX
 
 
-def test_state_follows_view_halt_and_failure() -> None:
+def test_the_state_is_the_group_s_until_the_gateway_halts() -> None:
     bench = Bench()
-    assert bench.driver.state == "joining"
-    bench.answers = {Persisted: [ViewInstalled(1 << 16 | 1, (1,), 1, True)], WriteFailed: []}
-    bench.happen(Persisted(1))
     assert bench.driver.state == "primary"
+    bench.answers = {WriteFailed: []}
     bench.happen(WriteFailed("the disk is gone"))
     assert bench.driver.state == "halted"
     assert bench.driver.halted == "the disk is gone"
