@@ -1,9 +1,9 @@
 """What a stack wants done.
 
 The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read (the log,
-then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), view installed, suspect, peers,
-dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes back as
-`Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that event.
+with what mends it, then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), view installed,
+suspect, peers, dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes
+back as `Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that event.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ class ReadLog(msgspec.Struct, frozen=True, tag=True):
     token: int
     first: int
     last: int
+
+
+class Mend(msgspec.Struct, frozen=True, tag=True):
+    """Frames of another gateway's log, decided there and here, in order from the first position on that `Rotted` told: write them
+    where they must stand if they continue what stands before, durably, and tell by another `Rotted` what is still to be mended.
+    """
+
+    frames: tuple[Frame, ...]
 
 
 class PersistLane(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +160,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 Action = (
     Persist
     | ReadLog
+    | Mend
     | PersistLane
     | ReadLane
     | Send

@@ -93,6 +93,7 @@ ROSTER_CHANGES_MAX = 16  # that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # that a learner holds, undecided for itself, over what a coordinator orders
 PAUSE_HEARTBEATS = 25  # without a view that decides: what clients send is kept; after it, refused
+MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none of them gave
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often

@@ -11,6 +11,7 @@ from gateway.core.actions import (
     DeliverUnordered,
     Dropped,
     Halt,
+    Mend,
     Peers,
     Persist,
     PersistLane,
@@ -75,7 +76,7 @@ class Outbox:
         self._delivers: list[Deliver] = []
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
-        self._reads: list[ReadLog] = []
+        self._reads: list[ReadLog | Mend] = []
         self._lane_writes: list[PersistLane | ReadLane] = []
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
@@ -96,6 +97,10 @@ class Outbox:
         self._token += 1
         self._reads.append(ReadLog(self._token, first, last))
         return self._token
+
+    def mend(self, frames: tuple[Frame, ...]) -> None:
+        """Have frames written where the log lost them."""
+        self._reads.append(Mend(frames))
 
     def send(self, to: int, message: Message) -> None:
         """Send a message to a member, this one included."""

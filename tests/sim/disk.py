@@ -13,15 +13,17 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from gateway.core import limits
-from gateway.core.actions import Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Recovered, Scalars, SpaceChanged, WriteFailed
+from gateway.core.actions import Mend, Persist, ReadLog
+from gateway.core.events import Event, LogRead, Persisted, Recovered, Rotted, Scalars, SpaceChanged, WriteFailed
 from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from gateway.data.state import LogState
 from tests.sim.lanes import LaneStore
-from tests.sim.schedule import MS, Schedule
+from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
+
+SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about
 
 
 class Mark(NamedTuple):
@@ -52,7 +54,7 @@ class Disk:
         frames: the log, position 1 first, synced or not. durable: how much of it is synced.
         scalars, mark, watermark: as they are durably.
         frontier: the last position that was delivered: what the next write tells the watermark.
-        rotten: positions that cannot be read.
+        rotten: positions that cannot be read. mended: how many were written again.
         sync_us: what one sync takes, about. stalled_until: nothing gets done before.
         weak: it lost something that was synced (wiped or rotten), so that nobody may rely on it for now.
     """
@@ -66,6 +68,8 @@ class Disk:
         self.stalled_until = 0
         self.full = self.fails = self.low = False
         self.weak = False
+        self.mended = 0
+        self._scrub_chance = Random(f"scrub {name}")  # of its own: what is looked at changes nothing of what is written
         lane_chance = Random()
         lane_chance.setstate(chance.getstate())  # of its own: what lanes need changes nothing of a log
         self.lanes = LaneStore(self, schedule, lane_chance)
@@ -87,6 +91,7 @@ class Disk:
         self._report: Callable[[Event], None] = lambda event: None
         self._under_way: tuple[str, Persist | None] = ("", None)
         self._settling = False
+        self._lost = (0, 0)  # decided positions that were found rotten, and are wanted from others
 
     @property
     def dead(self) -> bool:
@@ -132,6 +137,46 @@ class Disk:
             if first <= stop < position:
                 stop = first - 1
         return max(stop, action.first - 1)
+
+    # What was decided and cannot be read any more
+
+    def _scrub(self, life: int) -> None:
+        """Look at the whole log, slowly: what was decided and is rotten is wanted from others."""
+        if life != self._life:
+            return
+        if not self._lost[0] and not self._dead:
+            self._tell_lost(0)
+        self._schedule.after(self._scrub_chance.uniform(0.2, 2) * SCRUB_S * SECOND, self._scrub, life)
+
+    def _tell_lost(self, behind: int) -> None:
+        """The next range that is lost behind a position, or that none is."""
+        lost = sorted(position for position in self.rotten if behind < position <= self.frontier)
+        if not lost and not self._lost[0]:
+            return
+        first = last = lost[0] if lost else 0
+        while last + 1 in lost:
+            last += 1
+        self._lost = (first, last)
+        self._report(Rotted(first, last))
+
+    def mend(self, action: Mend) -> None:
+        """Write again what was lost."""
+        if action.frames[0].position != self._lost[0]:
+            raise Violation(f"{self.name} is to mend {action.frames[0]!r}, and told of {self._lost}")
+        self._schedule.after(self.sync_us * (0.5 + self._scrub_chance.random()), self._have_mended, self._life, action)
+
+    def _have_mended(self, life: int, action: Mend) -> None:
+        if life != self._life or self._dead:
+            return
+        if self._scrub_chance.random() < 0.1:
+            self._tell_lost(0)  # not all that is written comes to the disk
+            return
+        for frame in action.frames:
+            if frame.header != self.frames[frame.position - 1].header:
+                raise Violation(f"{self.name} mends with {frame!r} and had {self.frames[frame.position - 1]!r}")
+            self.rotten.discard(frame.position)
+            self.mended += 1
+        self._tell_lost(0)
 
     def space(self, low: bool) -> None:
         """The disk runs low, or has room again."""
@@ -310,6 +355,7 @@ class Disk:
         self._queue.clear()
         self._busy = self._dead = self._settling = False
         self.fails = False
+        self._lost = (0, 0)
         self._report = lambda event: None
         self.rotten = {position for position in self.rotten if position <= len(self.frames)}
 
@@ -319,6 +365,7 @@ class Disk:
         """What a start finds; `report` is told what comes of its Persists, `state_at` is the log's state by position."""
         self._over()
         self._report = report
+        self._schedule.after(self._scrub_chance.random() * SCRUB_S * SECOND, self._scrub, self._life)
         self.frontier = self.watermark
         rotten = min((position for position in self.rotten if position > self.watermark), default=0)
         if rotten:

@@ -11,6 +11,7 @@ from gateway.core.actions import (
     Deliver,
     DeliverUnordered,
     Halt,
+    Mend,
     Peers,
     Persist,
     PersistLane,
@@ -281,6 +282,8 @@ class Process:
             world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)
+        elif isinstance(action, Mend):
+            gateway.disk.mend(action)
         elif isinstance(action, ViewInstalled):
             world.checks.installed(self, action)
             self.view = action

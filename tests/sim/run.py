@@ -120,6 +120,8 @@ class Run:
             named = gateway.name in (world.log.numbers or world.genesis)
             if gateway.wanted and named and (process is None or not process.primary or process.frontier != world.log.end):
                 return f"{gateway.name} {self._where(gateway.name)}, and the log ends at {world.log.end}"
+            if gateway.wanted and named and gateway.disk.rotten:
+                return f"{gateway.name} cannot read positions {sorted(gateway.disk.rotten)}"
         if lanes := world.lanes.differ():
             return lanes
         for client in (*self.producers, *self.readers, *self.unordered):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.flush.mending import Mending
 from tests.sim.disk import Disk
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import Result, play
@@ -83,3 +84,15 @@ def test_a_run_can_be_had_again_by_its_command() -> None:
     options = replace(draw(7), members=2, seconds=1.5, faults=frozenset({"kill"}))
     assert options.command(draw(7)).startswith("python -m tests.sim --seed 7 --members 2 --minutes 0.025")
     assert Options(7).command(Options(7)) == "python -m tests.sim --seed 7 --no-shrink"
+
+
+def test_what_rots_behind_the_frontier_is_mended_while_the_group_goes_on() -> None:
+    result = play(Options(3, members=3, seconds=90, faults=frozenset({"rot", "loss"}), pace=1.5))
+    assert result.violation == ""
+    assert sum(gateway.disk.mended for gateway in result.world.gateways.values()) > 5
+
+
+def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mending, "on_rotted", lambda *_: None)
+    failed = play(Options(3, members=3, seconds=60, faults=frozenset({"rot"}), pace=1.5))
+    assert "cannot read positions" in failed.violation

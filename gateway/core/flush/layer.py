@@ -17,6 +17,7 @@ from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.learner import Learner
 from gateway.core.flush.logs import Extent
+from gateway.core.flush.mending import Mending
 from gateway.core.flush.serving import Serving
 from gateway.core.life import LIFE, Phase, Step
 from gateway.core.machine import Machine
@@ -75,6 +76,7 @@ class Flush:
         adopting, serving: taking and giving frames.
         candidate: the candidate's half.
         learner: catches up outside of views.
+        mending: fetches again what the disk lost of the decided log.
         scalars, token: the last scalars that were asked for, and the Persist that is under way with them, 0 if none is.
         watermark: the frontier that is known durably.
     """
@@ -92,6 +94,7 @@ class Flush:
         self.serving = Serving(context)
         self.candidate = Candidate(context, self, layers, peers)
         self.learner = Learner(context, peers, self.adopting, layers.learned)
+        self.mending = Mending(context, peers)
         self.scalars = Scalars()
         self.token = 0
         self._install: Install | None = None
@@ -302,7 +305,9 @@ class Flush:
         self.serving.on_fetch(sender, message)
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Frames of the log to adopt."""
+        """Frames of the log to adopt, or of what the disk lost."""
+        if self.mending.on_fetched(sender, message):
+            return
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_fetched(sender, message)
@@ -355,6 +360,7 @@ class Flush:
     def beat(self) -> None:
         """One heartbeat."""
         self.adopting.beat()
+        self.mending.beat()
         if not self.attempt and self.adopting.silent > self._period + 4 * self._peers.round_beats():
             self.lost()  # who is to give the frames is gone, or has moved on
         if self.candidate.attempt is not None:

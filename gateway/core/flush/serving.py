@@ -18,13 +18,13 @@ class _Reading(NamedTuple):
 
 
 class Serving:
-    """Answers Fetch. Of each gateway one read of the log is under way, the last one that it asked for."""
+    """Answers Fetch. For each gateway one read of the log is under way, the last one that it wanted, and one of what it mends."""
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
-        self._reading: dict[int, _Reading] = {}
+        self._reading: dict[tuple[int, bool], _Reading] = {}  # by who asks, and whether for an end that it knows
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Frames are wanted."""
@@ -51,7 +51,7 @@ class Serving:
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
             token = self._outbox.read_log(message.first, min(last, window.frontier))
-            self._reading[sender] = _Reading(token, sender, message)
+            self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
         """A view change is served while its view is promised, durably; learners by members of a view, up to their frontier."""
@@ -63,8 +63,8 @@ class Serving:
         reading = next((one for one in self._reading.values() if one.token == event.token), None)
         if reading is None:
             return
-        del self._reading[reading.to]
         message = reading.message
+        del self._reading[reading.to, message.last < limits.POSITION_MAX]
         if self._serves(message.view):
             source = 0 if message.view else self._standing.view
             stop = event.stop if event.frames else 0

@@ -1,0 +1,156 @@
+"""Proves that what a disk lost is asked of one gateway after the other, in good pieces alone, and that no silence ends it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import Mend, Send
+from gateway.core.events import Rotted
+from gateway.core.flush.mending import Mending
+from gateway.core.messages import Fetch, Fetched
+from gateway.core.outbox import Outbox
+from gateway.core.standing import Standing
+from gateway.data.frame import Frame, Kind
+
+SILENCE = limits.RESEND_HEARTBEATS
+
+
+def chain_of(count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    for position in range(1, count + 1):
+        frame = Frame(Kind.TICK, b"body")
+        frame.stamp(1 << 16 | 1, position, frames[-1].header_crc if frames else 0)
+        frames.append(frame)
+    return frames
+
+
+LOG = chain_of(20)
+
+
+class Others:
+    """Two other gateways, the nearer one first, as heartbeats show them."""
+
+    def __init__(self) -> None:
+        self.beats = {2: SimpleNamespace(view=9, frontier=20), 3: SimpleNamespace(view=9, frontier=20)}
+        self.gone: set[int] = set()
+
+    def __iter__(self) -> Any:
+        return iter([SimpleNamespace(number=number, beat=beat) for number, beat in self.beats.items()])
+
+    def fresh(self, number: int) -> bool:
+        return number not in self.gone
+
+    def distance_us(self, number: int) -> int:
+        return number
+
+    def round_beats(self) -> int:
+        return 0
+
+
+class Bench:
+    """The part alone, and what it wants done."""
+
+    def __init__(self) -> None:
+        standing = Standing()
+        standing.me = 1
+        self.outbox = Outbox(standing)
+        self.others = Others()
+        self.mending = Mending(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
+
+    def rotted(self, first: int, last: int) -> list[object]:
+        self.mending.on_rotted(Rotted(first, last))
+        return self.wanted()
+
+    def gets(self, sender: int, frames: list[Frame], first: int = 0) -> list[object]:
+        message = Fetched(view=0, first=first or frames[0].position, frames=tuple(frames), source=9, stop=20)
+        assert self.mending.on_fetched(sender, message)
+        return self.wanted()
+
+    def beats(self, count: int) -> list[object]:
+        for _ in range(count):
+            self.mending.beat()
+        return self.wanted()
+
+    def wanted(self) -> list[object]:
+        return [
+            (action.to, action.message) if isinstance(action, Send) else [frame.position for frame in action.frames]
+            for action in self.outbox.take(None)
+            if isinstance(action, Send | Mend)
+        ]
+
+
+def test_a_range_comes_piece_by_piece_as_the_disk_takes_it() -> None:
+    bench = Bench()
+    assert bench.rotted(5, 9) == [(2, Fetch(0, 5, 9))]
+    assert bench.gets(2, LOG[4:7]) == [[5, 6, 7]]
+    assert bench.beats(50) == []  # the disk is writing: nothing else is asked for
+    assert bench.rotted(8, 9) == [(2, Fetch(0, 8, 9))]
+    assert bench.gets(2, LOG[7:9]) == [[8, 9]]
+    assert bench.rotted(0, 0) == []
+    assert bench.beats(50) == []
+
+
+def wrong_body(frame: Frame) -> Frame:
+    other = Frame(Kind.TICK, b"other")
+    other.stamp(frame.view, frame.position, 0)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("frames", "good"),
+    [
+        (LOG[4:], [5, 6]),  # more than is wanted
+        ([LOG[4], LOG[6]], [5]),  # a gap
+        ([LOG[4], wrong_body(LOG[5])], [5]),  # another chain
+    ],
+)
+def test_only_what_is_wanted_and_continues_goes_to_the_disk(frames: list[Frame], good: list[int]) -> None:
+    bench = Bench()
+    bench.rotted(5, 6)
+    assert bench.gets(2, frames) == [good]
+
+
+def test_who_cannot_read_it_either_is_not_asked_again_before_all_others_were() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    assert bench.gets(2, [], first=5) == [(3, Fetch(0, 5, 9))]
+    assert bench.gets(3, [], first=5) == []
+    assert bench.beats(limits.MEND_WAIT_HEARTBEATS - 1) == []
+    assert bench.beats(1) == [(2, Fetch(0, 5, 9))]
+
+
+def test_what_the_disk_does_not_take_is_asked_of_another() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    bench.gets(2, LOG[4:9])
+    assert bench.rotted(5, 9) == [(3, Fetch(0, 5, 9))]
+
+
+def test_who_is_silent_or_gone_is_replaced() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    assert bench.beats(SILENCE - 1) == []
+    assert bench.beats(1) == [(3, Fetch(0, 5, 9))]
+    bench.others.gone.add(3)
+    assert bench.beats(1) == []
+    assert bench.beats(limits.MEND_WAIT_HEARTBEATS) == [(2, Fetch(0, 5, 9))]
+
+
+def test_who_is_in_no_view_or_has_not_decided_it_is_not_asked() -> None:
+    bench = Bench()
+    bench.others.beats[2].view = 0
+    bench.others.beats[3].frontier = 4
+    assert bench.rotted(5, 9) == []
+    bench.others.beats[3].frontier = 5
+    assert bench.beats(1) == [(3, Fetch(0, 5, 9))]
+
+
+def test_an_answer_that_nobody_was_asked_for_is_left_to_others() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    for sender, first, view in ((3, 5, 0), (2, 6, 0), (2, 5, 9)):
+        assert not bench.mending.on_fetched(sender, Fetched(view=view, first=first, frames=()))
