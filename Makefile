@@ -12,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak sim mutants storm figures docs java lock clean
+.PHONY: help setup demo test check bench bench-quick soak sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -22,7 +22,7 @@ setup: $(READY) ## the environment, in .venv
 demo: $(READY) java ## the main job on real input, start to end, checked
 	@$(RUN)/tutti demo $(ARGS)
 
-test: $(READY) java ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
+test: $(READY) java lab ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
 	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
@@ -39,7 +39,7 @@ bench: $(READY) java ## every benchmark, with the machine's own limits beside it
 bench-quick: $(READY) ## the short ones
 	@$(RUN)/python -m benchmarks --quick $(ARGS)
 
-soak: $(READY) ## kill a real gateway under load for MINUTES, check the contract from outside
+soak: $(READY) lab ## a real group under load, every kind of fault mixed for MINUTES, the contract checked from outside
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
@@ -61,6 +61,9 @@ docs: $(READY) ## the pages that are made from the code: commands, configuration
 
 java:
 	@tools/java.sh
+
+lab:
+	@tools/lab.sh
 
 lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=1: the newest of everything)
 	@test -x .venv-lock/bin/uv || { python3 -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv; }

@@ -1,4 +1,4 @@
-"""What every test stands on: Linux, Java where Spark starts, examples that repeat, no address left from outside."""
+"""What every test stands on: Linux, Java where Spark starts, tools for the lab, examples that repeat, no address from outside."""
 
 import os
 import subprocess
@@ -23,10 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any(item.get_closest_marker("spark") for item in items):
-        java = subprocess.run([ROOT / "tools/java.sh"], capture_output=True, text=True, check=False)
-        if java.returncode:
-            pytest.exit(java.stderr.strip(), returncode=2)
+    for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
+        if any(item.get_closest_marker(marker) for item in items):
+            told = subprocess.run([ROOT / tool], capture_output=True, text=True, check=False)
+            if told.returncode:
+                pytest.exit(told.stderr.strip(), returncode=2)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from gateway.children import ending_with_this
 
 READY_WAIT_S = 60.0
 STOP_WAIT_S = 40.0
@@ -32,17 +36,28 @@ def free_base_port() -> int:
     raise RuntimeError("no four free ports in a row were found")
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Where a gateway runs: its address, what is put before its command, and what is in its environment."""
+
+    host: str
+    port: int
+    before: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 class GatewayProcess:
     """`tutti serve` on a directory. Logs go to `<directory>.log`."""
 
-    def __init__(self, root: Path, name: str = "g1", extra: str = "") -> None:
-        """Write its configuration; `extra` is TOML appended to it."""
+    def __init__(self, root: Path, name: str = "g1", extra: str = "", seat: Seat | None = None) -> None:
+        """Write its configuration; `extra` is TOML appended to it, after the keys of `[group]`."""
         self.name = name
-        self.port = free_base_port()
+        self.seat = seat or Seat("127.0.0.1", free_base_port())
+        self.port = self.seat.port
         self.data = root / name
         self.log = root / f"{name}.log"
         self.config = root / f"{name}.toml"
-        own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "127.0.0.1:{self.port}"\n'
+        own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "{self.seat.host}:{self.port}"\n'
         self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}')
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
@@ -51,7 +66,7 @@ class GatewayProcess:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"tutti://127.0.0.1:{self.port}"
+        return f"tutti://{self.seat.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -63,11 +78,13 @@ class GatewayProcess:
         """Start it and, unless told otherwise, wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
+                [*self.seat.before, sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **self.seat.environment},
+                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.starts += 1
         if wait:
@@ -94,6 +111,16 @@ class GatewayProcess:
     def log_tail(self, characters: int = 3000) -> str:
         """The end of its log."""
         return self.log.read_text("utf-8", "replace")[-characters:] if self.log.exists() else ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there, stopped or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

@@ -1,0 +1,193 @@
+"""A group of real gateways, each on a host of its own, and one host for all clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import Unavailable
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.faults.lab.network import Network, run
+from tests.faults.lab.shim import Shim, build
+
+CLIENTS = "clients"
+PORT = 7400
+MIB = 1 << 20
+SMALL_DISK_MIB = 384
+BALLAST = "ballast"
+_STATUS_WAIT_S = 1.0
+_POLL_S = 0.05
+
+_EXTRA = """\
+members = {{ {members} }}
+[log]
+segment_bytes = {segment}
+prepared_segments = 1
+disk_low_bytes = {low}
+[security]
+insecure = true
+{more}"""
+
+
+class Member(GatewayProcess):
+    """One gateway of the group, with its host, its disk and its clock."""
+
+    def __init__(self, root: Path, name: str, extra: str, seat: Seat, shim: Shim) -> None:
+        """Nothing runs yet."""
+        super().__init__(root, name, extra, seat)
+        self.shim = shim
+        self.small_disk: Path | None = None
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there and does nothing."""
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """Leave no room on its small disk."""
+        assert self.small_disk is not None
+        with (self.small_disk / BALLAST).open("wb") as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(MIB))
+                ballast.flush()
+
+    def empty_disk(self) -> None:
+        """Give the room back."""
+        assert self.small_disk is not None
+        (self.small_disk / BALLAST).unlink(missing_ok=True)
+
+
+class Lab:
+    """A network with a group on it. A context: whatever happened, no process, mount or namespace stays.
+
+    Args:
+        root: directory for configurations, data and logs.
+        members: how many gateways.
+        small_disks: so many of the last ones have their data on a small file system of their own.
+        more: TOML for every gateway's configuration, tables only.
+    """
+
+    def __init__(self, root: Path, members: int = 3, *, small_disks: int = 0, more: str = "") -> None:
+        """Nothing is made yet."""
+        self._root = root
+        self._more = more
+        self.names = [f"g{number + 1}" for number in range(members)]
+        self._small = self.names[members - small_disks :]
+        self.network = Network([*self.names, CLIENTS])
+        self.members: dict[str, Member] = {}
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> Lab:
+        """Make the hosts; no gateway runs yet."""
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(self.network)
+            library = build(self._root)
+            members = ", ".join(f'{name} = "{self.network.addresses[name]}:{PORT}"' for name in self.names)
+            extra = _EXTRA.format(members=members, segment=32 * MIB, low=96 * MIB, more=self._more)
+            for name in self.names:
+                shim = Shim(library, self._root / f"{name}.shim")
+                opened.callback(shim.close)
+                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), shim.environment)
+                member = Member(self._root, name, extra, seat, shim)
+                self.members[name] = member
+                if name in self._small:
+                    self._mount(member, opened)
+                opened.callback(member.__exit__)
+            self._opened = opened.pop_all()
+        return self
+
+    def _mount(self, member: Member, opened: contextlib.ExitStack) -> None:
+        member.small_disk = self._root / f"{member.name}.disk"
+        member.small_disk.mkdir()
+        run("mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MIB}m", self.network.namespace(member.name), str(member.small_disk))
+        opened.callback(run, "umount", "--lazy", str(member.small_disk))
+        data = member.small_disk / "data"
+        member.config.write_text(member.config.read_text().replace(f'"{member.data}"', f'"{data}"'))
+        member.data = data
+
+    def __exit__(self, *_: object) -> None:
+        """Take all of it away."""
+        self._opened.close()
+
+    @property
+    def url(self) -> str:
+        """The address of the whole group."""
+        return "tutti://" + ",".join(f"{self.network.addresses[name]}:{PORT}" for name in self.names)
+
+    @property
+    def majority(self) -> int:
+        """How many gateways commit."""
+        return len(self.names) // 2 + 1
+
+    def start(self) -> None:
+        """Start all, and wait until they are one group."""
+        for member in self.members.values():
+            member.start(wait=False)
+        for member in self.members.values():
+            member.wait_ready()
+
+    def status(self, name: str) -> dict[str, Any] | None:
+        """What a gateway says of itself; None when it does not answer."""
+        address = f"http://{self.network.addresses[name]}:{PORT + 3}/v1/status"
+
+        def ask() -> dict[str, Any] | None:
+            try:
+                with urllib.request.urlopen(address, timeout=_STATUS_WAIT_S) as answer:
+                    told: dict[str, Any] = json.load(answer)
+                    return told
+            except (OSError, ValueError):
+                return None
+
+        return self.network.call(CLIENTS, ask)
+
+    def coordinator(self) -> str | None:
+        """Who coordinates the newest primary view that any gateway tells of."""
+        told = [status for name in self.names if (status := self.status(name)) and status["state"] == "primary"]
+        newest = max(told, key=lambda status: int(status["view"]["id"]), default=None)
+        return str(newest["view"]["coordinator"]) if newest else None
+
+    def together(self) -> bool:
+        """Whether all gateways are in one primary view."""
+        told = [self.status(name) for name in self.names]
+        return (
+            all(status is not None and status["state"] == "primary" for status in told)
+            and len({status["view"]["id"] for status in told if status}) == 1
+        )
+
+    def wait_together(self, timeout_s: float) -> float:
+        """Wait until all gateways are in one primary view; the seconds it took.
+
+        Raises:
+            Unavailable: it took too long; the message tells what each gateway says.
+        """
+        return self._wait(self.together, timeout_s, "one primary view of all")
+
+    def _wait(self, holds: Callable[[], bool], timeout_s: float, what: str) -> float:
+        begun = time.monotonic()
+        while not holds():
+            if time.monotonic() - begun > timeout_s:
+                raise Unavailable(f"no {what} within {timeout_s:.0f} s: {self.told()}")
+            time.sleep(_POLL_S)
+        return time.monotonic() - begun
+
+    def told(self) -> str:
+        """State, view, frontier and reason of each gateway, as they tell it now."""
+        lines = []
+        for name, member in self.members.items():
+            status = self.status(name)
+            if status is None:
+                code = member.process.poll() if member.process is not None else None
+                lines.append(f"{name} does not answer" + (f" (ended with {code})" if code is not None else ""))
+            else:
+                view, at = status["view"], status["frontier"]
+                lines.append(f"{name} is {status['state']} in view {view['id']} of {view['members']} at {at} {status['reason']}")
+        return "; ".join(lines)
