@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.flush.logs import Choice
+from gateway.core.flush.choice import Choice
 from gateway.core.messages import Install, Installed, State
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from gateway.core.context import Context
 from gateway.core.flush.attempt import Attempt
-from gateway.core.flush.logs import Extent, choose
+from gateway.core.flush.choice import choose, whole_to
+from gateway.core.flush.logs import Extent
 from gateway.core.life import Phase, Step
 from gateway.core.messages import Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
@@ -134,7 +135,7 @@ class Candidate:
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
         # A damaged log does not say what stands at its end; who gives the frames does.
-        state = source if source.damage is None and source.end >= choice.end else best
+        state = source if whole_to(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
         self.adopted()
@@ -174,7 +175,7 @@ class Candidate:
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
-        if attempt.choice is not None and attempt.choice.lacking is not None and not rosters.blocks(attempt.choice.lacking):
+        if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.flush import logs
 from gateway.core.flush.candidate import Candidate
+from gateway.core.flush.choice import _Judge
 from gateway.core.flush.layer import Flush
 from gateway.log.indexer import Indexer
 from gateway.log.writer import LogWriter
@@ -69,7 +69,7 @@ RECOVERY = (
         "6",
         "a damaged position is cut when enough clean answers show that it was not decided",
         [
-            Edit(logs, "choose", "    if rosters.blocks(lacking):", "    if True:"),
+            Edit(_Judge, "_undecided", "return bool(lacking) and self._block", "return True or self._block"),
         ],
         BUSY.but(script=damage),
     ),
@@ -78,7 +78,9 @@ RECOVERY = (
         "6",
         "a damaged end is refilled up to the chain value of its mark",
         [
-            Edit(logs, "choose", "holds(other, damage.last, damage.view)", "other.end >= damage.last"),
+            Edit(
+                _Judge, "_says", "LACKS if view and position == self._damage.last and view != self._damage.view else view", "view"
+            ),
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
         STALE.but(script=damage_stale),

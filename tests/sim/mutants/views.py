@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.flush import logs
+from gateway.core.flush import choice
 from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.layer import Flush
@@ -158,7 +158,7 @@ VIEWS = (
         "longest-log",
         "5.3",
         "the log with the greatest (accepted view, end) is adopted, not the longest",
-        [Edit(logs, "greatest", "-states[member].accepted, ", "")],
+        [Edit(choice, "greatest", "-states[member].accepted, ", "")],
         STALE.but(script=longer_tail),
     ),
     Mutant(
