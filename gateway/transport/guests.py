@@ -28,14 +28,14 @@ class Verdict(NamedTuple):
 class Guest:
     """One connection's other end. `number` is 0 while its messages are not taken."""
 
-    __slots__ = ("heard_us", "incarnation", "introduction", "name", "number")
+    __slots__ = ("heard_us", "incarnation", "introduction", "met_us", "name", "number")
 
     def __init__(self, introduction: Introduction, number: int, heard_us: int) -> None:
         self.introduction = introduction
         self.name = introduction.gateway
         self.incarnation = introduction.incarnation
         self.number = number
-        self.heard_us = heard_us
+        self.met_us = self.heard_us = heard_us
 
 
 class Guests:
@@ -69,8 +69,15 @@ class Guests:
             guest.heard_us = self._clock_us()
         return guest
 
-    def met(self, routing: bytes, introduction: Introduction) -> Verdict:
-        """Somebody introduces itself by that connection."""
+    def met(self, routing: bytes, introduction: Introduction, broke_us: int) -> Verdict:
+        """Somebody introduces itself by that connection.
+
+        Args:
+            routing: of the connection that it came by.
+            introduction: what it says.
+            broke_us: when this gateway's own connection to the gateway of that name broke last; a process that was met before
+                that is taken to have ended.
+        """
         rejected = self._rejected(introduction)
         if rejected is not None:
             self._guests.pop(routing, None)
@@ -78,7 +85,7 @@ class Guests:
         now = self._clock_us()
         number = self._number(introduction)
         if number:
-            twin = self._twin(routing, introduction, now)
+            twin = self._twin(routing, introduction, broke_us)
             if twin is not None:
                 self._guests.pop(routing, None)
                 reason = copied(twin.introduction, introduction)
@@ -108,14 +115,17 @@ class Guests:
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return said if same_log and said and said != self.me.number and said not in self._numbers.values() else 0
 
-    def _twin(self, routing: bytes, introduction: Introduction, now: int) -> Guest | None:
-        """Another process that speaks for the same gateway and was heard a moment ago."""
+    def _twin(self, routing: bytes, introduction: Introduction, broke_us: int) -> Guest | None:
+        """Another process that speaks for the same gateway, and did a moment ago."""
+        since = self._clock_us() - limits.TWIN_SILENT_US
         for other_routing, guest in self._guests.items():
+            other = guest.introduction
             if (
                 other_routing != routing
-                and guest.name == introduction.gateway
-                and guest.introduction.process != introduction.process
-                and now - guest.heard_us < limits.TWIN_SILENT_US
+                and other.gateway == introduction.gateway
+                and other.process != introduction.process
+                and guest.met_us > broke_us
+                and guest.heard_us > since
             ):
                 return guest
         return None

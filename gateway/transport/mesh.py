@@ -33,6 +33,8 @@ from gateway.transport.codec import (
 )
 from gateway.transport.guests import Guests
 from gateway.transport.interface import Introduction, Trouble
+from gateway.transport.keys import Keyring
+from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
 
 WHO = ""  # the reason for which who never introduced itself is refused
@@ -45,11 +47,15 @@ _REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FA
 class _Link:
     """The way to one other gateway."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], number: int, name: str, address: str, identity: bytes) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], number: int, name: str, address: str, key: str, identity: bytes
+    ) -> None:
         self.number = number
         self.name = name
         self.address = address
+        self.key = key
         self.up = False
+        self.broke_us = 0
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
@@ -100,13 +106,14 @@ class _Link:
 class Mesh:
     """The transport over ZeroMQ. Owned by one thread."""
 
-    def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int]) -> None:
+    def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int], keyring: Keyring | None = None) -> None:
         """Bind.
 
         Args:
             me: who this gateway is.
             listen: where the others connect to.
             clock_us: a monotonic clock, us.
+            keyring: its keys; None: nothing is encrypted, and gateways are who they say they are.
 
         Raises:
             TuttiError: the address cannot be bound.
@@ -121,9 +128,12 @@ class Mesh:
         self.changes = 0
         self._malformed = self._untaken = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._door = Door(self._context, keyring, clock_us) if keyring is not None else None
         try:
             self._socket = self._bind(listen)
         except TuttiError:
+            if self._door is not None:
+                self._door.close()
             self._context.term()
             raise
 
@@ -138,6 +148,8 @@ class Mesh:
         socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
         socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
         socket.set(zmq.IPV6, int(":" in listen.host))
+        if self._door is not None:
+            self._door.guard(socket)
         try:
             socket.bind(f"tcp://{listen}")
         except zmq.ZMQError as error:
@@ -169,7 +181,7 @@ class Mesh:
         """Have a link to each peer, and to each guest that nobody told of."""
         wanted = self._guests.unnamed() | self._peers
         for number, link in list(self._links.items()):
-            if wanted.get(number) != (link.name, link.address):
+            if wanted.get(number) != (link.name, link.address) or link.key != self._key_of(link.name):
                 del self._links[number]
                 link.close()
                 self.changes += 1
@@ -177,11 +189,19 @@ class Mesh:
             if number not in self._links:
                 self._connect(number, name, address)
 
+    def _key_of(self, gateway: str) -> str:
+        return self._door.key_of(gateway) if self._door is not None else ""
+
     def _connect(self, number: int, name: str, address: str) -> None:
         self._links_made += 1
         self.changes += 1
         identity = self._me.process + self._links_made.to_bytes(4, "big")
-        link = self._links[number] = _Link(self._context, number, name, address, identity)
+        link = self._links[number] = _Link(self._context, number, name, address, self._key_of(name), identity)
+        if self._door is not None and not self._door.lead(link.socket, name):
+            self._tell(
+                name, "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
+            )
+            return  # until it is
         try:
             link.connect(parse_member(address).group)
         except (zmq.ZMQError, TuttiError) as error:
@@ -233,11 +253,15 @@ class Mesh:
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something to drain."""
         links = self._links.values()
-        return [self._socket, *(link.monitor for link in links), *(link.socket for link in links)]
+        door = [self._door.socket] if self._door is not None else []
+        return [self._socket, *door, *(link.monitor for link in links), *(link.socket for link in links)]
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
         """What came, without waiting."""
         events: list[Received | LinkChanged] = []
+        if self._door is not None:
+            for knock in self._door.answer():
+                self._tell(knock.address, f"a connection to the group port was turned away: {knock.reason}")
         for link in self._links.values():
             self._hear_of(link, events)
         size = 0
@@ -247,19 +271,19 @@ class Mesh:
                 routing = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            parts, length = self._rest()
+            first, parts, length = self._rest()
             size += length
-            received = self._take(routing, parts, length)
+            received = self._take(routing, first, parts, length)
             if received is not None:
                 events.append(received)
             if size >= bytes_max:
                 break
         return events
 
-    def _rest(self) -> tuple[list[Buffer], int]:
-        """The parts behind the routing id; empty when they are too many or too large."""
+    def _rest(self) -> tuple[zmq.Frame, list[Buffer], int]:
+        """The first part behind the routing id, and the buffers of all; none when they are too many or too large."""
         receive = self._socket.recv
-        part = receive(copy=False)
+        first = part = receive(copy=False)
         size = len(part)
         parts: list[Buffer] = [part.buffer]
         kept = True
@@ -271,11 +295,11 @@ class Mesh:
                 parts.clear()
             if kept:
                 parts.append(part.buffer)
-        return parts, size
+        return first, parts, size
 
-    def _take(self, routing: bytes, parts: list[Buffer], size: int) -> Received | None:
+    def _take(self, routing: bytes, first: zmq.Frame, parts: list[Buffer], size: int) -> Received | None:
         if parts and parts[0][:1] == INTRODUCTION:
-            self._meet(routing, parts[0])
+            self._meet(routing, parts[0], str(first.get(USER)) if self._door is not None else "")
             return None
         guest = self._guests.heard(routing)
         if guest is None:
@@ -297,15 +321,22 @@ class Mesh:
             link.received_bytes += size
         return Received(guest.number, message, guest.incarnation)
 
-    def _meet(self, routing: bytes, data: Buffer) -> None:
-        """Somebody introduces itself."""
+    def _meet(self, routing: bytes, data: Buffer, holder: str) -> None:
+        """Somebody introduces itself; `holder` is whose key it has, where there are keys."""
         try:
             introduction = decode_introduction(data)
         except FormatError as error:
             self._malformed += 1
             self._tell("", f"somebody on the group port is no gateway of this release: {error}")
             return
-        verdict = self._guests.met(routing, introduction)
+        if holder and holder != introduction.gateway:
+            reason = f"it says that it is gateway {introduction.gateway!r}, and its key is that of {holder!r}: give it its own"
+            self._tell(holder, reason)
+            self._refuse(routing, reason)
+            return
+        link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
+        broke_us = link.broke_us if link is not None and link.up else self._clock_us()
+        verdict = self._guests.met(routing, introduction, broke_us)
         if verdict.reason:
             self._tell(introduction.gateway, verdict.reason)
         if not verdict.number:
@@ -336,6 +367,7 @@ class Mesh:
                 events.append(LinkChanged(link.number, up=True))
             elif link.up:
                 link.up = False
+                link.broke_us = self._clock_us()
                 events.append(LinkChanged(link.number, up=False))
         while True:
             try:
@@ -369,13 +401,19 @@ class Mesh:
         return None
 
     def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last."""
+        """What went wrong since this was asked last. It is asked now and then: a moment to look at the keys, too."""
+        if self._door is not None:
+            if self._door.refresh():
+                self._reach()
+            if self._door.trouble:
+                self._tell(self._me.gateway, self._door.trouble)
         return self._troubles.take()
 
     def facts(self) -> dict[str, object]:
         """For the status."""
         return {
             "kind": "mesh",
+            "keys": self._door is not None,
             "malformed": self._malformed,
             "not_taken": self._untaken,
             "peers": [link.facts() for link in self._links.values()],
@@ -387,6 +425,8 @@ class Mesh:
             link.close()
         self._links.clear()
         self._socket.close()
+        if self._door is not None:
+            self._door.close()
         self._context.term()
 
 
