@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -41,13 +42,20 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float) -> int:
     are ready and where they are; logs go to standard error. Ctrl-C or SIGTERM stops all. A gateway that left (`tutti leave gN`) is
     not started again.
     """
+    return run_group([f"g{number + 1}" for number in range(count)], port, directory, restart_after_s, command="dev")
+
+
+def run_group(names: Sequence[str], port: int, directory: Path, restart_after_s: float, *, command: str) -> int:
+    """Run gateways of these names as one group until told to stop; the exit code. `command` is who asks, and the group's name."""
     with Loading():
         from gateway.cli.fleet import Fleet
         from gateway.cli.homes import found_group, keeping
 
     directory = directory.absolute()
     with keeping(directory):
-        homes = found_group(directory, [f"g{number + 1}" for number in range(count)], port, group="dev", command="dev")
+        homes = found_group(directory, names, port, group=command, command=command)
+        count = len(homes)
         if count % 2 == 0:
-            note(f"dev: {count} gateways bear the loss of {(count - 1) // 2}, as {count - 1} do: an odd number is the better one")
+            borne = (count - 1) // 2
+            note(f"{command}: {count} gateways bear the loss of {borne}, as {count - 1} do: an odd number is the better one")
         return Fleet(homes, restart_after_s).run()

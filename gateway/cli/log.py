@@ -9,6 +9,7 @@ import click
 
 from gateway.cli.options import json_option
 from gateway.cli.output import bytes_text, counted, note, print_json, print_table, progress, time_text
+from gateway.cli.rerun import rerun
 from gateway.errors import Damaged
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ _COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "
 
 @click.group()
 def log() -> None:
-    """Verify, inspect, digest or repair a data directory."""
+    """Verify, inspect, digest or repair a data directory; run a recorded run again."""
+
+
+log.add_command(rerun)
 
 
 @log.command()

@@ -11,7 +11,13 @@ from gateway.cli.loading import Loading
 @click.option(
     "--config", "path", required=True, metavar="FILE", help="The gateway's TOML file; docs/config.md says what may be in it."
 )
-def serve(path: str) -> int:
+@click.option(
+    "--record",
+    metavar="DIR",
+    default="",
+    help="Record what happens to the protocol and what it does in a file of DIR, for tutti log rerun: headers, never values.",
+)
+def serve(path: str, record: str) -> int:
     """Run one gateway.
 
     One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
@@ -25,4 +31,4 @@ def serve(path: str) -> int:
     with Loading():
         from gateway.node.main import run
 
-    return run(config)
+    return run(config, record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,10 +68,18 @@ def check_records(batches: Iterable[pa.RecordBatch], expected: Sequence[Departur
     ]
 
 
-def check_log(report: Verified) -> Check:
-    """That nothing in the log is damaged."""
-    counted = f"{report.frames:,} frames, {report.records:,} records, {len(report.damage)} damaged"
-    return Check("every frame of the log is whole and in its place", not report.damage, counted)
+def check_same(digests: Mapping[str, tuple[int, str]]) -> list[Check]:
+    """That every gateway (name -> next offset, digest of its records) has the same log; nothing to check for one alone."""
+    if len(digests) < 2:
+        return []
+    counted = ", ".join(f"{name} {sha256[:12]} of {end:,} records" for name, (end, sha256) in digests.items())
+    return [Check("the same log on every gateway", len(set(digests.values())) == 1, counted)]
+
+
+def check_logs(reports: Mapping[str, Verified]) -> Check:
+    """That nothing in the logs (gateway -> what was found) is damaged."""
+    counted = ", ".join(f"{name} {report.frames:,} frames, {len(report.damage)} damaged" for name, report in reports.items())
+    return Check("every frame of every log is whole and in its place", not any(each.damage for each in reports.values()), counted)
 
 
 def check_results(live: Path, replay: Path, departures: int) -> list[Check]:

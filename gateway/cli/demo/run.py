@@ -1,7 +1,9 @@
-"""The demo from start to end: a year of departures through a gateway and a Spark job, both killed on the way, and what is checked.
+"""The demo from start to end: a year of departures through a group of gateways and a Spark job, both killed on the way, and what is
+checked.
 
-The gateway is `tutti dev` with its own restart; the job is `streaming/jobs/flights.py` under spark-submit; three producers replay
-the year at a pace. What is checked at the end is read from the log files and the results, with the gateway down.
+The gateways run as those of `tutti dev` do, one an airport, and are started again when killed; the job is
+`streaming/jobs/flights.py` under spark-submit; three producers replay the year at a pace, each through its airport's gateway while
+that is there. What is checked at the end is read from the log files and the results, with every gateway down.
 """
 
 from __future__ import annotations
@@ -9,20 +11,30 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from signal import SIGKILL
+from typing import Any, NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from gateway.cli.demo.board import Board
-from gateway.cli.demo.checks import Check, Speed, check_log, check_records, check_results, load_times, rows_of, speed
+from gateway.cli.demo.checks import (
+    Check,
+    Speed,
+    check_logs,
+    check_records,
+    check_results,
+    check_same,
+    load_times,
+    rows_of,
+    speed,
+)
 from gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
+from gateway.cli.demo.gateways import addresses, url_from
 from gateway.cli.demo.picture import Kill, write_picture
 from gateway.cli.demo.processes import Failed, Household, Running, wait_until
 from gateway.cli.output import counted
@@ -31,9 +43,10 @@ from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
 #: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
 SKEW_MINUTES = 360
-#: Parts of the year after which the gateway and the query are killed.
+#: Parts of the year after which the coordinator and the query are killed.
 KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
 READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 180.0, 300.0, 300.0, 60.0
+SAME_WAIT_S = 30.0
 PICTURE, REPORT = "demo.html", "demo.json"
 _MARKER = ".tutti-demo"
 
@@ -46,9 +59,9 @@ class Plan(NamedTuple):
 
     directory: Path
     port: int
+    gateways: int = 3
     limit: int | None = None
     year_s: float = 60.0
-    kill: bool = True
 
 
 class Outcome(NamedTuple):
@@ -126,7 +139,9 @@ class Demo:
         """Nothing is started yet."""
         self._plan, self._say = plan, say
         self._at = plan.directory.absolute()
-        self._url = f"tutti://127.0.0.1:{plan.port}"
+        self._gateways = addresses(plan.gateways, plan.port)
+        self._url = url_from("", self._gateways)
+        self._killed = next(iter(self._gateways))
         self._kills: list[Kill] = []
         self._last_minute = 0
         self._begun_s = time.monotonic()
@@ -146,27 +161,26 @@ class Demo:
         self._last_minute = max(departures.minutes[-1].as_py() for departures in expected)
         self._say(f"{total:,} departures of {len(expected)} airports are ready")
         with Household(self._at / "logs") as house, Board(self._at / "board") as board:
-            gateway = house.start(
-                "gateway", [sys.executable, "-m", "gateway", "dev", "--port", str(self._plan.port), "--data", str(self._data)]
-            )
-            pid = self._wait_ready(gateway)
-            self._say(f"the gateway is ready at {self._url}")
+            gateways = self._start_gateways(house)
+            self._wait_ready(gateways)
+            self._say(f"{counted(len(self._gateways), 'gateway')} ready: {self._url}")
             query = self._start_query(house)
             feeders = [self._start_feeder(house, airport) for airport in AIRPORTS]
             wait_until(
                 (self._at / "checkpoint" / "metadata").exists,
                 QUERY_START_WAIT_S,
                 "the start of the Spark query",
-                [query, gateway, *feeders],
+                [query, gateways, *feeders],
             )
             self._say("the Spark query runs; the year begins")
             board.begin(time.monotonic_ns() // 1000)
-            query = self._pass_the_year(house, board, gateway, pid, query, feeders)
+            query = self._pass_the_year(house, board, gateways, query, feeders)
             self._close_the_year()
             self._say("all departures are committed; the query finishes the last windows")
             query.finish(DRAIN_WAIT_S)
-            gateway.stop(STOP_WAIT_S)
-            self._say("query and gateway have stopped; a batch job replays the log files")
+            wait_until(self._all_have_the_same, SAME_WAIT_S, "the same end of the log at every gateway", [gateways])
+            gateways.stop(STOP_WAIT_S)
+            self._say(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
             self._replay(house)
         return self._check(expected, total)
 
@@ -174,27 +188,29 @@ class Demo:
     def _data(self) -> Path:
         return self._at / "gateways"
 
-    def _pass_the_year(
-        self, house: Household, board: Board, gateway: Running, pid: int, query: Running, feeders: list[Running]
-    ) -> Running:
-        """Wait for all departures to be committed, and kill the gateway and the query on the way; the query that runs then."""
+    def _pass_the_year(self, house: Household, board: Board, gateways: Running, query: Running, feeders: list[Running]) -> Running:
+        """Wait for all departures to be committed, and kill the coordinator and the query on the way; the query that runs then."""
 
         def passed(part: float) -> Callable[[], bool]:
             return lambda: board.committed() >= part * self._last_minute
 
         limit_s = 3 * self._plan.year_s + READY_WAIT_S
-        wait_until(passed(KILL_GATEWAY_AT), limit_s, "the first part of the year", [query, gateway, *feeders])
-        self._kill("the gateway", lambda: os.kill(pid, signal.SIGKILL))
-        again = f"{Path(self._data, 'g1').name} is ready again"
+        wait_until(passed(KILL_GATEWAY_AT), limit_s, "the first part of the year", [query, gateways, *feeders])
+        self._killed, pid = self._coordinator()
+        self._kill(f"the coordinator, {self._killed}," if len(self._gateways) > 1 else "the gateway", lambda: os.kill(pid, SIGKILL))
+        again = f"{self._killed} is ready again"
         wait_until(
-            lambda: again in gateway.errors.read_text(), READY_WAIT_S, "the gateway's second start", [gateway, query, *feeders]
+            lambda: again in gateways.errors.read_text(),
+            READY_WAIT_S,
+            "the killed gateway's second start",
+            [gateways, query, *feeders],
         )
-        self._say(f"it is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
+        self._say(f"{self._killed} is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
         wait_until(
             lambda: passed(KILL_QUERY_AT)() and self._batches() >= 2,
             limit_s + DRAIN_WAIT_S,
             "batches of the query",
-            [query, gateway],
+            [query, gateways],
         )
         batches = self._batches()
         self._kill("the query", query.kill)
@@ -213,6 +229,28 @@ class Demo:
         """Micro-batches that the query has finished."""
         return len(list((self._at / "checkpoint" / "commits").glob("[0-9]*")))
 
+    def _coordinator(self) -> tuple[str, int]:
+        """The coordinator's name, and the id of its process."""
+        from gateway.client.control import Control
+
+        with Control(self._url) as control:
+            name = str(control.status()["view"]["coordinator"])
+        return name, int(self._status(name)["pid"])
+
+    def _status(self, name: str) -> dict[str, Any]:
+        """What one gateway says of itself."""
+        from gateway.client.control import Control
+
+        with Control(f"tutti://{self._gateways[name]}", learn=False) as control:
+            return control.status()
+
+    def _all_have_the_same(self) -> bool:
+        """Whether every gateway's log ends where the others' do; nothing is sent any more."""
+        try:
+            return len({self._status(name)["position"] for name in self._gateways}) == 1
+        except Unavailable:
+            return False  # one is being started again
+
     def _close_the_year(self) -> None:
         """Send the record that tells the job that nothing more comes."""
         from gateway.client.producer import Producer
@@ -222,7 +260,7 @@ class Demo:
 
     def _replay(self, house: Household) -> None:
         compared = ["--compare", str(self._at / "live")]
-        arguments = ["replay", "--path", str(self._data / "g1"), "--out", str(self._at / "replay"), *compared]
+        arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._at / "replay"), *compared]
         replay = self._start_spark(house, "replay", arguments)
         try:
             replay.finish(REPLAY_WAIT_S)
@@ -235,16 +273,18 @@ class Demo:
         from gateway.client.files import Files
         from gateway.log.tools import digest, verify
 
-        log = self._data / "g1"
-        with Files([log]) as files:
+        logs = {name: self._data / name for name in self._gateways}
+        with Files([logs[self._killed]]) as files:
             frontier = files.frontier()
             batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
             checks = check_records(batches, expected, CLOSING_RECORD)
-        checks.append(check_log(verify(log)))
+        sums = {name: digest(log) for name, log in logs.items()}
+        checks += check_same({name: (each.end, each.sha256) for name, each in sums.items()})
+        checks.append(check_logs({name: verify(log) for name, log in logs.items()}))
         checks += check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
-        sums = digest(log)
+        one = sums[self._killed]
         times_us = load_times(self._at / "times")
-        outcome = Outcome(checks, speed(times_us), sums.sha256, sums.log, self._kills, time.monotonic() - self._begun_s)
+        outcome = Outcome(checks, speed(times_us), one.sha256, one.log, self._kills, time.monotonic() - self._begun_s)
         write_picture(
             self._at / PICTURE,
             f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
@@ -261,10 +301,13 @@ class Demo:
         with pa.ipc.new_file(str(self._at / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
             writer.write_table(table)
 
-    def _wait_ready(self, gateway: Running) -> int:
-        """The process id that the ready line names."""
-        wait_until(lambda: gateway.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateway's start", [gateway])
-        return int(orjson.loads(gateway.output.read_bytes().splitlines()[0])["gateways"][0]["pid"])
+    def _start_gateways(self, house: Household) -> Running:
+        options = ["--count", str(len(self._gateways)), "--port", str(self._plan.port), "--data", str(self._data)]
+        return house.start("gateways", [sys.executable, "-m", "gateway.cli.demo.gateways", *options])
+
+    def _wait_ready(self, gateways: Running) -> None:
+        """Wait for the line that says so."""
+        wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
 
     def _start_query(self, house: Household) -> Running:
         options = ["--gateways", self._url, "--checkpoint", str(self._at / "checkpoint"), "--until-closed"]
@@ -283,7 +326,7 @@ class Demo:
 
     def _start_feeder(self, house: Household, airport: str) -> Running:
         options = {
-            "--url": self._url,
+            "--url": url_from(airport, self._gateways),
             "--topic": TOPIC,
             "--airport": airport,
             "--input": str(self._at / "input" / f"{airport}.arrow"),

@@ -57,13 +57,13 @@ def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
         return Done(code, buffers[1].getvalue().decode(), buffers[2].getvalue().decode())
 
 
-def free_base() -> int:
-    """A port with its three neighbours, all free now."""
+def free_base(gateways: int = 1) -> int:
+    """A port with its three neighbours, all free now, and those at +10, ... of further gateways."""
     while True:
         base = random.randrange(20_000, 60_000)
         with ExitStack() as opened:
             try:
-                for port in range(base, base + 4):
+                for port in (base + 10 * place + distance for place in range(gateways) for distance in range(4)):
                     opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue

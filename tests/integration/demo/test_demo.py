@@ -1,4 +1,4 @@
-"""The demo in a smaller form: gateway and query killed on the way, every promise checked; and how it ends where it cannot run."""
+"""The demo in a smaller form: coordinator and query killed on the way, every promise checked; and how it ends where it cannot."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ def test_a_part_of_the_year_with_both_kills_holds_every_promise(tmp_path: Path) 
     said: list[str] = []
     directory = tmp_path / "demo"
     with prepare_directory(directory):
-        outcome = Demo(Plan(directory, free_base(), limit=DEPARTURES, year_s=6.0), said.append).run()
+        outcome = Demo(Plan(directory, free_base(3), limit=DEPARTURES, year_s=6.0), said.append).run()
     assert [check for check in outcome.checks if not check.held] == []
-    assert len(outcome.checks) == 5
-    assert [kill.what for kill in outcome.kills] == ["the gateway", "the query"]
+    assert len(outcome.checks) == 6
+    coordinator, query = [kill.what for kill in outcome.kills]
+    assert coordinator in [f"the coordinator, {name}," for name in ("jfk", "lga", "ewr")]
+    assert query == "the query"
     assert outcome.speed.records == DEPARTURES
     assert (len(outcome.digest), len(outcome.log)) == (64, 32)
-    assert "was killed by SIGKILL; it is started again" in (directory / "logs" / "gateway.log").read_text()
+    assert "was killed by SIGKILL; it is started again" in (directory / "logs" / "gateways.log").read_text()
     assert (directory / PICTURE).read_text().count("<svg") == 3
-    assert any("the gateway was killed with SIGKILL" in line for line in said)
+    assert any(f"{coordinator} was killed with SIGKILL" in line for line in said)
     assert json.loads(json.dumps(outcome.fields()))["held"] is True
 
 
@@ -55,16 +57,11 @@ def demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Re
     """Runs the command in this process."""
 
     def run_it(*options: str) -> Result:
-        code = entry.main(["demo", "--data", str(tmp_path / "demo"), "--port", str(free_base()), *options])
+        code = entry.main(["demo", "--data", str(tmp_path / "demo"), "--port", str(free_base(3)), *options])
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
     return run_it
-
-
-def test_more_gateways_are_refused_plainly(demo: Callable[..., Result]) -> None:
-    done = demo("--gateways", "3")
-    assert done == Result(2, "", "error: --gateways 3: groups of several gateways are not built yet; leave it at 1\n")
 
 
 def test_without_java(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +91,7 @@ def test_with_a_port_in_use(demo: Callable[..., Result]) -> None:
         other.listen()
         done = demo("--port", str(base))
     assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
-    assert f"of which these are in use: {base + 2} (reads)" in done.err
+    assert f"the ports {base} to {base + 3} for gateway jfk, of which these are in use: {base + 2} (reads)" in done.err
 
 
 def test_with_a_full_disk(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,7 +99,7 @@ def test_with_a_full_disk(demo: Callable[..., Result], monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     done = demo()
     assert (done.code, done.out) == (3, "")
-    assert done.err == (f"error: the demo needs 2048 MiB and {tmp_path} has 100 MiB free: make room, or name another --data\n")
+    assert done.err == (f"error: the demo needs 4096 MiB and {tmp_path} has 100 MiB free: make room, or name another --data\n")
 
 
 def test_a_directory_that_is_no_demos_is_left_alone(demo: Callable[..., Result], tmp_path: Path) -> None:
@@ -232,4 +229,4 @@ def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
 def test_disk_needed_is_more_than_a_gateway_reserves() -> None:
     from gateway.core import limits
 
-    assert limits.DISK_LOW_BYTES + (limits.PREPARED_SEGMENTS + 2) * limits.SEGMENT_BYTES < command.DISK_BYTES
+    assert limits.DISK_LOW_BYTES + (limits.PREPARED_SEGMENTS + 2) * limits.SEGMENT_BYTES < command.GATEWAY_BYTES

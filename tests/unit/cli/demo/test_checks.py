@@ -11,9 +11,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from gateway.cli.demo.checks import Check, check_records, check_results, load_times, speed
+from gateway.cli.demo.checks import Check, check_logs, check_records, check_results, check_same, load_times, speed
 from gateway.cli.demo.departures import Departures
 from gateway.cli.demo.picture import Kill, mean_delays, write_picture
+from gateway.log.reader import Frontier
+from gateway.log.verify import Finding, Verified
 
 CLOSING = b"closing"
 Record = tuple[bytes | None, bytes]
@@ -77,6 +79,23 @@ def test_a_changed_order_is_seen() -> None:
     once, order = checked(swapped)
     assert once.held
     assert (order.held, order.counted) == (False, "JFK of EWR, JFK")
+
+
+def test_logs_that_differ_in_a_record_or_in_length_are_seen() -> None:
+    assert check_same({"jfk": (5, "a" * 64)}) == []
+    (same,) = check_same({"jfk": (5, "a" * 64), "lga": (5, "a" * 64)})
+    assert same == Check("the same log on every gateway", True, f"jfk {'a' * 12} of 5 records, lga {'a' * 12} of 5 records")
+    assert not check_same({"jfk": (5, "a" * 64), "lga": (5, "b" * 64)})[0].held
+    assert not check_same({"jfk": (5, "a" * 64), "lga": (4, "a" * 64), "ewr": (5, "a" * 64)})[0].held
+
+
+def test_damage_in_any_log_is_seen() -> None:
+    frontier = Frontier(7, 5, 0, 0, live=False)
+    good = Verified("l", "jfk", frontier, 0, 0, frames=3)
+    bad = Verified("l", "lga", frontier, 0, 0, frames=3, damage=[Finding(7, 3, "log/1.seg", 64, "frame 7 is damaged")])
+    assert check_logs({"jfk": good, "lga": good}).held
+    found = check_logs({"jfk": good, "lga": bad})
+    assert (found.held, found.counted) == (False, "jfk 3 frames, 0 damaged, lga 3 frames, 1 damaged")
 
 
 def rows(*departures: int) -> bytes:
