@@ -25,8 +25,10 @@ IDENTITY = "identity.json"
 LOCK = "LOCK"
 
 
-def run(config: Config) -> int:
+def run(config: Config, record: str = "") -> int:
     """Run a gateway until it is told to stop. One line of JSON on stdout says that it is ready.
+
+    With `record` everything that happens to the protocol is recorded in a file of that directory (`gateway.node.recorder`).
 
     Returns the exit code: 0 after an orderly stop, 1 when it had halted or the stop took too long.
 
@@ -54,7 +56,7 @@ def run(config: Config) -> int:
             reads.start()
         from gateway.node.process import Gateway  # noqa: PLC0415 - see above
 
-        gateway = Gateway(config, reads, notifier, desk, opened)
+        gateway = Gateway(config, reads, notifier, desk, opened, record)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.heed_signals()
         return gateway.work()

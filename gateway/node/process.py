@@ -25,7 +25,7 @@ from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.segment import prepared_paths
 from gateway.log.writer import LogWriter
-from gateway.node import logs, memory
+from gateway.node import edges, logs, memory
 from gateway.node.books import Books, release
 from gateway.node.clock import Clock
 from gateway.node.desk import Desk
@@ -38,6 +38,7 @@ from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.network import Network
 from gateway.node.port import ClientPort
+from gateway.node.recorder import Recorder, header_of
 from gateway.node.supervisor import Notifier, Supervisor
 from gateway.transport.interface import Introduction, Transport
 from gateway.transport.mesh import Mesh
@@ -52,7 +53,9 @@ FAILED = 1
 class Gateway:
     """What one process is made of, put together in an order in which each failure leaves nothing behind."""
 
-    def __init__(self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack) -> None:
+    def __init__(
+        self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack, record: str = ""
+    ) -> None:
         """Open everything.
 
         Args:
@@ -61,6 +64,7 @@ class Gateway:
             notifier: the pipe to it.
             desk: where it asks for the status.
             opened: closes what was opened, last first.
+            record: the directory that the run is recorded in; empty: it is not.
         """
         memory.tune()
         self._handlers: dict[int, Any] = {}
@@ -87,7 +91,7 @@ class Gateway:
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
         self._transport = opened.enter_context(contextlib.closing(self._open_transport()))
-        self._driver = self._make_driver(writer)
+        self._driver = self._make_driver(writer, lambda stack: self._recorded(stack, record, opened) if record else stack)
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, spare.look)
         desk.open(self._inbox.put)
@@ -109,11 +113,17 @@ class Gateway:
         )
         return Mesh(me, config.group_address, lambda: time.monotonic_ns() // NS_PER_US)
 
-    def _make_driver(self, writer: LogWriter) -> Driver:
+    def _recorded(self, stack: Stack, directory: str, opened: contextlib.ExitStack) -> Recorder:
+        config = _stack_config(self._config)
+        recorder = Recorder(stack, directory, header_of(self._config.name, release(), config, Clock().now()), self._log)
+        opened.callback(recorder.stop)
+        return recorder
+
+    def _make_driver(self, writer: LogWriter, recorded: Callable[[Stack], edges.Stack]) -> Driver:
         config = self._config
         stack = Stack(_stack_config(config))
         return Driver(
-            stack,
+            recorded(stack),
             clock=Clock(),
             disk=self._disk,
             clients=self._port,
