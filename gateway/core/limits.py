@@ -141,6 +141,8 @@ LANE_READS_MAX = 64  # of the log for others, at a time
 # Between gateways
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
+KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
+DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
 
 # Log
 SEGMENT_BYTES = 128 * MIB
@@ -236,6 +238,15 @@ READS_LOOK_US = 5_000_000  # and this often later on
 READS_ANSWER_US_MAX = 1_000_000  # for it to say anything on a port
 READS_SILENT_US_MAX = 60_000_000  # one that said nothing for so long hangs, and is ended
 READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
+
+# A recorded run
+RECORD_RUN_BYTES_MAX = 512 * MIB  # of one run's file; the record ends there, and the gateway goes on
+RECORD_KEPT_BYTES_MAX = 2048 * MIB  # of all runs of one gateway in a directory: the oldest are removed when one begins
+RECORD_FREE_BYTES_MIN = 2 * DISK_LOW_BYTES  # left free on its disk, which may be the log's
+RECORD_BLOCK_BYTES = 256 * KIB  # compressed together
+RECORD_BLOCK_BYTES_MAX = 256 * MIB  # one step that is larger: the state of a log with all the producers there may be
+RECORD_WAITING_BYTES_MAX = 256 * MIB  # not yet written; above it the record ends
+RECORD_FLUSH_US = 250_000  # what a kill loses of the record
 
 # Client
 ADDRESSES_MAX = 64  # gateways named in one url
@@ -348,6 +359,8 @@ invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "stream
 invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is read alone never ends the reads process")
 invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
 invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
+invariant(2 * RECORD_RUN_BYTES_MAX <= RECORD_KEPT_BYTES_MAX, "a run that is recorded leaves the one before it")
+invariant(RECORD_FREE_BYTES_MIN > DISK_LOW_BYTES, "a record ends before the log takes nothing more")
 invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
