@@ -97,6 +97,7 @@ class Membership:
         self._waiting = 0  # heartbeats since a majority missed its coordinator
         self._patience = 0  # heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
+        self._unserved = 0  # heartbeats without a view that decides
         self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
         self._turn = 0
@@ -225,12 +226,16 @@ class Membership:
             self._left_beats += self._left_beats > 0
 
     def _pause(self) -> None:
-        """Without a coordinator for long, this part of the group is a minority, and says so to its clients."""
+        """Without a coordinator for long, this part of the group is a minority. Who is in no view that decides for so long, for
+        whatever reason (a disk that stands still keeps it out of the view of a coordinator that it hears), says so to its clients:
+        they go elsewhere.
+        """
         standing = self._standing
         self._viewless = self._viewless + 1 if self.misses else 0
-        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt:
-            if standing.view:
-                self._flush.lost()
+        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt and standing.view:
+            self._flush.lost()
+        self._unserved = 0 if standing.primary else self._unserved + 1
+        if self._unserved >= limits.PAUSE_HEARTBEATS + 4 * self.peers.round_beats():
             standing.pausing = False
 
     def _move_on(self) -> None:
