@@ -42,6 +42,7 @@ MESH_DRAIN_BYTES_MAX = 8 * MIB
 MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
 MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX = 20, 500
 MESH_CONNECT_MS_MAX = 1_000
+MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from the beginning
 MESH_BEAT_MS = 1_000  # a connection whose other end says nothing for three of them is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
@@ -151,6 +152,11 @@ PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
 DISK_LOW_BYTES = 256 * MIB  # below it new messages are refused
 FRAME_BYTES_MAX = BODY_BYTES_MAX + KIB
+SCRUB_FRAMES = 256  # that are looked at in one piece, and FETCH_BYTES of them; how far the end of what is lost is looked for
+SCRUB_WAIT_US = 250_000  # between two pieces: 4 MiB a second at most, of a disk that has nothing else to do
+SCRUB_REST_US = 3_600_000_000  # between two rounds
+SUSPECTS_MAX = 64  # positions that could not be read and are to be looked at
+DAMAGED_KEPT_MAX = 8  # copies of segments as they were before they were written over
 SNAPSHOT_FRAMES = 32_768  # decided frames after which a further snapshot is written: bounds the time that a start takes
 SEGMENTS_MAPPED_MAX = 16  # by one reader; one that is needed again is mapped again
 NAMES_KEPT_MAX = 200_000  # of topics and producers, by one reader; beyond that they are learned anew
@@ -335,6 +341,7 @@ invariant(
 invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
 invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(REJOIN_HEARTBEATS << (REJOIN_BOOTS_MAX - 1) >= REJOIN_HEARTBEATS_MAX, "boots are counted until the wait is the longest")
+invariant(MESH_CONNECT_MS_MAX * 1000 < MESH_RENEW_US, "a connection has time to be made before it is given up")
 invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
 invariant(DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")

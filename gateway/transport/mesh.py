@@ -34,73 +34,12 @@ from gateway.transport.codec import (
 from gateway.transport.guests import Guests
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
+from gateway.transport.link import NOT_SET_UP, UP, Link
 from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
 
 WHO = ""  # the reason for which who never introduced itself is refused
 PARTS_MAX = 1 + limits.FRAMES_A_MESSAGE_MAX
-_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-_EVENTS = _UP | int(zmq.EVENT_DISCONNECTED)
-_REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-
-
-class _Link:
-    """The way to one other gateway."""
-
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], number: int, name: str, address: str, key: str, identity: bytes
-    ) -> None:
-        self.number = number
-        self.name = name
-        self.address = address
-        self.key = key
-        self.up = False
-        self.broke_us = 0
-        self.queue: list[Message] = []
-        self.sent = self.sent_bytes = self.lost = self.connects = 0
-        self.received = self.received_bytes = 0
-        self.refused = ""  # why the other one does not take what comes from here
-        socket = context.socket(zmq.DEALER)
-        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-        socket.set(zmq.SNDHWM, limits.MESH_HIGH_WATER_MARK)
-        socket.set(zmq.RCVHWM, limits.MESH_STRANGERS_MAX)
-        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
-        socket.set(zmq.IMMEDIATE, 1)
-        socket.set(zmq.ROUTING_ID, identity)
-        socket.set(zmq.RECONNECT_IVL, limits.MESH_RECONNECT_MS_MIN)
-        socket.set(zmq.RECONNECT_IVL_MAX, limits.MESH_RECONNECT_MS_MAX)
-        socket.set(zmq.CONNECT_TIMEOUT, limits.MESH_CONNECT_MS_MAX)
-        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
-        socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
-        socket.copy_threshold = limits.MESH_ZERO_COPY_BYTES_MIN
-        self.socket = socket
-        self.monitor = socket.get_monitor_socket(_EVENTS | _REFUSED)
-
-    def connect(self, to: Address) -> None:
-        """Begin to connect; a name is looked up at each try."""
-        self.socket.set(zmq.IPV6, int(":" in to.host))
-        self.socket.connect(f"tcp://{to}")
-
-    def close(self) -> None:
-        """Let go of it."""
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close()
-
-    def facts(self) -> dict[str, object]:
-        """For the status."""
-        return {
-            "name": self.name,
-            "up": self.up,
-            "connects": self.connects,
-            "sent": self.sent,
-            "sent_bytes": self.sent_bytes,
-            "lost": self.lost,
-            "received": self.received,
-            "received_bytes": self.received_bytes,
-            "refused": self.refused,
-        }
 
 
 class Mesh:
@@ -120,7 +59,7 @@ class Mesh:
         """
         self._me = me
         self._clock_us = clock_us
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, Link] = {}
         self._guests = Guests(me, clock_us)
         self._troubles = Troubles()
         self._peers: dict[int, tuple[str, str]] = {}
@@ -193,21 +132,32 @@ class Mesh:
         return self._door.key_of(gateway) if self._door is not None else ""
 
     def _connect(self, number: int, name: str, address: str) -> None:
+        link = self._links[number] = Link(number, name, address, self._key_of(name))
+        self._open(link)
+
+    def _open(self, link: Link) -> None:
         self._links_made += 1
         self.changes += 1
-        identity = self._me.process + self._links_made.to_bytes(4, "big")
-        link = self._links[number] = _Link(self._context, number, name, address, self._key_of(name), identity)
-        if self._door is not None and not self._door.lead(link.socket, name):
-            self._tell(
-                name, "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
-            )
+        link.made_us = self._clock_us()
+        link.open(self._context, self._me.process + self._links_made.to_bytes(4, "big"))
+        if self._door is not None and not self._door.lead(link.socket, link.name):
+            reason = "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
+            self._tell(link.name, reason)
             return  # until it is
         try:
-            link.connect(parse_member(address).group)
+            link.connect(parse_member(link.address).group)
         except (zmq.ZMQError, TuttiError) as error:
-            self._tell(name, f"its address {address!r} cannot be connected to: {error}; mend it in the roster")
+            self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
 
-    def _introduce(self, link: _Link) -> None:
+    def _renew(self) -> None:
+        """Connect again where ZeroMQ gave up: it does not try again after what was no handshake of a gateway."""
+        now_us = self._clock_us()
+        for link in self._links.values():
+            if not link.up and now_us - max(link.made_us, link.broke_us) > limits.MESH_RENEW_US:
+                link.close()
+                self._open(link)
+
+    def _introduce(self, link: Link) -> None:
         with contextlib.suppress(zmq.ZMQError):  # no connection: it is said when there is one
             link.socket.send(encode_introduction(self._me), zmq.NOBLOCK)
 
@@ -236,7 +186,7 @@ class Mesh:
                 self._put(link, parts)
 
     @staticmethod
-    def _put(link: _Link, parts: Sequence[Buffer]) -> None:
+    def _put(link: Link, parts: Sequence[Buffer]) -> None:
         send = link.socket.send
         last = len(parts) - 1
         try:
@@ -351,18 +301,21 @@ class Mesh:
             self._socket.send(routing, zmq.SNDMORE | zmq.NOBLOCK)
             self._socket.send(encode_refusal(refusal), zmq.NOBLOCK)
 
-    def _hear_of(self, link: _Link, events: list[Received | LinkChanged]) -> None:
+    def _hear_of(self, link: Link, events: list[Received | LinkChanged]) -> None:
         """What a connection's monitor tells, and what the other end says on it."""
         while True:
             try:
                 event = int(parse_monitor_message(link.monitor.recv_multipart(zmq.NOBLOCK))["event"])
             except zmq.Again:
                 break
-            if event & _REFUSED:
-                self._tell(link.name, f"{link.address} refuses the connection: its keys are others, or it is no gateway")
-            elif event == _UP:
+            if event & NOT_SET_UP:
+                reason = link.turned_away(event)
+                if reason:
+                    self._tell(link.name, reason)
+            elif event == UP:
                 link.up = True
                 link.connects += 1
+                link.broken_off = 0
                 self._introduce(link)
                 events.append(LinkChanged(link.number, up=True))
             elif link.up:
@@ -379,7 +332,7 @@ class Mesh:
                 continue
             self._refused(link, data)
 
-    def _refused(self, link: _Link, data: bytes) -> None:
+    def _refused(self, link: Link, data: bytes) -> None:
         try:
             refusal = decode_refusal(data)
         except FormatError:
@@ -401,7 +354,8 @@ class Mesh:
         return None
 
     def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last. It is asked now and then: a moment to look at the keys, too."""
+        """What went wrong since this was asked last. It is asked now and then: a moment to look after the links, too."""
+        self._renew()
         if self._door is not None:
             if self._door.refresh():
                 self._reach()

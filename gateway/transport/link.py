@@ -1,0 +1,91 @@
+"""The way to one other gateway: a DEALER, its monitor, and what became of what was sent."""
+
+from __future__ import annotations
+
+import zmq
+
+from gateway.core import limits
+from gateway.core.messages import Message
+from gateway.data.addresses import Address
+
+UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_KEPT_OUT = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_MISMATCH = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_BROKEN_OFF = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+NOT_SET_UP = _KEPT_OUT | _MISMATCH | _BROKEN_OFF
+_BROKEN_OFF_TOLD = 3  # in a row: one alone is a gateway that ends or starts
+
+
+class Link:
+    """The way to one other gateway."""
+
+    def __init__(self, number: int, name: str, address: str, key: str) -> None:
+        self.number = number
+        self.name = name
+        self.address = address
+        self.key = key
+        self.up = False
+        self.made_us = self.broke_us = 0  # when it was made, and broke last
+        self.broken_off = 0
+        self.queue: list[Message] = []
+        self.sent = self.sent_bytes = self.lost = self.connects = 0
+        self.received = self.received_bytes = 0
+        self.refused = ""  # why the other one does not take what comes from here
+
+    def open(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> None:
+        """Make its socket; `connect` comes next."""
+        socket = context.socket(zmq.DEALER)
+        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
+        socket.set(zmq.SNDHWM, limits.MESH_HIGH_WATER_MARK)
+        socket.set(zmq.RCVHWM, limits.MESH_STRANGERS_MAX)
+        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.IMMEDIATE, 1)
+        socket.set(zmq.ROUTING_ID, identity)
+        socket.set(zmq.RECONNECT_IVL, limits.MESH_RECONNECT_MS_MIN)
+        socket.set(zmq.RECONNECT_IVL_MAX, limits.MESH_RECONNECT_MS_MAX)
+        socket.set(zmq.CONNECT_TIMEOUT, limits.MESH_CONNECT_MS_MAX)
+        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+        socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
+        socket.copy_threshold = limits.MESH_ZERO_COPY_BYTES_MIN
+        self.socket = socket
+        self.monitor = socket.get_monitor_socket(UP | int(zmq.EVENT_DISCONNECTED) | NOT_SET_UP)
+
+    def connect(self, to: Address) -> None:
+        """Begin to connect; a name is looked up at each try."""
+        self.socket.set(zmq.IPV6, int(":" in to.host))
+        self.socket.connect(f"tcp://{to}")
+
+    def turned_away(self, event: int) -> str:
+        """The connection was not set up; what an operator must know of it, empty if nothing yet."""
+        self.broken_off += 1
+        if event == _KEPT_OUT:
+            return f"{self.address} does not let this gateway in: the public key of this one is not listed there"
+        if event == _MISMATCH:
+            return f"{self.address} is no gateway, or one side has keys and the other has none: give them to both"
+        if self.broken_off < _BROKEN_OFF_TOLD:
+            return ""
+        return (
+            f"{self.address} breaks off each connection while it is set up: it has another key than is listed for it here, one "
+            "side has keys and the other has none, or it is no gateway"
+        )
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()
+
+    def facts(self) -> dict[str, object]:
+        """For the status."""
+        return {
+            "name": self.name,
+            "up": self.up,
+            "connects": self.connects,
+            "sent": self.sent,
+            "sent_bytes": self.sent_bytes,
+            "lost": self.lost,
+            "received": self.received,
+            "received_bytes": self.received_bytes,
+            "refused": self.refused,
+        }
