@@ -23,12 +23,12 @@ from typing import Any
 
 BLOCK = 256  # records that are summed up in one line, from a multiple of it on
 COLUMNS = ("offset", "topic", "key", "value", "timestamp", "headers", "gateway", "producer", "sequence", "view", "tick")
-_LARGE = 20_000
+_LARGE = 30_000  # so that segments fill and close within a run
 
 
 def value_of(producer: str, use: int, place: int) -> bytes:
     """What the record of a use holds: who and what it is, and a tail that makes sizes differ."""
-    tail = _LARGE if use % 97 == 0 else use * 7919 % 300
+    tail = _LARGE if use % 31 == 0 else use * 7919 % 300
     return b"%s %d %d " % (producer.encode(), use, place) + b"x" * tail
 
 

@@ -19,7 +19,7 @@ from tests.faults.lab.shim import Shim, build
 CLIENTS = "clients"
 PORT = 7400
 MIB = 1 << 20
-SMALL_DISK_MIB = 384
+SMALL_DISK_MIB = 768
 BALLAST = "ballast"
 _STATUS_WAIT_S = 1.0
 _POLL_S = 0.05

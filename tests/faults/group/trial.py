@@ -1,0 +1,254 @@
+"""One trial: a group in the lab, clients, faults one after another, then every check from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+from gateway.errors import TuttiError
+from tests.faults.group import checker
+from tests.faults.group.evidence import differing_digests, read_log
+from tests.faults.group.faults import FAULTS
+from tests.faults.group.journal import Story, View
+from tests.faults.group.load import Load
+from tests.faults.lab.lab import CLIENTS, PORT, Lab, Member
+
+RECOVER_S = 45.0  # after a fault is over, until every producer is told of a commit
+TOGETHER_S = 90.0  # after the last fault, until all are in one primary view
+RATE = 150.0
+NS = 1_000_000_000
+
+
+@dataclass
+class Done:
+    """One fault that was done. Times on the machine's monotonic clock, ns; `recovered` is when every producer went on."""
+
+    kind: str
+    begun: int
+    ended: int = 0
+    recovered: int = 0
+    gap_s: float = 0.0
+    worst_gap_s: float = 0.0
+
+
+@dataclass
+class Report:
+    """What a trial did and found.
+
+    `gap_s` of a fault is the longest time without any receipt while it lasted, `worst_gap_s` that of the producer it hit hardest.
+    """
+
+    seed: int
+    done: list[Done] = field(default_factory=list)
+    records: int = 0
+    acknowledged: int = 0
+    aborted: int = 0
+    unknown: int = 0
+    producers_killed: int = 0
+    frontiers: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """One line for people."""
+        return (
+            f"seed {self.seed}: {len(self.done)} faults, {self.records} records, {self.acknowledged} acknowledged, "
+            f"{self.aborted} aborted, {self.unknown} unknown, {self.frontiers} frontiers read, {len(self.findings)} findings"
+        )
+
+    def table(self) -> str:
+        """Faults by kind: how many, and the longest gaps in seconds."""
+        lines = [f"{'fault':<20} {'times':>5} {'longest gap s':>14} {'of one producer s':>18} {'recovered s':>12}"]
+        for kind in FAULTS:
+            done = [one for one in self.done if one.kind == kind]
+            if done:
+                gap, worst = max(one.gap_s for one in done), max(one.worst_gap_s for one in done)
+                after = max((one.recovered - one.ended) / NS for one in done)
+                lines.append(f"{kind:<20} {len(done):>5} {gap:>14.2f} {worst:>18.2f} {after:>12.2f}")
+        return "\n".join(lines)
+
+
+class Trial:
+    """A group under test.
+
+    Args:
+        root: an empty directory, for everything.
+        seed: of all chance.
+        members: how many gateways.
+        log: told what happens, a line each.
+        rate: records a second of each producer.
+    """
+
+    def __init__(
+        self, root: Path, seed: int, *, members: int = 3, log: Callable[[str], None] = lambda _: None, rate: float = RATE
+    ) -> None:
+        """Nothing runs yet."""
+        self._root = root
+        self._log = log
+        self._chance = Random(seed)
+        self._began = time.monotonic()
+        self._down: dict[str, str] = {}
+        self.report = Report(seed)
+        self.lab = Lab(root, members, small_disks=1)
+        addresses = self.lab.network.addresses
+        readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
+        self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate)
+
+    # What faults use
+
+    def note(self, text: str) -> None:
+        """Tell what happens."""
+        line = f"{time.monotonic() - self._began:8.3f} {text}"
+        with (self._root / "trial.log").open("a") as file:
+            file.write(line + "\n")
+        self._log(line)
+
+    def wait(self, seconds: float) -> None:
+        """Let it last."""
+        time.sleep(seconds)
+
+    def any(self, chance: Random) -> str:
+        """A gateway that runs; every third time the one that coordinates."""
+        if chance.random() < 0.3:
+            return self.coordinator(chance)
+        return chance.choice([name for name in self.lab.names if name not in self._down])
+
+    def coordinator(self, chance: Random) -> str:
+        """The gateway that orders; any when none does."""
+        found = self.lab.coordinator()
+        running = [name for name in self.lab.names if name not in self._down]
+        return found if found in running else chance.choice(running)
+
+    @contextlib.contextmanager
+    def down(self, name: str, why: str) -> Iterator[Member]:
+        """A gateway is killed, and started when the block ends unless it was before."""
+        self.note(f"{name} {why}")
+        member = self.lab.members[name]
+        self._down[name] = why
+        member.kill()
+        try:
+            yield member
+        finally:
+            if name in self._down:
+                self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start a gateway that is down; it joins in its own time."""
+        self.note(f"{name} starts")
+        self._down.pop(name, None)
+        self.lab.members[name].start(wait=False)
+
+    def leave(self, name: str) -> None:
+        """Tell a gateway to end in order."""
+        self._down[name] = "left"
+        code = self.lab.members[name].stop()
+        if code:
+            self.find(f"leave: {name} ended with {code} when it was told to stop: {self.lab.members[name].log_tail(500)}")
+
+    def find(self, finding: str) -> None:
+        """Something is wrong."""
+        self.note(f"FINDING {finding}")
+        self.report.findings.append(finding)
+
+    # The course
+
+    def run(self, kinds: Iterable[str], *, together: float = 0.7) -> Report:
+        """Do faults of these kinds, one after another, until there are no more or something is found; then check everything.
+
+        Args:
+            kinds: of the faults, as they come.
+            together: how often the whole group is waited for before the next one.
+        """
+        with self.lab, contextlib.closing(self.load):
+            self.lab.start()
+            self.note(f"the group is up: {self.lab.told()}")
+            self.load.start()
+            self._expect_receipts("start", 60.0)
+            for kind in kinds:
+                self._do(kind)
+                if self.report.findings:
+                    break
+                if self._chance.random() < together:
+                    self._expect_all(f"after {kind}")
+                self.wait(self._chance.uniform(0, 1.5))
+            self._expect_all("at the end")
+            self._expect_receipts("the end", RECOVER_S)
+            views = self._end()
+            self._check(self.load.stories(), [*self.load.views(), *views])
+        return self.report
+
+    def _do(self, kind: str) -> None:
+        done = Done(kind, time.monotonic_ns())
+        chance = Random(self._chance.random())
+        with FAULTS[kind](self, chance):
+            pass
+        done.ended = time.monotonic_ns()
+        self._expect_receipts(kind, RECOVER_S)
+        done.recovered = time.monotonic_ns()
+        self.note(f"{kind} is over, all producers went on after {(done.recovered - done.ended) / NS:.2f} s")
+        self.report.done.append(done)
+        self._look_for_ended()
+
+    def _look_for_ended(self) -> None:
+        for name, member in self.lab.members.items():
+            if name not in self._down and not member.runs:
+                assert member.process is not None
+                self.find(f"ended: {name} ended by itself with {member.process.returncode}: {member.log_tail(800)}")
+
+    def _expect_receipts(self, what: str, seconds: float) -> None:
+        silent = self.load.wait_for_receipts(seconds)
+        if silent:
+            self.find(f"liveness: {', '.join(silent)} got no receipt for {seconds:.0f} s after {what}: {self.lab.told()}")
+
+    def _expect_all(self, when: str) -> None:
+        try:
+            took = self.lab.wait_together(TOGETHER_S)
+            self.note(f"all are in one view after {took:.2f} s")
+        except TuttiError as error:
+            self.find(f"liveness: {when}: {error}")
+
+    def _end(self) -> list[View]:
+        self.report.findings += self.load.finish()
+        views = []
+        for name in self.lab.names:
+            try:
+                views.append(self.load.read_once(f"last-{name}", self.lab.members[name].url))
+            except Exception as error:  # noqa: BLE001 - a finding, told at the end
+                self.find(f"C8: {name} could not be read to its end: {error}")
+        for name, member in self.lab.members.items():
+            if member.runs:
+                self.leave(name)
+        return views
+
+    def _check(self, stories: list[Story], views: list[View]) -> None:
+        ends = [end for view in views for _, end, _ in view.read]
+        logs = []
+        for name, member in self.lab.members.items():
+            try:
+                logs.append(read_log(name, member.data, ends))
+            except TuttiError as error:
+                self.find(f"C5: {name}'s files cannot be read: {error}")
+        if logs:
+            report = self.report
+            report.findings += checker.check(stories, views, logs)
+            report.findings += differing_digests({log.gateway: self.lab.members[log.gateway].data for log in logs}, logs)
+            report.records = max(log.end for log in logs)
+        outcomes = [use.outcome for story in stories for use in story.uses.values()]
+        self.report.acknowledged = outcomes.count("c")
+        self.report.aborted, self.report.unknown = outcomes.count("a"), outcomes.count("u")
+        self.report.frontiers = sum(len(shown) for view in views for shown in view.frontiers)
+        self.report.producers_killed = self.load.killed
+        for done in self.report.done:
+            done.gap_s = longest_gap([told for story in stories for told in story.receipts()], done)
+            done.worst_gap_s = max(longest_gap(story.receipts(), done) for story in stories)
+
+
+def longest_gap(receipts: Iterable[int], done: Done) -> float:
+    """The longest time between receipts one after another, seconds, of those that touch the time of a fault."""
+    told = sorted(receipts)
+    gaps = [after - before for before, after in pairwise(told) if after >= done.begun and before <= done.recovered]
+    return max(gaps, default=0) / NS
