@@ -40,13 +40,10 @@ from gateway.node.network import Network
 from gateway.node.port import ClientPort
 from gateway.node.recorder import Recorder, header_of
 from gateway.node.supervisor import Notifier, Supervisor
-from gateway.transport.interface import Introduction, Transport
-from gateway.transport.mesh import Mesh
+from gateway.node.transports import open_transport
 
 US = 1_000_000
 US_PER_MS = 1000
-NS_PER_US = 1000
-PROCESS_BYTES = 8
 FAILED = 1
 
 
@@ -90,7 +87,9 @@ class Gateway:
         reads.attach(log, self._inbox.wake)
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
-        self._transport = opened.enter_context(contextlib.closing(self._open_transport()))
+        self._transport = opened.enter_context(
+            contextlib.closing(open_transport(config, self._directory.incarnation, release(), log))
+        )
         self._driver = self._make_driver(writer, lambda stack: self._recorded(stack, record, opened) if record else stack)
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, spare.look)
@@ -99,19 +98,6 @@ class Gateway:
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lookups.start()
         opened.callback(self._lookups.stop, self._hurried)
-
-    def _open_transport(self) -> Transport:
-        config = self._config
-        me = Introduction(
-            release=release(),
-            group=config.group.name,
-            gateway=config.name,
-            incarnation=self._directory.incarnation,
-            process=os.urandom(PROCESS_BYTES),
-            address=config.founders.get(config.name, str(config.advertised_address)),
-            configured=config.founders,
-        )
-        return Mesh(me, config.group_address, lambda: time.monotonic_ns() // NS_PER_US)
 
     def _recorded(self, stack: Stack, directory: str, opened: contextlib.ExitStack) -> Recorder:
         config = _stack_config(self._config)

@@ -27,7 +27,6 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         incarnation: of its disk.
         number: its own in the log, or in the configuration before there is one; 0 before it has any.
         log: uuid of its log, empty on a blank disk.
-        members: CRC of the configured names and addresses, for people who look for a difference.
         process: 8 random bytes, of this run: two that differ under one incarnation are a copied directory.
         address: HOST:P of its clients, as a roster would name it.
         configured: the members that it is configured with, name -> address, so that who differs can say in what.
@@ -40,7 +39,6 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: bytes
     number: int = 0
     log: bytes = b""
-    members: int = 0
     process: bytes = b""
     address: str = ""
     configured: dict[str, str] = {}
