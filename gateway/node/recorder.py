@@ -87,10 +87,10 @@ class Recorder:
         self._waiting.append(data)
         self._put += len(data)
         waiting = self._put - self._taken
-        if waiting >= limits.RECORD_BLOCK_BYTES:
+        if waiting > limits.RECORD_WAITING_BYTES_MAX:
+            self._end("its disk does not keep up")
+        elif waiting >= limits.RECORD_BLOCK_BYTES:
             self._wake.set()
-            if waiting > limits.RECORD_WAITING_BYTES_MAX:
-                self._end("its disk does not keep up")
 
     def _end(self, reason: str) -> None:
         """Record nothing more; whoever finds out first says why."""

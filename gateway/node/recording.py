@@ -114,17 +114,17 @@ class Recording:
         self.done = 0
         try:
             self._file: BinaryIO = self._path.open("rb")
-            self.size = self._path.stat().st_size
-            self._check_start()
-            self._items = self._read()
-            header = next(self._items, None)
         except OSError as error:
             raise UsageError(
                 f"{self._path} cannot be read: {error.strerror}; name a file that tutti serve --record made"
             ) from error
-        if not isinstance(header, Header):
-            raise FormatError(f"{self._path} does not begin with whose run it is; if it was killed at once, it holds nothing")
-        self.header = header
+        try:
+            self.size = self._path.stat().st_size
+            self._items = self._read()
+            self.header = self._header()
+        except BaseException:
+            self.close()
+            raise
 
     def __iter__(self) -> Iterator[Stepped | Raised]:
         """The steps, in order.
@@ -145,7 +145,7 @@ class Recording:
         """Close the file."""
         self._file.close()
 
-    def _check_start(self) -> None:
+    def _header(self) -> Header:
         data = self._file.read(_START.size)
         magic, version = _START.unpack(data.ljust(_START.size, b"\0"))
         if magic != MAGIC:
@@ -155,6 +155,10 @@ class Recording:
                 f"{self._path} is a recorded run of form {version} and this release reads {VERSION}: use the other release"
             )
         self.done = len(data)
+        header = next(self._items, None)
+        if not isinstance(header, Header):
+            raise FormatError(f"{self._path} does not begin with whose run it is; if it was killed at once, it holds nothing")
+        return header
 
     def _read(self) -> Iterator[Item]:
         while (items := self._block()) is not None:
