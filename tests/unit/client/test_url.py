@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from gateway.client.route import Route
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.errors import ConfigError
@@ -63,37 +62,3 @@ def test_addresses_as_text() -> None:
     assert str(Address("::1", 5)) == "[::1]:5"
     assert Address("::1", 5).endpoint == "tcp://[::1]:5"
     assert str(Address("a", 5)) == "a:5"
-
-
-def test_a_route_asks_everyone_before_it_waits_and_waits_longer_each_round() -> None:
-    route = Route(parse_url("tutti://a:1,b:2"))
-    waits = [route.move_on("no") for _ in range(40)]
-    assert waits[0] == 0
-    assert waits == sorted(waits)
-    assert waits[-1] == limits.RETRY_US_MAX / 1e6
-    route.went_well()
-    assert route.move_on("no") == 0
-
-
-def test_a_route_tells_what_was_met_where() -> None:
-    route = Route(parse_url("tutti://a:1,b:2,c:3"))
-    route.move_on("connection refused")
-    route.met("connected")
-    assert route.told() == "a:1: connection refused; b:2: connected; c:3: no answer yet"
-
-
-def test_a_route_learns_other_gateways_once_and_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    route = Route(parse_url("tutti://a:1,b:2"))
-    route.move_on("no")
-    route.learn({"a": "tutti://a:1", "c": "tutti://c:3", "d": "d:4", "e": "nowhere"})
-    assert [str(address) for address in route.addresses] == ["a:1", "b:2", "c:3", "d:4"]
-    assert str(route.present) == "b:2"
-    assert "gateway e has an address that is none" in caplog.text
-
-
-def test_only_wrong_ports_is_said_when_all_are() -> None:
-    route = Route(parse_url("tutti://a:1,b:2"))
-    route.move_on("http", wrong=True)
-    assert not route.only_wrong_ports()
-    route.move_on("http", wrong=True)
-    assert route.only_wrong_ports()
