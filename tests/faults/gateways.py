@@ -38,11 +38,12 @@ def free_base_port() -> int:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a gateway runs: its address, what is put before its command, and what is in its environment."""
+    """Where a gateway runs: its address, what is put before its command, and behind it, and what is in its environment."""
 
     host: str
     port: int
     before: Sequence[str] = ()
+    behind: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +79,7 @@ class GatewayProcess:
         """Start it and, unless told otherwise, wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.seat.before, sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
+                [*self.seat.before, sys.executable, "-m", "gateway", "serve", "--config", str(self.config), *self.seat.behind],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
