@@ -22,7 +22,7 @@ _COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "
 
 @click.group()
 def log() -> None:
-    """Verify, inspect, digest or repair a data directory; run a recorded run again."""
+    """Look into a data directory or a recorded run, or repair."""
 
 
 log.add_command(rerun)

@@ -25,6 +25,13 @@ class Control(Talk):
         told = orjson.loads(self.ask(wire.StatusAnswer, wire.Producers).json)
         return [{**line, "last_seen": line.get("last_seen_us")} for line in told["producers"]]
 
+    def members(self) -> list[dict[str, Any]]:
+        """Every gateway that the group's log names, as the one that answers knows it: name, number, address, incarnation, state,
+        voter, coordinator, age, frontier, lag, heard_us, round_trip_us.
+        """
+        told: list[dict[str, Any]] = orjson.loads(self.ask(wire.StatusAnswer, wire.Members).json)
+        return told
+
     def forget(self, names: Iterable[str]) -> None:
         """Take producers out of the received-table, through the log."""
         checked = tuple(check_producer(name) for name in names)

@@ -1,0 +1,208 @@
+"""`tutti members` and `tutti leave`: what is asked of the gateway, what is waited for, and what is said when it does not come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from gateway.cli import members
+from gateway.cli.main import main
+from gateway.data import wire
+from tests.unit.client.fake import FakeGateway
+
+
+def member(name: str, **changed: object) -> dict[str, object]:
+    number = ("jfk", "lga", "ewr", "bos").index(name) + 1
+    told: dict[str, object] = {
+        "number": number,
+        "name": name,
+        "address": f"127.0.0.1:{7400 + 10 * number}",
+        "incarnation": "ab" * 16,
+        "state": "primary",
+        "voter": True,
+        "coordinator": name == "jfk",
+        "age": number,
+        "frontier": 100,
+        "lag": 0,
+        "heard_us": 120_000,
+        "round_trip_us": 340,
+    }
+    return told | changed
+
+
+class Group:
+    """Answers as one gateway of a group does; `asked` is what operators wanted, `after` what the members are from then on."""
+
+    def __init__(self, *found: dict[str, object]) -> None:
+        self.members = list(found)
+        self.asked: list[Any] = []
+        self.denials: list[wire.Denied] = []
+        self.after: list[list[dict[str, object]]] = []
+
+    def __call__(self, heard: Any) -> list[Any] | None:
+        if isinstance(heard, wire.Members):
+            if self.asked and self.after:
+                self.members = self.after.pop(0)
+            return [wire.StatusAnswer(heard.request, json.dumps(self.members).encode())]
+        if isinstance(heard, wire.ChangeRoster | wire.Leave):
+            if self.denials:
+                denied = self.denials.pop(0)
+                return [wire.Denied(heard.request, denied.code, denied.reason, denied.retry)]
+            self.asked.append(heard)
+            return [wire.Done(heard.request)]
+        return None
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tutti(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def run(url: str, *arguments: str) -> Said:
+        code = main([*arguments, "--url", url])
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return run
+
+
+THREE = [member("jfk"), member("lga"), member("ewr", state="silent", lag=7, heard_us=-1, age=0, round_trip_us=0)]
+
+
+def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Said]) -> None:
+    with FakeGateway(rule=Group(*THREE)) as gateway:
+        done = tutti(gateway.url, "members", "list")
+        assert done == tutti(gateway.url, "members")
+        assert json.loads(tutti(gateway.url, "members", "--json").out) == THREE
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "name\taddress\tstate\tvotes\tcoordinates\tage\tlag\theard\tround_trip",
+        "jfk\t127.0.0.1:7410\tprimary\tyes\tyes\t1\t0\t0.1 s\t0.34 ms",
+        "lga\t127.0.0.1:7420\tprimary\tyes\tno\t2\t0\t0.1 s\t0.34 ms",
+        "ewr\t127.0.0.1:7430\tsilent\tyes\tno\t-\t7\t-\t-",
+    ]
+
+
+def test_one_that_is_added_is_waited_for_until_it_votes(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    learning = [*THREE, member("bos", state="learner", voter=False, lag=50)]
+    group.after = [learning, [*THREE, member("bos")]]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--json")
+    assert done.code == 0
+    assert [(one.change, one.name, one.address) for one in group.asked] == [("add", "bos", "127.0.0.1:7440")]
+    assert done.err.splitlines()[0] == "bos is in the roster"
+    assert done.err.splitlines()[-1] == "bos has caught up and votes"
+    assert [one["name"] for one in json.loads(done.out)["members"]] == ["jfk", "lga", "ewr", "bos"]
+
+
+def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    group.after = [[*THREE, member("bos", state="silent", voter=False)]] * 100
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--timeout", "0.6")
+        assert (done.code, done.out) == (3, "")
+        assert done.err.splitlines()[-1] == (
+            "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of): start it; "
+            "it votes by itself when it has caught up"
+        )
+        early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
+    assert early == Said(0, "", "bos is in the roster\n")
+
+
+@pytest.mark.parametrize("address", ["bos", "127.0.0.1", "127.0.0.1:70000", "a b:7400"])
+def test_an_address_that_is_none_is_refused_before_anybody_is_asked(tutti: Callable[..., Said], address: str) -> None:
+    done = tutti("tutti://127.0.0.1:1", "members", "add", "bos", address)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+
+
+def test_what_does_not_go_yet_is_tried_again_and_told_in_the_end(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    group.denials = [wire.Denied(0, "roster", "gateway 'ewr' has not caught up yet; ask again", retry=True)] * 3
+    group.after = [[*THREE[:2], member("ewr")]]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "replace", "ewr")
+        assert (done.code, done.out) == (0, "")
+        assert done.err.splitlines()[-1] == "ewr votes with its new disk"
+        group.members = THREE
+        group.denials = [wire.Denied(0, "roster", "the view would not hold a majority of the new roster", retry=True)] * 1000
+        late = tutti(gateway.url, "members", "remove", "lga", "--timeout", "0.7")
+    assert late.code == 3
+    assert "remove lga: the view would not hold a majority of the new roster (roster)" in late.err
+    assert "no gateway answered within 0.7 s" in late.err
+
+
+def test_a_disk_that_votes_needs_no_replacement(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "replace", "lga")
+    assert done == Said(1, "", "error: lga votes with the disk that it has: there is nothing to replace\n")
+    assert group.asked == []
+
+
+@pytest.mark.parametrize("command", [["members", "remove"], ["members", "replace"], ["leave"]])
+def test_a_name_that_nobody_has_is_answered_with_those_that_there_are(tutti: Callable[..., Said], command: list[str]) -> None:
+    group = Group(*THREE)
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, *command, "jkf")
+    assert done == Said(2, "", "error: no gateway of the group is named 'jkf': there are jfk, lga, ewr\n")
+    assert group.asked == []
+
+
+def test_one_is_removed(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    group.after = [THREE[:2]]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "remove", "ewr", "--json")
+    assert (done.code, done.err) == (0, "ewr is no member any more; its process can be stopped\n")
+    assert json.loads(done.out) == {"ok": True, "name": "ewr", "members": THREE[:2]}
+    assert [(one.change, one.name) for one in group.asked] == [("remove", "ewr")]
+
+
+def test_what_the_group_does_not_take_is_its_own_words(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    group.denials = [wire.Denied(0, "roster", "gateway 'bos' is in the roster with address 127.0.0.1:7440")]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7450")
+    assert done == Said(1, "", "error: gateway 'bos' is in the roster with address 127.0.0.1:7440\n")
+
+
+def test_the_gateway_that_leaves_is_told_itself_and_waited_for(tutti: Callable[..., Said]) -> None:
+    leaving, asked = Group(), Group()
+    with FakeGateway(rule=leaving) as own, FakeGateway(rule=asked) as other:
+        asked.members = [member("jfk"), member("lga", address=own.url.removeprefix("tutti://")), member("ewr")]
+        with pytest.MonkeyPatch.context() as patch:
+            looks = iter([True, True, False])
+            patch.setattr(members, "_listens", lambda _host, _port: next(looks))
+            done = tutti(other.url, "leave", "lga", "--json")
+        assert (done.code, json.loads(done.out), done.err) == (0, {"ok": True, "name": "lga"}, "lga has left\n")
+        assert [(type(one), one.name) for one in leaving.asked] == [(wire.Leave, "lga")]
+        assert asked.asked == []
+        late = tutti(other.url, "leave", "lga", "--timeout", "0.6")
+        assert late.code == 3
+        assert "lga was told to leave and still runs after 0.6 s; its log says what it waits for" in late.err
+
+
+def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE)
+    with FakeGateway(rule=group) as gateway:
+        group.members = [member("jfk", address=gateway.url.removeprefix("tutti://")), *THREE[1:]]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(members, "_listens", lambda _host, _port: False)
+            done = tutti(gateway.url, "leave", "jfk")
+    assert done.code == 0
+    assert done.err.splitlines()[0] == (
+        "1 of 3 remain, which is no majority: the group takes nothing new until another one is there"
+    )
+
+
+def test_one_that_is_not_heard_of_cannot_be_told_to_leave(tutti: Callable[..., Said]) -> None:
+    with FakeGateway(rule=Group(*THREE)) as gateway:
+        done = tutti(gateway.url, "leave", "ewr")
+    assert done == Said(1, "", "error: ewr is not heard of: it has left already, or it is down or cut off\n")
