@@ -96,13 +96,15 @@ def decode_refusal(data: Buffer) -> Refusal:
         raise FormatError(f"a refusal is malformed: {error}") from error
 
 
-def encode(message: Message) -> list[Buffer]:
-    """The parts of a message. Large bodies are parts of their own, uncopied: they must not change."""
+def encode(message: Message, *, whole: bool = False) -> list[Buffer]:
+    """The parts of a message, one alone if it has to be `whole`. Large bodies are parts of their own otherwise, uncopied: they must
+    not change.
+    """
     if not isinstance(message, WITH_FRAMES) or not message.frames:
         return [CONTROL + _ENCODER.encode(message)]
     frames = message.frames
     head = _ENCODER.encode(msgspec.structs.replace(message, frames=()))
-    joined = all(frame.body_length <= limits.JOINED_BODY_BYTES_MAX for frame in frames)
+    joined = whole or all(frame.body_length <= limits.JOINED_BODY_BYTES_MAX for frame in frames)
     out: list[Buffer] = [_PREFIX.pack(FRAMES, JOINED if joined else APART, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
     if joined:
         for frame in frames:
