@@ -18,13 +18,28 @@ _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "fi
 
 @click.command()
 @url_option
+@click.option("--watch", "watched", is_flag=True, help="Show every gateway until interrupted; with --json a line a change.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks of --watch.",
+)
 @json_option
-def status(url: str, as_json: bool) -> None:
+def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
     """What a gateway says of itself.
 
-    Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, halted), view,
-    frontier, start, lag.
+    Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, leaving, halted),
+    view, frontier, start, lag. With --watch all of them, those too that the URL does not name: state, view, frontier (the next
+    offset), lag (decided positions that it lacks), and what is wrong.
     """
+    if watched:
+        from gateway.cli.watch import watch
+
+        watch(url, interval_s, as_json)
+        return
     from gateway.client.control import Control
 
     with Control(url) as control:

@@ -1,0 +1,127 @@
+"""`tutti status --watch`: every gateway is seen, one that is silent keeps nobody waiting, a line comes when something changed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.cli import watch
+from gateway.cli.watch import NO_ANSWER, Sight, Watch
+from gateway.client.url import parse_url
+from gateway.data import wire
+from tests.unit.client.fake import FakeGateway
+
+
+class Gateway:
+    """Answers Status as a gateway of a group does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gateways: dict[str, str] = {}
+        self.changed: dict[str, object] = {}
+
+    def __call__(self, heard: Any) -> list[Any] | None:
+        if not isinstance(heard, wire.Status):
+            return None
+        told = {
+            "gateway": self.name,
+            "state": "primary",
+            "reason": "",
+            "view": {"id": 65538, "text": "1.2", "coordinator": "lga", "members": ["jfk", "lga"]},
+            "frontier": 10,
+            "lag": {"jfk": 0, "lga": 0, "ewr": 5},
+            "gateways": self.gateways,
+        } | self.changed
+        return [wire.StatusAnswer(heard.request, json.dumps(told).encode())]
+
+
+def seen(watching: Watch, expected: Callable[[list[Sight]], bool]) -> list[Sight]:
+    deadline = time.monotonic() + 10
+    while not expected(watching.sights()):
+        assert time.monotonic() < deadline, watching.sights()
+        time.sleep(0.02)
+    return watching.sights()
+
+
+def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
+    jfk, lga = Gateway("jfk"), Gateway("lga")
+    with FakeGateway(rule=jfk) as one, FakeGateway(rule=lga) as other:
+        dead = "tutti://127.0.0.1:1"
+        jfk.gateways = {"jfk": one.url, "lga": other.url, "ewr": dead}
+        watching = Watch(parse_url(one.url), 0.05)
+        try:
+            found = seen(watching, lambda sights: [sight.reason != "" for sight in sights] == [True, False, False])
+        finally:
+            watching.close()
+    ewr, jfk_seen, lga_seen = found
+    assert (ewr.gateway, ewr.state, ewr.frontier, ewr.lag, ewr.reason) == ("ewr", NO_ANSWER, None, 5, "connection refused")
+    assert jfk_seen == Sight("jfk", one.url.removeprefix("tutti://"), "primary", "1.2", 10, 0, "")
+    assert lga_seen.view == "1.2, coordinates"
+
+
+def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ANSWER_S_MAX", 0.3)
+    jfk = Gateway("jfk")
+    with FakeGateway(rule=jfk) as one, FakeGateway(rule=lambda heard: [] if isinstance(heard, wire.Status) else None) as mute:
+        watching = Watch([*parse_url(one.url), *parse_url(mute.url)], 0.05)
+        try:
+            found = seen(watching, lambda sights: len(sights) == 2 and all(sight.reason or sight.gateway for sight in sights))
+            assert [sight.state for sight in found if sight.gateway != "jfk"] == [NO_ANSWER]
+            jfk.changed = {"frontier": 11}
+            seen(watching, lambda sights: any(sight.frontier == 11 for sight in sights))
+        finally:
+            watching.close()
+
+
+def test_a_gateway_with_two_addresses_is_one() -> None:
+    jfk = Gateway("jfk")
+    with FakeGateway(rule=jfk) as one:
+        port = one.url.rpartition(":")[2]
+        watching = Watch(parse_url(f"{one.url},tutti://localhost:{port}"), 0.05)
+        try:
+            watching.wait_for_all(5)
+            assert [sight.gateway for sight in watching.sights()] == ["jfk"]
+        finally:
+            watching.close()
+
+
+def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    jfk = Gateway("jfk")
+    looks = 0
+    with FakeGateway(rule=jfk) as one:
+
+        def ends() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 4:
+                jfk.changed = {"state": "minority", "reason": "two of three are away"}
+            return looks > 12
+
+        watch.watch(one.url, 0.1, True, ends)
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        jfk.changed = {}
+        looks = 5
+        watch.watch(one.url, 0.1, False, ends)
+    assert [line["gateways"][0]["state"] for line in lines] == ["primary", "minority"]
+    assert lines[1]["gateways"][0]["reason"] == "two of three are away"
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split("\t") == ["time", "gateway", "address", "state", "view", "frontier", "lag", "reason"]
+    assert [row.split("\t")[1:] for row in rows] == [["jfk", one.url.removeprefix("tutti://"), "primary", "1.2", "10", "0", ""]]
+
+
+def test_ctrl_c_ends_it() -> None:
+    with FakeGateway(rule=Gateway("jfk")) as one:
+        command = [sys.executable, "-m", "gateway", "status", "--watch", "--json", "--interval", "0.1", "--url", one.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["gateways"][0]["gateway"] == "jfk"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "interrupted\n")
