@@ -64,8 +64,9 @@ class Peer:
         return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
 
     def boot_beats(self, heartbeat_us: int) -> int:
-        """The same in own heartbeats."""
-        return min(-(-self.boot_us(heartbeat_us) // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
+        """The same in own heartbeats. Less than a quarter of one is none: answers of a near gateway take no heartbeat."""
+        silence_us = self.boot_us(heartbeat_us) - heartbeat_us // 4
+        return min(-(-silence_us // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
 
     def fresh(self, heartbeat_us: int) -> bool:
         """Whether it was heard of lately."""

@@ -73,7 +73,7 @@ class Duties:
             self._changed = 0
             return None
         self._changed += 1
-        if self._changed <= limits.BATCH_HEARTBEATS:
+        if self._changed <= self._batched(gone, staying):
             return None
         members = (*(member for member in standing.members if member not in gone), *joining)
         if not peers.rosters.majority(peers.incarnations(members)):
@@ -84,6 +84,21 @@ class Duties:
                 self.booted(member)
         self._changed = 0
         return members
+
+    def _batched(self, gone: set[int], staying: Sequence[int]) -> int:
+        """Heartbeats that a change waits for others to come with it. Where nothing is decided meanwhile, since somebody who has to
+        vote does not, it waits for nobody but those who are suspected too.
+        """
+        peers = [peer for peer in map(self._peers.get, gone) if peer is not None]
+        if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
+            return limits.BATCH_HEARTBEATS
+        suspected = any(peer is not None and peer.probed >= 0 for peer in map(self._peers.get, staying))
+        return limits.VERIFY_HEARTBEATS if suspected else 0
+
+    def suspected(self, peer: Peer) -> None:
+        """A member's connection broke: it is asked at once, and again in the next heartbeat, by which it may be connected again."""
+        if peer.number in self._standing.others and peer.probed < 0:
+            self._outbox.send(peer.number, Probe())
 
     def _is_gone(self, member: int) -> bool:
         """Whether the member has to leave: it wants to, it is no voter any more, it holds the group up, it is silent."""
@@ -98,7 +113,7 @@ class Duties:
         peer.probed += 1
         if not peer.probed:
             self._outbox.send(member, Probe())
-        return peer.probed > limits.VERIFY_HEARTBEATS + peer.rtt_us // self._heartbeat_us
+        return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us
 
     def _is_away(self, member: int) -> bool:
         """Whether a live member says for a while that it is not in this view: it was started again, or promised a higher one."""

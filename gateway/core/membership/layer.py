@@ -181,6 +181,8 @@ class Membership:
         peer.up = event.up
         if not event.up:
             peer.missed = limits.BOOT_HEARTBEATS_MAX
+            if self._standing.coordinating:
+                self.duties.suspected(peer)
             if event.peer == self._leader:
                 self._leader_missed = limits.BOOT_HEARTBEATS_MAX
                 self._announce()
