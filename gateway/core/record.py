@@ -1,12 +1,12 @@
 """Events and actions as bytes, so that a run can be recorded and replayed, and messages can travel.
 
 Frames are written as they are on disk; one without a place has view, position and header CRC zero. In a recorded run the bodies of
-batches are left out (*lean*): a stack never looks at them, their CRC is in the header, and zeros of the same length do the same.
+batches are left out (*lean*): of them a stack looks at nothing but length and CRC, and other bytes of the same length and CRC stand
+for them.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +16,18 @@ from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.events import Event
 from gateway.core.messages import Message
-from gateway.data.frame import HEADER_SIZE, Buffer, Frame, Kind, decode_frame, decode_header, progress_length_at
+from gateway.data.frame import (
+    HEADER_SIZE,
+    Buffer,
+    Frame,
+    Kind,
+    crc32c,
+    decode_frame,
+    decode_header,
+    payload_crc,
+    progress_length_at,
+)
+from gateway.data.standin import BYTES_MIN, stand_in
 from gateway.errors import FormatError
 
 Value = TypeVar("Value")
@@ -44,11 +55,18 @@ _MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, d
 
 
 def _to_lean(value: Any) -> Any:
-    if isinstance(value, Frame):
-        header = value.packed_header()
-        lean = value.kind == Kind.BATCH and len(value.body) == value.body_length
-        return header + value.progress if lean else b"".join((header, value.progress, value.body))
-    raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+    if not isinstance(value, Frame):
+        raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+    header = value.packed_header()
+    left_out = value.kind == Kind.BATCH and len(value.body) == value.body_length >= BYTES_MIN
+    return header + value.progress if left_out else b"".join((header, value.progress, value.body))
+
+
+def _to_lean_whole(value: Any) -> Any:
+    """Like `_to_lean`, but a body that is not the one which the header names is kept: a stack sees that."""
+    if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
+        return b"".join((value.packed_header(), value.progress, value.body))
+    return _to_lean(value)
 
 
 def _from_lean(kind: type, value: Any) -> Any:
@@ -56,21 +74,18 @@ def _from_lean(kind: type, value: Any) -> Any:
         raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
     frame = decode_header(value)
     body_at = HEADER_SIZE + progress_length_at(value)
-    if len(value) < body_at or frame.body_length > limits.MESSAGE_BYTES_MAX:
-        raise FormatError(f"{len(value)} bytes are no frame with a body of {frame.body_length} bytes")
+    length = frame.body_length
+    if len(value) < body_at or length > limits.MESSAGE_BYTES_MAX:
+        raise FormatError(f"{len(value)} bytes are no frame with a body of {length} bytes")
     frame.progress = bytes(value[HEADER_SIZE:body_at])
-    frame.body = (
-        _zeros()[: frame.body_length] if frame.kind == Kind.BATCH and len(value) == body_at else memoryview(value)[body_at:]
-    )
+    if frame.kind == Kind.BATCH and len(value) == body_at and length >= BYTES_MIN:
+        frame.body = stand_in(length, frame.body_crc, crc32c(frame.progress))
+    else:
+        frame.body = memoryview(value)[body_at:]
     return frame
 
 
-@functools.cache
-def _zeros() -> memoryview:
-    """What stands for all bodies that were left out."""
-    return memoryview(bytes(limits.MESSAGE_BYTES_MAX))
-
-
+_LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
 _LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean)
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)
@@ -108,25 +123,30 @@ def decode_message(data: bytes) -> Message:
     return _decode(_MESSAGES, data)
 
 
-def encode_lean(value: Event | Sequence[Action]) -> bytes:
-    """An event, or the actions of a step, without the bodies of batches."""
-    return _LEAN_ENCODER.encode(value)
+def encode_lean_event(event: Event) -> bytes:
+    """An event without the bodies of batches."""
+    return _LEAN_EVENT_ENCODER.encode(event)
+
+
+def encode_lean_actions(actions: Sequence[Action]) -> bytes:
+    """The actions of a step without the bodies of batches."""
+    return _LEAN_ENCODER.encode(actions)
 
 
 def decode_lean_event(data: Buffer) -> Event:
-    """The event in `data`, with zeros for the bodies of batches.
+    """The event in `data`; bodies that were left out have their length and their CRC, and nothing else of what they were.
 
     Raises:
-        FormatError: the bytes are no event that `encode_lean` wrote.
+        FormatError: the bytes are no event that `encode_lean_event` wrote.
     """
     return _decode(_LEAN_EVENTS, data)
 
 
 def decode_lean_actions(data: Buffer) -> list[Action]:
-    """The actions in `data`, with zeros for the bodies of batches.
+    """The actions in `data`, with such bodies.
 
     Raises:
-        FormatError: the bytes are no actions that `encode_lean` wrote.
+        FormatError: the bytes are no actions that `encode_lean_actions` wrote.
     """
     return _decode(_LEAN_ACTIONS, data)
 

@@ -21,7 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.events import Event, Now, StackConfig
-from gateway.core.record import encode_lean
+from gateway.core.record import encode_lean_actions, encode_lean_event
 from gateway.errors import ConfigError
 from gateway.node.edges import Stack
 from gateway.node.recording import SUFFIX, Closed, Header, Item, Raised, Stepped, block_bytes, item_bytes, start_bytes
@@ -73,13 +73,13 @@ class Recorder:
         """Step the stack, and record it."""
         if self.over:
             return self._stack.step(event, now)
-        told = msgspec.Raw(encode_lean(event))
+        told = msgspec.Raw(encode_lean_event(event))
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
             self._keep(Raised(now.mono_us, now.wall_us, told, f"{type(error).__name__}: {error}"))
             raise
-        self._keep(Stepped(now.mono_us, now.wall_us, told, msgspec.Raw(encode_lean(actions))))
+        self._keep(Stepped(now.mono_us, now.wall_us, told, msgspec.Raw(encode_lean_actions(actions))))
         return actions
 
     def _keep(self, item: Item) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.core.actions import Action
 from gateway.core.events import Event, Now
-from gateway.core.record import decode_lean_actions, decode_lean_event, encode_lean
+from gateway.core.record import decode_lean_actions, decode_lean_event, encode_lean_actions
 from gateway.core.stack import Stack
 from gateway.errors import Damaged, FormatError
 from gateway.node.recording import Header, Raised, Recording, Stepped
@@ -99,7 +99,7 @@ def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | Non
         event = decode_lean_event(step.event)
         again = _answer(stack, event, Now(step.mono_us, step.wall_us))
         recorded = step.error if isinstance(step, Raised) else bytes(step.actions)
-        if recorded == (again if isinstance(again, str) else encode_lean(again)):
+        if recorded == (again if isinstance(again, str) else encode_lean_actions(again)):
             return None
         told = recorded if isinstance(recorded, str) else decode_lean_actions(recorded)
     except FormatError as error:

@@ -89,7 +89,7 @@ def test_the_first_answer_that_differs_is_shown_with_both_answers(run: Path, tmp
     step = changed[number]
     assert isinstance(step, Stepped)
     actions = [*record.decode_lean_actions(step.actions), Dropped("Vote", 7, "a reason", 3)]
-    changed[number] = msgspec.structs.replace(step, actions=msgspec.Raw(record.encode_lean(actions)))
+    changed[number] = msgspec.structs.replace(step, actions=msgspec.Raw(record.encode_lean_actions(actions)))
     difference = rerun(write(tmp_path / "changed.run", changed)).difference
     assert difference is not None
     assert difference.number == number
