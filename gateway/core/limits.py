@@ -43,7 +43,8 @@ MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
 MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX = 20, 500
 MESH_CONNECT_MS_MAX = 1_000
 MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from the beginning
-MESH_BEAT_MS = 1_000  # a connection whose other end says nothing for three of them is broken, and made anew
+MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
+MESH_BEATS_SILENT_MAX = 3  # one that does not answer so many is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
 

@@ -34,7 +34,7 @@ from gateway.transport.codec import (
 from gateway.transport.guests import Guests
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
-from gateway.transport.link import NOT_SET_UP, UP, Link
+from gateway.transport.link import NOT_SET_UP, UP, Link, notice_silence
 from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
 
@@ -84,8 +84,7 @@ class Mesh:
         socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
         socket.set(zmq.ROUTER_HANDOVER, 1)  # who connects again is the same, though its old connection was not given up yet
         socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
-        socket.set(zmq.HEARTBEAT_IVL, limits.MESH_BEAT_MS)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.MESH_BEAT_MS)
+        notice_silence(socket)
         socket.set(zmq.IPV6, int(":" in listen.host))
         if self._door is not None:
             self._door.guard(socket)
