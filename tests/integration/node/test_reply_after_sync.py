@@ -36,7 +36,7 @@ from gateway.node.driver import Driver, Happening
 from gateway.node.meters import Meters
 from gateway.node.port import Sent
 from tests.integration.node.platter import Platter
-from tests.unit.node.fakes import LOG, Clients, HandClock, Lookups, batch_frame, message
+from tests.unit.node.fakes import LOG, Clients, HandClock, Lookups, batch_frame, message, network
 
 OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250
@@ -67,8 +67,18 @@ class Witness(Clients):
 class Shelf:
     """Answers questions with nothing."""
 
-    def __init__(self, _driver: Driver) -> None:
-        pass
+    gateway = "g"
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    @property
+    def state(self) -> str:
+        view = self._driver.view
+        return "primary" if view is not None and view.primary else "joining"
+
+    def members(self) -> bytes:
+        return b"[]"
 
     def welcome(self) -> Welcome:
         return Welcome(PROTOCOL, "g", "t", "", "", "", "", "", {}, 1, 1, 1)
@@ -100,6 +110,7 @@ class Bench:
             disk=self.disk,
             clients=self.clients,
             lookups=Lookups(),
+            network=network(),
             frontier=self.writer.frontier,
             books=Shelf,
             meters=Meters(),

@@ -19,7 +19,7 @@ from gateway.data.wire import (
 from gateway.node.driver import Driver, Happening
 from gateway.node.meters import Meters
 from gateway.node.port import Message
-from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, Lookups, Script, message, token
+from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, Lookups, Script, Wire, message, network, token
 
 A, B = b"routing-a", b"routing-b"
 WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
@@ -31,10 +31,11 @@ class Shelf:
     def __init__(self, _driver: Driver) -> None:
         self.epochs = {"old": 4}
         self.state = "primary"
+        self.greeting = WELCOME
         self.gateway = "jfk"
 
     def welcome(self) -> Welcome:
-        return WELCOME
+        return self.greeting
 
     def status(self) -> bytes:
         return b'{"state":"primary"}'
@@ -56,6 +57,7 @@ class Bench:
         self.answers: dict[type, Sequence[Action]] = {}
         self.stack = Script(lambda event: self.answers.get(type(event), ()))
         self.clock, self.clients, self.lookups, self.disk = HandClock(), Clients(), Lookups(), DiskQueue()
+        self.wire = Wire()
         self.frontiers: list[tuple[int, int, int]] = []  # position, offset, messages sent before
         self.driver = Driver(
             self.stack,
@@ -63,6 +65,7 @@ class Bench:
             disk=self.disk,
             clients=self.clients,
             lookups=self.lookups,
+            network=network(self.wire),
             frontier=self.frontier,
             books=Shelf,
             meters=Meters(),

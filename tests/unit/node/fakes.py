@@ -10,14 +10,17 @@ import pyarrow as pa
 import structlog
 
 from gateway.core.actions import Action, Deliver, Persist, ReadLog
-from gateway.core.events import Event, Now, Scalars
+from gateway.core.events import Event, LinkChanged, Now, Received, Scalars
+from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
 from gateway.data.plain import raw_length_of
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from gateway.errors import DiskFull
 from gateway.log.options import Space
+from gateway.node.network import Network
 from gateway.node.port import Message, Sent
+from gateway.transport.interface import Trouble
 
 LOG = structlog.get_logger()
 START_US = 1_700_000_000_000_000
@@ -203,3 +206,60 @@ def message(routing: bytes, parts: Sequence[bytes | bytearray | memoryview]) -> 
 def token() -> bytes:
     """A client's session."""
     return os.urandom(16)
+
+
+class Wire:
+    """A transport that keeps what it is given and brings what it is told to; its one socket never has anything."""
+
+    def __init__(self) -> None:
+        self.introduced: list[tuple[int, bytes]] = []
+        self.told: list[Sequence[tuple[int, str, str]]] = []
+        self.sent: list[tuple[int, GroupMessage]] = []
+        self.left: list[tuple[int, GroupMessage]] = []
+        self.coming: list[Received | LinkChanged] = []
+        self.wrong: list[Trouble] = []
+        self.changes = 0
+
+    def introduce(self, number: int, log: bytes) -> None:
+        self.introduced.append((number, log))
+
+    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        self.told.append(peers)
+
+    def send(self, to: int, message: GroupMessage) -> None:
+        self.sent.append((to, message))
+
+    def flush(self) -> None:
+        self.left, self.sent = self.left + self.sent, []
+
+    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
+        coming, self.coming = self.coming[:messages_max], self.coming[messages_max:]
+        return coming
+
+    def sockets(self) -> Sequence[object]:
+        return []
+
+    def next_us(self) -> int | None:
+        return None
+
+    def troubles(self) -> list[Trouble]:
+        wrong, self.wrong = self.wrong, []
+        return wrong
+
+    def facts(self) -> dict[str, object]:
+        return {"kind": "wire"}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Nobody:
+    """A gateway without number and log."""
+
+    me = 0
+    log = b""
+
+
+def network(wire: Wire | None = None) -> Network:
+    """The other gateways, of whom nothing is heard unless the wire says so."""
+    return Network(wire or Wire(), Nobody(), LOG)

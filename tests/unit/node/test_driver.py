@@ -54,7 +54,7 @@ from gateway.data.wire import (
 )
 from gateway.errors import InvariantViolated
 from gateway.node.lookup import Located
-from gateway.node.port import Message
+from gateway.node.port import Message, Sent
 from tests.unit.node.bench import A, B, Bench, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 
@@ -167,12 +167,27 @@ def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
         bench.happen(Persisted(2))
 
 
+def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answer() -> None:
+    bench = Bench()
+    bench.hello()
+    seen: list[int] = []
+
+    def send(_routing: bytes, _data: bytes) -> Sent:
+        seen.append(len(bench.wire.left))
+        return Sent.LEFT
+
+    bench.clients.send = send  # type: ignore[method-assign]
+    bench.answers[WriteFailed] = (Send(2, Confirm(1, 1)), Send(3, Confirm(1, 1)), Reply(1, (Done(1),)))
+    bench.happen(WriteFailed("gone"))
+    assert bench.wire.left == [(2, Confirm(1, 1)), (3, Confirm(1, 1))]
+    assert seen == [2]
+
+
 def test_what_the_node_cannot_carry_out_stops_it() -> None:
     for action in (
         PersistLane(1, 1, b"disk"),
         ReadLane(1, 1, b"disk", 1, 2),
         DeliverUnordered(1, b"disk", 0, ()),
-        Send(2, Confirm(1, 1)),
     ):
         bench = Bench()
         bench.answers[WriteFailed] = (action,)

@@ -21,7 +21,7 @@ from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.port import ClientPort
 from tests.unit.node.bench import Shelf
-from tests.unit.node.fakes import LOG, DiskQueue, HandClock, Lookups, Script, token
+from tests.unit.node.fakes import LOG, DiskQueue, HandClock, Lookups, Script, Wire, network, token
 
 
 class Bench:
@@ -35,6 +35,7 @@ class Bench:
         probe.close()
         self.port = ClientPort("127.0.0.1", int(self.endpoint.rpartition(":")[2]))
         self.inbox: Mailbox[Happening] = Mailbox()
+        self.wire = Wire()
         self.beats: list[int] = []
         self.turns = 0
         driver = Driver(
@@ -43,13 +44,14 @@ class Bench:
             disk=DiskQueue(),
             clients=self.port,
             lookups=self.lookups,
+            network=network(self.wire),
             frontier=lambda _position, _offset: None,
             books=Shelf,
             meters=Meters(),
             log=LOG,
             entropy=bytes(16),
         )
-        self.loop = Loop(driver, self.port, self.inbox, self.beats.append, LOG)
+        self.loop = Loop(driver, self.port, self.wire, self.inbox, self.beats.append, LOG)
         self._done = False
         self._thread = threading.Thread(target=self.loop.run, args=(self._asked,))
         self._thread.start()

@@ -1,6 +1,4 @@
-"""A group of several is refused before anything is begun, and a directory that will be refused is not shown to readers before that
-is found.
-"""
+"""A directory that will be refused is not shown to readers before that is found."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config, load_config
-from gateway.config.model import Group
-from gateway.errors import ConfigError
+from gateway.config import load_config
 from gateway.log.directory import open_directory
 from gateway.node import main
 
@@ -71,18 +67,3 @@ def test_reads_begin_early_only_on_a_directory_of_our_own(start: Any, tmp_path: 
     for text in ("", "[]", "{", "[" * 100_000):
         (data / "identity.json").write_text(text)
         assert start("jfk", "ingest") == 0
-
-
-def test_a_configuration_of_several_members_is_refused_before_anything_is_begun(start: Any, tmp_path: Path) -> None:
-    """However it was made: that of a file is refused with its line when it is read."""
-    listen, data = "127.0.0.1:7400", tmp_path / "data"
-
-    def run(**members: str) -> None:
-        main.run(Config(name="jfk", data=str(data), listen=listen, group=Group(members=members)))
-
-    with pytest.raises(ConfigError, match=r"^group\.members names 2 gateways \(jfk, lga\), .*: name 'jfk' alone, or") as caught:
-        run(jfk=listen, lga="127.0.0.1:7410")
-    assert caught.value.exit_code == 2
-    assert not data.exists()
-    with pytest.raises(Opened):
-        run(jfk=listen)

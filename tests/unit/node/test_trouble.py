@@ -38,7 +38,8 @@ def test_peers_are_those_told_last() -> None:
     for peers in (((2, "jfk", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")), ((3, "lga", "127.0.0.1:7421"),)):
         bench.answers = {Persisted: [Peers(peers)]}
         bench.happen(Persisted(1))
-        assert bench.driver.peers == peers
+        assert bench.driver.network.peers == peers
+        assert bench.wire.told[-1] == peers
 
 
 def test_a_client_that_asks_for_tables_and_does_not_read_gets_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
