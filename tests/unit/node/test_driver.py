@@ -167,7 +167,7 @@ def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
         bench.happen(Persisted(2))
 
 
-def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answer() -> None:
+def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.hello()
     seen: list[int] = []
@@ -176,7 +176,7 @@ def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answe
         seen.append(len(bench.wire.left))
         return Sent.LEFT
 
-    bench.clients.send = send  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.clients, "send", send)
     bench.answers[WriteFailed] = (Send(2, Confirm(1, 1)), Send(3, Confirm(1, 1)), Reply(1, (Done(1),)))
     bench.happen(WriteFailed("gone"))
     assert bench.wire.left == [(2, Confirm(1, 1)), (3, Confirm(1, 1))]
