@@ -83,7 +83,7 @@ class Link:
         socket.set(zmq.IPV6, 1 if ":" in address.host else 0)
         socket.set(zmq.MAXMSGSIZE, limits.ANSWER_BYTES_MAX)
         socket.set(zmq.SNDHWM, limits.CLIENT_WINDOW_FRAMES)
-        socket.set(zmq.RCVHWM, limits.CLIENT_WINDOW_FRAMES)
+        socket.set(zmq.RCVHWM, 0)  # a full queue and a heartbeat on a broken connection end the process; the window bounds answers
         socket.copy_threshold = _ZERO_COPY_BYTES_MIN
         self.socket = socket
         self.monitor = socket.get_monitor_socket(

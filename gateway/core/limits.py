@@ -32,7 +32,6 @@ UNDECIDED_FRAMES_MAX = 65_536  # of every kind: an ABORT stands no further behin
 BATCH_ROOM_FRAMES = 28_672  # undecided frames among which one more batch is ordered
 REQUEST_ROOM_FRAMES = 32_768  # and one more frame that somebody asked for, or that can wait
 REQUESTS_A_SESSION_MAX = 1024
-RECEIVE_HIGH_WATER_MARK = 64  # messages per connection that ZeroMQ holds
 
 # Between gateways
 JOINED_BODY_BYTES_MAX = 8 * KIB  # larger bodies travel as parts of their own, uncopied

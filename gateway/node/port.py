@@ -1,8 +1,8 @@
 """The client port: a ZeroMQ ROUTER, drained in bounded batches, that never blocks the socket thread.
 
-ZeroMQ bounds what it queues by messages for each connection, and does not count the parts of a message that has not ended. A client
-that sends parts without end could so fill the memory; the gateway watches its own size and calls `reopen`, which closes every
-connection and drops what they queued. Clients connect again by themselves and send again what was not answered.
+ZeroMQ queues what a client sends, which its window bounds; one that keeps to no window could fill the memory, so the gateway watches
+its own size and calls `reopen`, which closes every connection and drops what they queued. Clients connect again by themselves and
+send again what was not answered.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class ClientPort:
         socket = self._context.socket(zmq.ROUTER)
         try:
             socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-            socket.set(zmq.RCVHWM, limits.RECEIVE_HIGH_WATER_MARK)
+            # Without a bound of its own: a client's window is one, and `reopen` another. A connection that breaks while ZeroMQ waits
+            # for room in a full queue ends the process at the next heartbeat (libzmq 4.3.5, `Assertion failed: !_io_error`).
+            socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.SNDHWM, limits.SEND_HIGH_WATER_MARK)
             socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
             socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to somebody who is gone is told
