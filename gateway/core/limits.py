@@ -144,6 +144,25 @@ TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
 KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
 DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
+MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it
+MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
+MULTICAST_BYTES_A_SECOND = 100 * MIB
+MULTICAST_BURST_BYTES = 256 * KIB  # that leave at once: what the kernel of a receiver holds, and more
+MULTICAST_RUN_BYTES = 256 * KIB  # frames that go as one message, one at least: what is lost with one fragment
+MULTICAST_PAYLOAD_BYTES_MAX = 1 * MIB  # a larger message goes over the mesh
+MULTICAST_QUEUE_BYTES_MAX = 32 * MIB  # datagrams that wait for their pace; above it messages go over the mesh
+MULTICAST_RECEIVE_BYTES = 8 * MIB  # asked of the kernel for what was not taken yet
+MULTICAST_SEND_BYTES = 2 * MIB
+MULTICAST_DATAGRAMS_A_TURN_MAX = 4096
+MULTICAST_WINDOW = 4096  # messages of one sender that may come in any order
+MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # of one sender that wait for fragments
+MULTICAST_ASSEMBLY_BYTES_MAX = 16 * MIB
+MULTICAST_ASSEMBLY_US_MAX = 1_000_000
+MULTICAST_BEACON_US = 200_000  # a gateway says this often whom it hears
+MULTICAST_SILENT_US = 1_000_000  # who was not heard for so long gets all over the mesh
+MULTICAST_LOOK_US = 20_000  # at least, between looks at whom the mesh let in
+MULTICAST_RETRY_US = 1_000  # before a datagram is sent again that the kernel had no room for
+MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard is told of after so long
 
 # Log
 SEGMENT_BYTES = 128 * MIB
@@ -158,6 +177,9 @@ SCRUB_REST_US = 3_600_000_000  # between two rounds
 SUSPECTS_MAX = 64  # positions that could not be read and are to be looked at
 DAMAGED_KEPT_MAX = 8  # copies of segments as they were before they were written over
 SNAPSHOT_FRAMES = 32_768  # decided frames after which a further snapshot is written: bounds the time that a start takes
+RETENTION_LOOK_US = 1_000_000  # what may go by retention is looked for so often
+RETENTION_LAG_FACTOR = 2  # over what is kept: then it goes although a voter does not hold it
+TRIM_PLACES_MAX = 64  # segments that one trim takes
 SEGMENTS_MAPPED_MAX = 16  # by one reader; one that is needed again is mapped again
 NAMES_KEPT_MAX = 200_000  # of topics and producers, by one reader; beyond that they are learned anew
 FINDINGS_MAX = 1000  # of one verify, of each kind
@@ -200,7 +222,8 @@ DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepp
 DRAIN_BYTES_MAX = 512 * KIB  # so that the disk has work while the rest is looked at
 SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above it they are dropped and the client asks again
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
-CONNECTION_BEAT_MS = 5_000  # a connection whose other end fell silent for three of them is closed
+CONNECTION_BEAT_MS = 1_000  # a gateway says so often that a connection stands, however much its client waits for
+CONNECTION_SILENT_MS_MAX = 15_000  # a connection whose other end was not heard for so long is closed; what waits is not heard
 INFLATED_BYTES_A_TURN_MAX = 128 * MIB  # decompressed for one client before others have their turn
 MAILBOX_ITEMS_A_TURN_MAX = 4096  # that a thread of the node takes from its mailbox before it works on them
 LOOKUP_ITEMS_A_TURN_MAX = 1024
@@ -272,6 +295,8 @@ DELIVERY_TIMEOUT_US = 60_000_000  # from send() to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
 SILENCE_US_MIN = 1_000_000  # a client whose frames go unanswered for so long asks with Hello; doubled up to the next
 SILENCE_US_MAX = 8_000_000
+LINK_BEAT_MS = 500  # a client asks so often whether its connection stands; the network thread answers, however busy the rest is
+LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
 RETRY_US_MIN = 20_000  # before what a gateway could not take is sent again; doubled up to the next
 RETRY_US_MAX = 1_000_000
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
@@ -342,6 +367,12 @@ invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low
 invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(REJOIN_HEARTBEATS << (REJOIN_BOOTS_MAX - 1) >= REJOIN_HEARTBEATS_MAX, "boots are counted until the wait is the longest")
 invariant(MESH_CONNECT_MS_MAX * 1000 < MESH_RENEW_US, "a connection has time to be made before it is given up")
+invariant(2 * MULTICAST_RUN_BYTES <= MULTICAST_PAYLOAD_BYTES_MAX < FRAME_BYTES_MAX, "runs are multicast, not the largest frames")
+invariant(
+    MULTICAST_PAYLOAD_BYTES_MAX // (MULTICAST_DATAGRAM_BYTES_MIN - KIB // 8) < 2**16, "a fragment's place fits into its field"
+)
+invariant(2 * MULTICAST_PAYLOAD_BYTES_MAX < MULTICAST_ASSEMBLY_BYTES_MAX, "a message can be put together while others wait")
+invariant(4 * MULTICAST_BEACON_US < MULTICAST_SILENT_US, "a few lost beacons make nobody deaf")
 invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
 invariant(DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
 invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
@@ -379,6 +410,7 @@ invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a
 invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
 invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
 invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
+invariant(2 * CONNECTION_BEAT_MS <= LINK_SILENT_MS_MAX, "a client that its gateway does not read from yet still hears it")
 invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
 invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")
 invariant(SPARK_SMALL_RECORDS * RECORD_BYTES_MAX <= SPLIT_BYTES, "a range that is not planned is no more than one part of a plan")

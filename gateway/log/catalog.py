@@ -17,10 +17,11 @@ import numpy as np
 
 from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload
-from gateway.errors import Damaged
+from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
-from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path
-from gateway.log.snapshot import newest_snapshot, rows_before
+from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path, snapshot_path
+from gateway.log.snapshot import newest_snapshot, read_snapshot, rows_before
+from gateway.log.start import Start, read_start
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
 
@@ -136,19 +137,31 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
 
 
 class Catalog:
-    """The rows of a log. Not thread-safe: its user holds a lock."""
+    """The rows of a log. Not thread-safe: its user holds a lock.
+
+    Attributes:
+        firsts: first positions of the segments, in order; a segment is known by its place among them, so that those which were
+            trimmed since keep theirs.
+        begin: place of the first segment that is still there. start: where the log begins, as the directory says.
+    """
 
     def __init__(self, directory: str) -> None:
         """Look at the segments of a directory."""
         self.directory = directory
         self.firsts: list[int] = []
+        self.begin = 0
+        self.start = Start()
         self._views: OrderedDict[int, View] = OrderedDict()
         self._offsets: dict[int, int] = {}
         self.refresh()
 
     def refresh(self) -> bool:
         """Look for segments again; whether there are others than before."""
-        firsts = positions_named(self.directory, "seg")
+        there = positions_named(self.directory, "seg")
+        self.start = read_start(self.directory)
+        firsts = [first for first in self.firsts if first < self.start.first]
+        self.begin = len(firsts)
+        firsts += [first for first in there if first >= self.start.first]
         changed = firsts != self.firsts
         self.firsts = firsts
         return changed
@@ -167,6 +180,8 @@ class Catalog:
         first = self.firsts[at]
         view = self._views.get(first)
         if view is None:
+            if at < self.begin:
+                raise trimmed(self.start)
             view = self._views[first] = View(self.directory, first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
                 self._views.popitem(last=False)
@@ -174,13 +189,13 @@ class Catalog:
         return view
 
     def check_begin(self) -> None:
-        """Nothing is trimmed yet, so a log begins at position 1: to be asked by who comes to what stands before the first segment.
+        """To be asked by who comes to what stands before the first segment.
 
         Raises:
-            Damaged: the first segment there is begins later.
+            Damaged: the first segment that there is begins later than the log does.
         """
-        if self.firsts and self.firsts[0] > 1:
-            raise first_missing(self.directory, self.firsts[0])
+        if self.begin < len(self.firsts) and self.firsts[self.begin] > self.start.first:
+            raise first_missing(self.directory, self.start.first, self.firsts[self.begin])
 
     def last_of(self, at: int, upto: Upto) -> int:
         """Last position of a segment that is to be looked at; below its first if there is none."""
@@ -225,12 +240,27 @@ class Catalog:
     def _before(self, at: int, rows: Rows, upto: Upto) -> tuple[int, int]:
         """Next offset and last tick behind `rows`, the first of a segment."""
         if not len(rows):
-            if at == 0:
-                self.check_begin()
-                return 0, 0
+            if at <= self.begin:
+                return self._before_all(at)
             rows = self.rows(at - 1, upto)[-1]
         last = rows[-1]
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
+
+    def _before_all(self, at: int) -> tuple[int, int]:
+        """The same where the log begins, as the snapshot there says; no more once it was trimmed further."""
+        self.check_begin()
+        first = self.firsts[at]
+        if first == 1:
+            return 0, 0
+        snapshot = read_snapshot(self.directory, first)
+        if snapshot is None:
+            if at < self.begin or self.refresh():
+                raise trimmed(self.start)
+            raise Damaged(
+                f"the log in {self.directory} begins with position {first}, and its snapshot there is missing or damaged: restore "
+                f"{snapshot_path(self.directory, first)}"
+            )
+        return snapshot.state.next_offset, snapshot.state.tick
 
     def _aborts_after(self, at: int, last: int, upto: Upto) -> list[Abort]:
         """ABORTs in later segments that may void batches up to position `last`: no more frames than that are ever undecided."""
@@ -265,24 +295,28 @@ class Catalog:
 
     def holding(self, offset: int, upto: Upto) -> int:
         """Number of the segment that holds an offset, or of the last one below it; -1 if the log is empty."""
-        low, high = 0, len(self.firsts)
+        low, high = self.begin, len(self.firsts)
         while low < high:
             middle = (low + high) // 2
             if self.base(middle, upto) <= offset:
                 low = middle + 1
             else:
                 high = middle
-        return max(low - 1, 0) if self.firsts else -1
+        return max(low - 1, self.begin) if self.begin < len(self.firsts) else -1
 
     def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
         """Rows of the batches that have records in [start, end), in order, some at a time.
 
         Raises:
             Damaged: as `rows`, once everything before the damage was given.
+            OffsetOutOfRange: records of it are gone, trimmed meanwhile.
         """
         at = self.holding(start, upto)
-        if at == 0 and self.firsts[0] > 1 and self.base(0, upto) > start:
-            self.check_begin()
+        if at == self.begin:
+            if start < self.start.offset:
+                raise trimmed(self.start)
+            if self.base(at, upto) > start:
+                self.check_begin()
         while 0 <= at < len(self.firsts):
             view = self.view(at)
             parts, damage = self.good_rows(at, upto)
@@ -306,10 +340,13 @@ class Catalog:
 
         Raises:
             Damaged: as `rows`, once everything before the damage was given.
+            OffsetOutOfRange: positions of it are gone, trimmed meanwhile.
         """
+        if 1 <= start < self.start.first <= last:
+            raise trimmed(self.start)
         at = bisect_right(self.firsts, start) - 1
-        if at < 0:
-            at = 0
+        if at < self.begin:
+            at = self.begin
             if last >= start:
                 self.check_begin()
         while at < len(self.firsts) and self.firsts[at] <= last:
@@ -322,3 +359,8 @@ class Catalog:
             if damage is not None and view.first + sum(map(len, parts)) <= last:
                 raise damage
             at += 1
+
+
+def trimmed(start: Start) -> OffsetOutOfRange:
+    """The error of a reader that comes to what is no longer there."""
+    return OffsetOutOfRange(f"the log begins at offset {start.offset}, and what lay below was removed: begin there or later")

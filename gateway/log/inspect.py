@@ -91,7 +91,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
     with closing(LogReader(path)) as reader:
         last = _EVER if end is None else end
         frontier = reader.frontier().position
-        for view, rows in reader.positions(max(start, 1), min(last, frontier)):
+        for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
             for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
                 frame = view.segment.frame(place)
                 yield _told(frame, offset, "aborted" if flags & ABORTED else "decided", view.path, place)
@@ -105,7 +105,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
     """Walks over the frames behind the frontier."""
     segment, place, chain = None, FRAMES_AT, 0
-    for view, rows in reader.positions(max(frontier, 1), frontier):
+    for view, rows in reader.positions(max(frontier, reader.first), frontier):
         segment, place = view.segment, int(rows["place"][-1]) + int(rows["size"][-1])
         chain = segment.frame(int(rows["place"][-1])).header_crc
     position = frontier + 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.data.frame import Buffer, crc32c
 from gateway.errors import Damaged, WrongDirectory
-from gateway.log.storage import read_file
+from gateway.log.start import read_start
+from gateway.log.storage import Storage, read_file
 
 FORMAT_VERSION = 1  # of the whole directory; each file that has a form of its own repeats it
 
@@ -47,19 +50,59 @@ def snapshot_path(directory: str, first: int) -> str:
     return os.path.join(directory, LOG, f"{first:020d}.snap")
 
 
-def positions_named(directory: str, kind: str) -> list[int]:
-    """Positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty if there is no log yet."""
+def positions_named(directory: str, kind: str, *, all_there: bool = False) -> list[int]:
+    """Positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty if there is no log yet.
+
+    Files before the begin of the log do not count, unless `all_there` are asked for.
+    """
     try:
         names = os.listdir(os.path.join(directory, LOG))
     except FileNotFoundError:
         return []
-    return sorted(int(match[1]) for name in names if (match := _NAMED.match(name)) and match[2] == kind)
+    begin = 0 if all_there else read_start(directory).first  # read behind the names: what goes went from before the begin
+    found = (int(match[1]) for name in names if (match := _NAMED.match(name)) and match[2] == kind)
+    return sorted(position for position in found if position >= begin)
 
 
-def first_missing(directory: str, first: int) -> Damaged:
-    """The error of a log whose first segment begins with position `first` and not with 1."""
+def remove_before(directory: str, storage: Storage, first: int, segments_max: int | None = None) -> bool:
+    """Remove the files of the log before position `first`, the oldest first; whether some are left.
+
+    Args:
+        segments_max: of that many segments at most, None for all.
+    """
+    left = False
+    gone = 0
+    for kind in ("seg", "idx", "snap"):
+        before = [position for position in positions_named(directory, kind, all_there=True) if position < first]
+        if segments_max is not None and len(before) > segments_max:
+            before, left = before[:segments_max], True
+        for position in before:
+            with contextlib.suppress(FileNotFoundError):
+                storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
+        gone += len(before)
+    if gone:
+        storage.make_names_durable(os.path.join(directory, LOG))
+    return left
+
+
+def check_begin(directory: str, firsts: Sequence[int]) -> None:
+    """Refuse a log whose first segment is gone.
+
+    Args:
+        firsts: of the segments that count and are there, one at least.
+
+    Raises:
+        Damaged: it is.
+    """
+    begin = read_start(directory).first
+    if firsts[0] > begin:
+        raise first_missing(directory, begin, firsts[0])
+
+
+def first_missing(directory: str, begin: int, first: int) -> Damaged:
+    """The error of a log whose first segment there is begins with position `first` and not with `begin`."""
     return Damaged(
-        f"segment {segment_path(directory, 1)} is missing: the log goes on with position {first} only. Restore the file; "
+        f"segment {segment_path(directory, begin)} is missing: the log goes on with position {first} only. Restore the file; "
         f"see `tutti log verify {directory}`"
     )
 

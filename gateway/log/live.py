@@ -28,6 +28,7 @@ FRONTIER_POSITION, FRONTIER_OFFSET = 6, 7
 INDEXED_POSITION, INDEXED_OFFSET = 8, 9
 SEGMENT, TICK, TICK_TIME = 10, 11, 12
 HEARTBEAT_US, GENERATION, FAILED = 13, 14, 15
+START_OFFSET = 16
 
 
 @functools.cache
@@ -109,9 +110,17 @@ class LivePage:
         """Say which segment is the newest (its first position); done before anything in it can be decided."""
         self._words[SEGMENT] = first
 
+    def start(self, offset: int) -> None:
+        """The log begins at an offset from now on, as the directory says already; done before any file goes."""
+        self._words[START_OFFSET] = offset
+
     def cut(self, first: int) -> None:
         """The log was cut, and the newest segment begins with position `first`; done before anything is written behind the cut."""
         self.segment(first)
+        self._words[GENERATION] += 1
+
+    def renew(self) -> None:
+        """Readers are to map files anew."""
         self._words[GENERATION] += 1
 
     def indexed(self, state: LogState) -> None:

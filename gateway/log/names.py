@@ -17,7 +17,7 @@ from gateway.data.bodies import EpochBody, RosterBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged
-from gateway.log.catalog import Catalog, Upto, View
+from gateway.log.catalog import Catalog, Upto, View, trimmed
 from gateway.log.index import Rows
 from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
 
@@ -47,6 +47,7 @@ class Names:
 
         Raises:
             Damaged: the log up to there does not say it.
+            OffsetOutOfRange: it was trimmed meanwhile.
         """
         if not number:
             return ""
@@ -70,7 +71,7 @@ class Names:
                 state = newest_snapshot(self._catalog.directory, upto.position).state
             self._known.update(_known_to(state))
             self._learned = state.position
-        at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, 0)
+        at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, self._catalog.begin)
         while at < len(self._catalog.firsts) and self._learned < upto.position:
             view, parts = self._rows(at, upto)
             for rows in parts:
@@ -108,6 +109,8 @@ class Names:
             if name is not None:
                 self._known[kind, number] = name
                 return name
+        if self._catalog.begin:
+            raise trimmed(self._catalog.start)  # where it was registered, or the snapshot that named it, went meanwhile
         raise Damaged(
             f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
             f"see `tutti log verify {self._catalog.directory}`"
@@ -117,7 +120,8 @@ class Names:
         """All segments, the likeliest first. Producers get their numbers in order, and each snapshot at the start of a segment says
         which is the next: so a few of them tell where a producer was registered.
         """
-        low, high = 0, len(self._catalog.firsts)
+        begin, high = self._catalog.begin, len(self._catalog.firsts)
+        low = begin
         count = high
         while low < high and kind == Kind.EPOCH:
             middle = (low + high) // 2
@@ -125,12 +129,13 @@ class Names:
                 low = middle + 1
             else:
                 high = middle
-        yield from reversed(range(high))
+        high = min(max(high, begin + 1), count)  # one that was registered before the begin is named by the snapshot there
+        yield from reversed(range(begin, high))
         yield from reversed(range(high, count))
 
     def _next_number(self, at: int) -> int:
         """The next producer's number at the start of a segment, or where that is not said, at the start of one before it."""
-        for earlier in reversed(range(1, at + 1)):
+        for earlier in reversed(range(self._catalog.begin, at + 1)):
             first = self._catalog.firsts[earlier]
             if first not in self._numbers:
                 snapshot = self._snapshot(first)

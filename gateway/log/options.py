@@ -21,6 +21,8 @@ class LogOptions:
         disk_low_bytes: below so much free space new messages are to be refused.
         vote_mark: "strict" makes the mark durable before a sync is reported done (one more small sync a group), "timely" with the
             next sync or 10 ms later (C5).
+        retention_bytes, retention_us: the oldest segments may go when all of them take more than so many bytes, or once what they
+            hold was committed so long ago (0: they stay).
         snapshot_frames: after so many decided frames a further snapshot is written, which bounds the time that a start takes.
     """
 
@@ -29,6 +31,8 @@ class LogOptions:
     reserved_bytes: int = limits.RESERVED_BYTES
     disk_low_bytes: int = limits.DISK_LOW_BYTES
     vote_mark: VoteMark = "timely"
+    retention_bytes: int = 0
+    retention_us: int = 0
     snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 

@@ -22,7 +22,7 @@ from gateway.data.schema import decode_batch
 from gateway.data.state import LogState
 from gateway.errors import DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
-from gateway.log.catalog import Catalog, Upto, View, sealed_header
+from gateway.log.catalog import Catalog, Upto, View, sealed_header, trimmed
 from gateway.log.directory import no_identity, read_identity
 from gateway.log.finding import Run, offsets_of
 from gateway.log.index import ABORTED, Rows
@@ -33,6 +33,7 @@ from gateway.log.names import Names
 from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, cut
+from gateway.log.start import read_start
 
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
@@ -73,6 +74,8 @@ class _Lock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
+        if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
+            raise trimmed(start) from error  # whoever looks again sees what is there
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
             advice = "raise the limit of open files" if error.errno in _TOO_MANY else "check its owner and mode"
@@ -84,9 +87,8 @@ class LogReader:
 
     Raises (all methods):
         DirectoryRefused: the system does not let it be read (any more), or another directory stands in its place.
+        OffsetOutOfRange: what was asked for is gone, trimmed meanwhile.
     """
-
-    start = 0  # the first offset that the log holds: nothing is trimmed yet
 
     def __init__(self, path: str | os.PathLike[str], *, damaged: bool = False) -> None:
         """Open a directory, which may still be empty of records.
@@ -112,7 +114,7 @@ class LogReader:
         self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _SAME_S
-        self._segment = self._generation = 0
+        self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
         self._advancing = _Lock(self.path)
         self._state = LogState()
@@ -125,9 +127,21 @@ class LogReader:
         if not self._log:
             with self._lock:
                 self._catalog.refresh()
-                if self._catalog.firsts:
-                    self._log = read_header(self.path, self._catalog.firsts[0]).log.hex()
+                if self._catalog.firsts[self._catalog.begin :]:
+                    self._log = read_header(self.path, self._catalog.firsts[-1]).log.hex()
         return self._log
+
+    @property
+    def start(self) -> int:
+        """The first offset that the log holds; it only moves on, as the log is trimmed."""
+        self._look()
+        return self._catalog.start.offset
+
+    @property
+    def first(self) -> int:
+        """The first position that the directory holds."""
+        self._look()
+        return self._catalog.start.first
 
     def close(self) -> None:
         """Let files go. Batches that were handed out stay good."""
@@ -182,17 +196,18 @@ class LogReader:
         offset = words[page.FRONTIER_OFFSET]
         position = words[page.FRONTIER_POSITION]
         generation, segment = words[page.GENERATION], words[page.SEGMENT]
+        begin = words[page.START_OFFSET]
         if generation != self._generation:
             self._catalog.renew()
-        elif segment != self._segment:
+        elif segment != self._segment or begin != self._begin:
             self._catalog.refresh()
-        self._generation, self._segment = generation, segment
+        self._generation, self._segment, self._begin = generation, segment, begin
         return Frontier(position, offset, tick_time, tick, live.alive), indexed
 
     def _watermark(self) -> tuple[Frontier, int]:
         stored = read_scalars(self.path)
         self._catalog.refresh()
-        firsts = self._catalog.firsts
+        firsts = self._catalog.firsts[self._catalog.begin :]
         if stored is None and firsts:
             stored = read_scalars(self.path)  # both were made since
         check_kept(self.path, stored, firsts, self._log)
@@ -208,7 +223,7 @@ class LogReader:
         return Frontier(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
 
     def _last_tick(self, upto: Upto) -> tuple[int, int]:
-        for at in reversed(range(len(self._catalog.firsts))):
+        for at in reversed(range(self._catalog.begin, len(self._catalog.firsts))):
             for rows in reversed(self._catalog.good_rows(at, upto)[0]):
                 found = np.flatnonzero(rows["kind"] == Kind.TICK)
                 if len(found):
@@ -268,8 +283,9 @@ class LogReader:
             if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
                 raise UsageError(f"the {what} of a range is an offset, an integer, and not {offset!r}")
         frontier = self.frontier().offset
-        if start < self.start:
-            raise OffsetOutOfRange(f"the range starts at offset {start} and this log begins at {self.start}: begin there or later")
+        begin = self._catalog.start.offset
+        if start < begin:
+            raise OffsetOutOfRange(f"the range starts at offset {start} and this log begins at {begin}: begin there or later")
         for what, offset in (("starts", start), ("ends", end)):
             if offset > frontier:
                 raise OffsetOutOfRange(
@@ -304,10 +320,12 @@ class LogReader:
     def find_all(self, runs: Sequence[Run]) -> list[int | None]:
         """As `find`, for many in one pass."""
         _, upto = self._look()
-        return offsets_of(runs, self._newest_first(upto))
+        begin = self._catalog.start.offset  # what lies below it is not told, though its file may still be there
+        found = offsets_of(runs, self._newest_first(upto))
+        return [None if offset is None or offset < begin else offset for offset in found]
 
     def _newest_first(self, upto: Upto) -> Iterator[Rows]:
-        for at in reversed(range(len(self._catalog.firsts))):
+        for at in reversed(range(self._catalog.begin, len(self._catalog.firsts))):
             yield from reversed(self._rows(at, upto)[1])
         with self._lock:
             self._catalog.check_begin()  # else what was not found may stand in what is missing
@@ -326,7 +344,9 @@ class LogReader:
         frontier, upto = self._look()
         with self._lock:
             self._catalog.check_begin()
-        for at, first in enumerate(self._catalog.firsts):
+        begin = self._catalog.start.offset
+        for at in range(self._catalog.begin, len(self._catalog.firsts)):
+            first = self._catalog.firsts[at]
             with self._lock:
                 sealed = sealed_header(self.path, first)
                 whole = sealed is not None and first + sealed.rows > self._catalog.last_of(at, upto)  # no segment is missing behind
@@ -335,7 +355,7 @@ class LogReader:
             with self._lock:
                 view, (parts, damage) = self._catalog.view(at), self._catalog.good_rows(at, upto)
             for rows in parts:
-                hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us))
+                hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us) & (rows["offset"] >= begin))
                 if len(hits):
                     row = rows[hits[0]]
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
@@ -350,8 +370,8 @@ class LogReader:
         found: list[tuple[int, int, int]] = []
         _, upto = self._look()
         with self._lock:
-            at = max(self._catalog.holding(start - 1, upto), 0)
-            if at == 0:
+            at = max(self._catalog.holding(start - 1, upto), self._catalog.begin)
+            if at == self._catalog.begin:
                 self._catalog.check_begin()
         while at < len(self._catalog.firsts):
             for rows in self._rows(at, upto)[1]:

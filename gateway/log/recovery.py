@@ -30,14 +30,17 @@ from gateway.log.layout import (
     LOG,
     MARK_SLOTS,
     SegmentHeader,
-    first_missing,
+    check_begin,
     positions_named,
     read_header,
+    remove_before,
     segment_path,
+    snapshot_path,
 )
 from gateway.log.marks import Mark, check_end, newest_mark, or_repair, segment_marks
 from gateway.log.scalars import Stored, check_kept, read_scalars
 from gateway.log.snapshot import Snapshot, beginning, newest_snapshot, rows_before
+from gateway.log.start import read_start
 from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, voided, walk
 
@@ -113,17 +116,19 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
         Damaged: something durable is damaged or gone; nothing was changed.
         WrongDirectory: the segments belong to another log, or something was written by a newer release.
     """
+    remove_before(directory, storage, read_start(directory).first)  # what a trim did not come to
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
     check_kept(directory, stored, firsts, log.hex())
     if stored is None or not firsts:
         return _blank(stored)
-    if firsts[0] > 1:
-        raise first_missing(directory, firsts[0])
+    check_begin(directory, firsts)
     check_end(directory, firsts, stored.segment)
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
+    if base.segment < firsts[0]:
+        raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")
     header = _check_segments(directory, firsts, base, log)
     ending = _go_along(directory, firsts, base, frontier)
     # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.

@@ -6,8 +6,9 @@ import os
 from array import array
 
 from gateway.log.index import IndexWriter
-from gateway.log.layout import LOG, PREPARED, SegmentHeader, segment_path
-from gateway.log.marks import Mark
+from gateway.log.layout import LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
+from gateway.log.marks import Mark, segment_marks
+from gateway.log.recovery import FoundSegment
 from gateway.log.storage import Storage, patiently
 
 _NEW = "new.tmp"
@@ -108,3 +109,14 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 def older_slot(marks: list[Mark | None]) -> int:
     """The slot to write next: the one that does not hold the newest mark."""
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
+
+
+def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
+    """A segment as a start found it."""
+    path = segment_path(directory, found.first)
+    size = read_header(directory, found.first).size
+    fd = storage.open(path)
+    index = IndexWriter(index_path(directory, found.first), found.first, found.rows, storage)
+    segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(directory, found.first)))
+    segment.undecided = found.undecided
+    return segment

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload
 from gateway.data.schema import validate_body
-from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError
 from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
 from gateway.log.marks import end_lost, newest_mark
 from gateway.log.reader import Frontier, LogReader
 from gateway.log.scalars import check_kept, read_scalars
-from gateway.log.snapshot import read_snapshot
+from gateway.log.snapshot import beginning, read_snapshot
+from gateway.log.start import read_start
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
 
@@ -108,13 +108,18 @@ class _Check:
         self._report = report
         self._progress = progress
         self._last = report.frontier.position if report.frontier.live else None
-        self._state: LogState | None = LogState()  # None once a damage makes it unknowable
+        begin = read_start(path).first
+        start = read_snapshot(path, begin) if begin > 1 else beginning()
+        self._begin = begin
+        self._state = start.state.copy() if start is not None else None  # None once a damage makes it unknowable
         self._total = sum(os.path.getsize(segment_path(path, first)) for first in firsts)
 
     def run(self) -> None:
         """Go over the segments, then look at the end."""
         aborts = self._aborts()
-        position, chain = 1, 0
+        position, chain = self._begin, self._state.chain if self._state is not None else 0
+        if self._state is None and self._firsts:
+            self._damage(position, snapshot_path(self._path, position), 0, "the snapshot with which the log begins is not good")
         found: Walk | None = None
         for first, following in zip(self._firsts, [*self._firsts[1:], 0], strict=True):
             header_chain = self._header(first, position, chain, found)
@@ -155,7 +160,7 @@ class _Check:
         except Damaged as error:
             self._damage(first, path, 0, str(error))
             return None
-        if first == position and header.chain != chain:
+        if first == position and header.chain != chain and (before is not None or self._state is not None):
             self._damage(first, path, 0, f"the header names chain {header.chain:#010x} and the frames before have {chain:#010x}")
             self._state = None
         return header.chain
@@ -212,7 +217,7 @@ class _Check:
             self._state = None
 
     def _snapshot(self, first: int) -> None:
-        if self._state is None or first == 1 or first > self._report.frontier.position:
+        if self._state is None or first == self._begin or first > self._report.frontier.position:
             return
         path = snapshot_path(self._path, first)
         found = read_snapshot(self._path, first)
@@ -247,7 +252,7 @@ class _Check:
 
     def _end(self, found: Walk | None) -> None:
         report = self._report
-        path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, 1), 0)
+        path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, self._begin), 0)
         if report.end < report.durable and self._last is None:
             why = found.stop.value if found is not None else "no segment"
             self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")

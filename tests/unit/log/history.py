@@ -20,6 +20,7 @@ from gateway.data.bodies import (
     RosterBody,
     TickBody,
     TopicBody,
+    TrimBody,
     ViewBody,
     Voter,
     decode_body,
@@ -193,6 +194,9 @@ class History:
 
     def offsets(self, reader: str, offset: int) -> Frame:
         return self._add(Frame(Kind.OFFSETS, encode_body(OffsetsBody({reader: offset}))))
+
+    def trim(self, position: int, offset: int) -> Frame:
+        return self._add(Frame(Kind.TRIM, encode_body(TrimBody(position, offset))))
 
     def forget(self, name: str) -> Frame:
         number, epoch, _ = self.producers.pop(name)

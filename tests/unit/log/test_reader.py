@@ -50,6 +50,7 @@ def rotten_indexes(path: Path) -> None:
 
 STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes, no_snapshots, rotten_indexes]
 HISTORY = sample(120, size=1500)
+HISTORY.trim(1, 0)  # of nothing
 
 
 @pytest.fixture(scope="module", params=STATES, ids=lambda state: state.__name__)

@@ -1,0 +1,159 @@
+"""Letting the oldest part of the log go (design, section 6, retention): which part may, and removing it once a TRIM is decided.
+
+A crash at any instant leaves a log. Files go only when a durable mark says that the TRIM is decided, so that a start comes by it;
+and only behind a durable word on where the log begins from then on (`start.py`), so that what is left of them never counts. The
+segment that the log then begins with has its snapshot: a start, and every reader, needs nothing from before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from itertools import pairwise
+from typing import NamedTuple
+
+from gateway.core import limits
+from gateway.core.events import TrimProposed
+from gateway.data.state import LogState
+from gateway.log.layout import positions_named, remove_before, segment_path
+from gateway.log.live import LivePage
+from gateway.log.options import LogOptions
+from gateway.log.room import Room
+from gateway.log.snapshot import read_snapshot
+from gateway.log.start import Start, read_start, write_start
+from gateway.log.storage import Storage
+
+REMOVED_AT_ONCE = 4  # segments, before other work has its turn
+
+
+class _Place(NamedTuple):
+    """The start of a segment: its position, the offset of its first record, and the time of the last TICK before it (0: none)."""
+
+    position: int
+    offset: int
+    time_us: int
+
+
+class _Due(NamedTuple):
+    """A decided TRIM that is not carried out: a position at which it is decided, and where the log begins then."""
+
+    decided: int
+    position: int
+    offset: int
+
+
+class Trimming:
+    """Follows the decided log beside its writer, in the writer's thread.
+
+    Attributes:
+        start: where the log begins, durably.
+    """
+
+    def __init__(self, directory: str, options: LogOptions, storage: Storage, room: Room, live: LivePage, state: LogState) -> None:
+        """Go on with the log that `state` is the decided part of."""
+        self._directory = directory
+        self._options = options
+        self._storage = storage
+        self._room = room
+        self._live = live
+        self.start = read_start(directory)
+        self._due: deque[_Due] = deque()
+        self._told = 1
+        self._left = True  # files before the start may be there
+        self._places: dict[int, _Place] = {}
+        self._known: tuple[int, list[tuple[int, int]]] = (0, [])  # newest segment, and (first position, bytes) of all
+        live.start(self.start.offset)
+        self.decided(state)
+
+    # Carrying out
+
+    def decided(self, state: LogState) -> None:
+        """The decided log goes as far as `state`."""
+        if state.start > self._told:
+            self._told = state.start
+            if (state.start, state.start_offset) > self.start[:2]:
+                self._due.append(_Due(state.position, state.start, state.start_offset))
+
+    def carry_out(self, watermark: int) -> bool:
+        """Remove what is to go, some of it at a time; whether there is more. `watermark` is how far a durable mark says that the
+        log is decided.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        due = None
+        while self._due and self._due[0].decided <= watermark:
+            due = self._due.popleft()
+        if due is not None:
+            self._begin(due)
+        if self._left:
+            self._left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
+        return self._left
+
+    def _begin(self, due: _Due) -> None:
+        firsts = positions_named(self._directory, "seg")
+        first = max((first for first in firsts if first <= due.position), default=self.start.first)
+        if first > self.start.first and read_snapshot(self._directory, first) is None:
+            first = self.start.first  # without it nothing tells what came before: a later trim takes both
+        self.begin(Start(first, max(due.offset, self.start.offset)))
+
+    def begin(self, start: Start) -> None:
+        """The log begins there: say so, durably, then to readers."""
+        self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
+        self._live.start(start.offset)
+        self.start = start
+        self._left = True
+        self._known = (0, [])
+        self._places = {position: place for position, place in self._places.items() if position > start.first}
+
+    # Proposing
+
+    def propose(self, newest: int, decided: int, now_us: int) -> TrimProposed | None:
+        """What retention lets go, None if nothing; whole segments, all of them decided, and never the newest.
+
+        Args:
+            newest: first position of the newest segment.
+            decided: the last position that is decided and indexed here.
+            now_us: wall clock.
+        """
+        if not self._options.retention_bytes and not self._options.retention_us:
+            return None
+        segments = self._segments(newest)
+        held = sum(size for _, size in segments)
+        places: list[tuple[int, int]] = []
+        forced = 0
+        for (_, size), (position, _) in pairwise(segments):
+            if position > decided or len(places) == limits.TRIM_PLACES_MAX:
+                break
+            place = self._place(position)
+            if place is None or not self._may_go(held, place, now_us, 1):
+                break
+            if self._may_go(held, place, now_us, limits.RETENTION_LAG_FACTOR):
+                forced = position
+            places.append((position, place.offset))
+            held -= size
+        places = [place for place in places if place[0] > self._told]
+        return TrimProposed(tuple(places), forced) if places else None
+
+    def _may_go(self, held: int, place: _Place, now_us: int, factor: int) -> bool:
+        """Whether the segment before a place may go, while `held` bytes are; the log's own clock says how old it is."""
+        options = self._options
+        if options.retention_bytes and held > factor * options.retention_bytes:
+            return True
+        return bool(options.retention_us and place.time_us and now_us - place.time_us > factor * options.retention_us)
+
+    def _segments(self, newest: int) -> list[tuple[int, int]]:
+        if self._known[0] != newest:
+            firsts = positions_named(self._directory, "seg")
+            self._known = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
+        return self._known[1]
+
+    def _place(self, position: int) -> _Place | None:
+        place = self._places.get(position)
+        if place is None:
+            snapshot = read_snapshot(self._directory, position)
+            if snapshot is None:
+                return None
+            place = _Place(position, snapshot.state.next_offset, snapshot.state.tick_time)
+            self._places[position] = place
+        return place
