@@ -1,7 +1,7 @@
 """The client port: a ZeroMQ ROUTER, drained in bounded batches, that never blocks the socket thread.
 
-ZeroMQ queues what a client sends, which its window bounds; one that keeps to no window could fill the memory, so the gateway watches
-its own size and calls `reopen`, which closes every connection and drops what they queued. Clients connect again by themselves and
+ZeroMQ queues what a client sends, which its window bounds; one that keeps to no window could fill the memory, so the gateway
+watches its own size and calls `reopen`, which closes every connection and drops what they queued. Clients connect again by themselves and
 send again what was not answered.
 """
 
@@ -65,8 +65,8 @@ class ClientPort:
         socket = self._context.socket(zmq.ROUTER)
         try:
             socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-            # Without a bound of its own: a client's window is one, and `reopen` another. A connection that breaks while ZeroMQ waits
-            # for room in a full queue ends the process at the next heartbeat (libzmq 4.3.5, `Assertion failed: !_io_error`).
+            # Without a bound of its own: a client's window is one, and `reopen` another. A connection that breaks while ZeroMQ
+            # waits for room in a full queue ends the process at the next heartbeat (libzmq 4.3.5, `Assertion failed: !_io_error`).
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.SNDHWM, limits.SEND_HIGH_WATER_MARK)
             socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)

@@ -96,7 +96,7 @@ class Lab:
             for name in self.names:
                 shim = Shim(library, self._root / f"{name}.shim")
                 opened.callback(shim.close)
-                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), shim.environment)
+                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), environment=shim.environment)
                 member = Member(self._root, name, extra, seat, shim)
                 self.members[name] = member
                 if name in self._small:
