@@ -204,7 +204,8 @@ class Pump:
             route.went_well()
         delivery.lost()
         if delivery.welcome is not None:
-            route.learn(delivery.welcome.gateways)
+            welcome = delivery.welcome
+            route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
         wrong = False
         if reason is None:
             reason, wrong = peek(link.address)

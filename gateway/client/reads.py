@@ -315,7 +315,7 @@ class Reads:
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads")
             with self._lock:
-                self._route.learn(welcome.gateways)
+                self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
             location = _locations[os.getpid(), address] = welcome.reads
         return location
 

@@ -25,6 +25,9 @@ _SILENCE_MIN = limits.SILENCE_US_MIN / US
 _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
+#: What another gateway may do although this one does not, as it says of a request, and of itself.
+_ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
+_CUT_OFF = frozenset({"minority", "halted"})
 
 
 class State(enum.Enum):
@@ -200,7 +203,7 @@ class Session(abc.ABC):
     # -- answers
 
     def _on_welcome(self, welcome: wire.Welcome, now: float) -> None:
-        self._hello_since = None
+        asked, self._hello_since = self._hello_since is not None, None
         if self._log and welcome.log and welcome.log != self._log:
             text = (
                 f"gateway {welcome.gateway} serves log {welcome.log} and this producer began on log {self._log}: "
@@ -210,6 +213,10 @@ class Session(abc.ABC):
             return
         self._log = welcome.log or self._log
         self.welcome = welcome
+        if not asked:
+            if welcome.state in _CUT_OFF and len(welcome.gateways) > 1:
+                self._leave(f"gateway {welcome.gateway} is {welcome.state}")
+            return
         was_open = self.state is State.OPEN
         self._turn(Turn.WELCOMED)
         if was_open:  # it was asked whether it is there: it is, and answers may have been lost
@@ -290,8 +297,8 @@ class Session(abc.ABC):
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, _RETRY_MAX)
         self.resend()
-        if code == "not_primary" and self.welcome is not None and len(self.welcome.gateways) > 1:
-            self._leave(f"gateway {self.welcome.gateway} is not in the primary view")
+        if code in _ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
+            self._leave(f"gateway {self.welcome.gateway} cannot take it now: {self.trouble}")
 
     # -- time
 

@@ -152,7 +152,7 @@ class Talk:
             if welcome is not None:
                 self._welcome = welcome
                 if self._learn:
-                    self._route.learn(welcome.gateways)
+                    self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
                 self._route.met("connected")
                 self._route.went_well()
         return self._welcome

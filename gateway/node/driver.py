@@ -48,6 +48,7 @@ from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
 from gateway.node.network import Network
+from gateway.node.news import News
 from gateway.node.port import Message
 from gateway.node.reception import Reception
 from gateway.node.sessions import Session, Sessions
@@ -99,6 +100,7 @@ class Driver:
         self.meters = meters
         self.sessions = Sessions(sessions_max)
         self.answers = Answers(self.sessions, clients, lookups, meters, self._client_gone)
+        self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
         self._reception = Reception(
             self._step,
@@ -210,9 +212,10 @@ class Driver:
         self.flush()
 
     def sweep(self) -> None:
-        """Forget clients that have been silent for long; called now and then."""
+        """Forget clients that have been silent for long, and tell the others what changed; called about once a second."""
         for session in self.sessions.idle(self._clock.now().mono_us - limits.SESSION_IDLE_US):
             self._reception.close(session)
+        self._news.look()
 
     def drop_clients(self) -> None:
         """Every connection was closed: all sessions are over."""

@@ -73,7 +73,7 @@ class ClientPort:
             socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to somebody who is gone is told
             socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
             socket.set(zmq.HEARTBEAT_IVL, limits.CONNECTION_BEAT_MS)
-            socket.set(zmq.HEARTBEAT_TIMEOUT, 3 * limits.CONNECTION_BEAT_MS)
+            socket.set(zmq.HEARTBEAT_TIMEOUT, limits.CONNECTION_SILENT_MS_MAX)
             socket.set(zmq.IPV6, int(":" in self._host))
             self._bind(socket)
         except TuttiError:

@@ -63,6 +63,10 @@ class Sessions:
         """The client of that number, None if it is gone."""
         return self._by_number.get(number)
 
+    def everyone(self) -> list[Session]:
+        """All clients."""
+        return list(self._by_number.values())
+
     def hello(self, routing: bytes, token: bytes, client: str, now_us: int) -> tuple[Session | None, list[Session]]:
         """Take a client in.
 
