@@ -1,8 +1,8 @@
 """The client port: a ZeroMQ ROUTER, drained in bounded batches, that never blocks the socket thread.
 
 ZeroMQ queues what a client sends, which its window bounds; one that keeps to no window could fill the memory, so the gateway
-watches its own size and calls `reopen`, which closes every connection and drops what they queued. Clients connect again by themselves and
-send again what was not answered.
+watches its own size and calls `reopen`, which closes every connection and drops what they queued. Clients connect again by
+themselves and send again what was not answered.
 """
 
 from __future__ import annotations
