@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import re
+from ipaddress import IPv4Address, ip_address
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -43,7 +44,12 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "this gateway alone when left out"
         ),
     ] = {}
-    transport: Annotated[Literal["mesh"], Meta(description="how gateways talk to each other")] = "mesh"
+    transport: Annotated[
+        Literal["mesh", "multicast"],
+        Meta(
+            description="how gateways talk to each other: mesh (ZeroMQ, each to each), or multicast for what all get (UDP) and the mesh"
+        ),
+    ] = "mesh"
     preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
         DEFAULT_PRESET
     )
@@ -90,6 +96,28 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = limits.DISK_LOW_BYTES
 
 
+class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of the log is kept; either limit alone, both, or none: then all of it. Whole segments go, the oldest first, on all
+    gateways from the same offset on; what a gateway of the roster has not got yet stays until twice the limit.
+    """
+
+    bytes: Annotated[
+        int, Meta(ge=0, le=2**60, description="the segments together take about so much, two segments at least; 0: no limit")
+    ] = 0
+    time: Annotated[
+        str,
+        Meta(
+            description='how long a record stays after it was committed, "7d", "36h" or "90m" for example; left out: for ever',
+            examples=["7d"],
+        ),
+    ] = ""
+
+    @property
+    def time_us(self) -> int:
+        """`time` in microseconds, 0 for ever."""
+        return parse_duration(self.time) if self.time else 0
+
+
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds, which together must fit into a gateway's memory; over one a sender is held back or refused with a clear error."""
 
@@ -104,6 +132,36 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="taken in and not yet decided; above it clients wait, bytes",
         ),
     ] = limits.UNDECIDED_BYTES_MAX
+
+
+class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where `[group] transport = "multicast"` sends what all gateways get alike; the same on each of them. Where the network does not
+    carry it, everything goes over the mesh.
+    """
+
+    address: Annotated[str, Meta(description="IPv4 multicast address and port of the group; several groups may share one")] = (
+        "239.255.84.84:7499"
+    )
+    interface: Annotated[
+        str | None, Meta(description="network interface by name or IPv4 address; that of `listen` when left out")
+    ] = None
+    ttl: Annotated[int, Meta(ge=0, le=255, description="routers that a datagram may pass, and one; 0: this host alone")] = 1
+    datagram_bytes: Annotated[
+        int,
+        Meta(
+            ge=limits.MULTICAST_DATAGRAM_BYTES_MIN,
+            le=limits.MULTICAST_DATAGRAM_BYTES_MAX,
+            description="largest datagram, bytes; 8900 where all hosts and switches take jumbo frames",
+        ),
+    ] = limits.MULTICAST_DATAGRAM_BYTES
+    bytes_per_second: Annotated[
+        int,
+        Meta(
+            ge=limits.MIB,
+            le=2**34,
+            description="pace at which one gateway sends, bytes a second; below what the slowest port takes",
+        ),
+    ] = limits.MULTICAST_BYTES_A_SECOND
 
 
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +204,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group: Group = Group()
     timers: Timers = Timers()
     log: Log = Log()
+    retention: Retention = Retention()
     limits: Limits = Limits()
+    multicast: Multicast = Multicast()
     security: Security = Security()
 
     @property
@@ -158,6 +218,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def advertised_address(self) -> Address:
         """Where clients are told to come."""
         return parse_address(self.advertise or self.listen)
+
+    @property
+    def multicast_interface(self) -> str:
+        """Where multicast goes out and comes in: as told, or that of `listen` where it is an address; empty: as the routes say."""
+        host = self.client_address.host
+        own = "127.0.0.1" if host == "localhost" else host
+        return self.multicast.interface or (own if is_ipv4(own) else "")
 
     @property
     def group_address(self) -> Address:
@@ -197,9 +264,43 @@ def parse_address(text: str) -> Address:
         raise ConfigError(str(error)) from None
 
 
+_UNITS_US = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+DURATION_DAYS_MAX = 36_500
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of a time like 7d, 36h or 90m.
+
+    Raises:
+        ConfigError: it is not of that form, nothing, or above a hundred years.
+    """
+    found = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
+    duration = int(found[1]) * _UNITS_US[found[2]] if found else 0
+    if not 0 < duration <= DURATION_DAYS_MAX * _UNITS_US["d"]:
+        raise ConfigError(f"{text!r} is no time: write a whole number of days, hours or minutes, 7d, 36h or 90m")
+    return duration
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` can be reached from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_multicast(host: str) -> bool:
+    """Whether `host` is an IPv4 multicast address."""
+    try:
+        return IPv4Address(host).is_multicast
+    except ValueError:
+        return False
+
+
+def is_ipv4(host: str) -> bool:
+    """Whether `host` is an IPv4 address of one interface."""
+    try:
+        address = IPv4Address(host)
+    except ValueError:
+        return False
+    return not (address.is_multicast or address.is_unspecified)

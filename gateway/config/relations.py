@@ -7,11 +7,11 @@ from typing import Protocol
 import msgspec
 
 from gateway.config.mistakes import KeyPath
-from gateway.config.model import Config, Limits, is_loopback
+from gateway.config.model import Config, Limits, is_loopback, is_multicast, parse_duration
 from gateway.core import limits
 from gateway.data.addresses import GROUP_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port, parse_member
 from gateway.data.names import check_name
-from gateway.errors import UsageError
+from gateway.errors import ConfigError, UsageError
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400"
 _MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_DISTANCE}"
@@ -52,12 +52,27 @@ class Relations:
         if listen is not None:
             self._reach(listen, members)
         self._keys()
+        self._multicast(listen)
         if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
             what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
             self._room(config.limits.undecided_bytes + limits.RESERVED_BYTES, config.log.disk_low_bytes)
+        self._retention()
         self._memory()
+
+    def _retention(self) -> None:
+        """What is kept are whole segments, and the newest one stays."""
+        kept, segment = self._config.retention, self._config.log.segment_bytes
+        if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < kept.bytes < 2 * segment:
+            what = f"is {kept.bytes}, less than two segments ({segment} bytes each)"
+            self._mistake(("retention", "bytes"), what, f"make it at least {2 * segment}, or log.segment_bytes smaller")
+        if self._good("retention", "time") and kept.time:
+            try:
+                parse_duration(kept.time)
+            except ConfigError:
+                what = f"is {kept.time!r}"
+                self._mistake(("retention", "time"), what, 'write a whole number of days, hours or minutes: "7d", "36h", "90m"')
 
     def _room(self, needed: int, low: int) -> None:
         """What is undecided when the disk runs low has to be written all the same."""
@@ -121,6 +136,22 @@ class Relations:
                 self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
             elif path == "":
                 self._mistake(("security", name), "is empty", "name a file that `tutti keys new` made")
+
+    def _multicast(self, listen: Address | None) -> None:
+        config = self._config
+        path = ("multicast", "address")
+        address = self._address(path, config.multicast.address)
+        if address is not None and not is_multicast(address.host):
+            what = f"is {config.multicast.address!r}"
+            self._mistake(path, what, "write an IPv4 multicast address, 239.0.0.0 to 239.255.255.255 within one site, and a port")
+        if config.multicast.interface == "":
+            self._mistake(("multicast", "interface"), "is empty", "name an interface, or leave it out")
+        if config.group.transport != "multicast" or listen is None or config.security.insecure or config.security.has_keys:
+            return
+        interface = config.multicast.interface
+        if interface is not None and interface != "lo" and not is_loopback(interface):
+            what = f"is {interface!r}, where others can hear what gateways say, and without keys it is not authenticated"
+            self._mistake(("multicast", "interface"), what, "name keys in [security], or say insecure = true there")
 
     def _ports(self, listen: Address) -> None:
         taken_by = {listen.port: "listen"}

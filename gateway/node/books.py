@@ -183,7 +183,7 @@ class Books:
                 "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected,
                 "view": self._view(members),
                 "frontier": driver.offset,
-                "start": 0,
+                "start": decided.start_offset,
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},

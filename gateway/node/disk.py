@@ -22,7 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Deliver, Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame
 from gateway.errors import DiskFull, TuttiError, invariant
 from gateway.log.options import Space
@@ -62,6 +62,9 @@ class Log(Protocol):
     def space(self) -> Space:
         """How much room there is."""
 
+    def trimmable(self, now_us: int) -> TrimProposed | None:
+        """What retention lets go at this time (us, UTC), None if nothing."""
+
 
 class Disk:
     """Carries out Persist, ReadLog and Deliver, in a thread of its own or, in tests, by `run_once`."""
@@ -94,7 +97,7 @@ class Disk:
         self._stopping = False
         self._last: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
-        self._space_looked_at = 0.0
+        self._space_looked_at = self._retention_looked_at = 0.0
         self.space = Space(0, False, "")
         self.failed = ""
         self.full = ""
@@ -215,6 +218,7 @@ class Disk:
 
     def _round(self) -> bool:
         self._look_at_space()
+        self._look_at_retention()
         waited = self._rows_wait and self._index()
         wrote = not self._rows_wait and self._write()  # nothing more while rows wait, so that what waits stays bounded
         return self._index() or wrote or waited
@@ -323,6 +327,15 @@ class Disk:
             self._space_looked_at = now
             self.space = self._writer.space()
             self._tell_space()
+
+    def _look_at_retention(self) -> None:
+        """Tell the stack what may go; it is told again as long as it is there."""
+        now = time.monotonic()
+        if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
+            self._retention_looked_at = now
+            proposed = self._writer.trimmable(time.time_ns() // NS_PER_US)
+            if proposed is not None:
+                self._report(proposed)
 
     def _tell_space(self) -> None:
         """Tell the stack when the disk begins or ceases to be low; a write that found no room counts as low whatever is free."""

@@ -227,10 +227,12 @@ def _stack_config(config: Config) -> StackConfig:
 
 
 def _log_options(config: Config) -> LogOptions:
-    log = config.log
+    log, retention = config.log, config.retention
     return LogOptions(
         segment_bytes=log.segment_bytes,
         prepared_segments=log.prepared_segments,
         disk_low_bytes=log.disk_low_bytes,
+        retention_bytes=retention.bytes,
+        retention_us=retention.time_us,
         vote_mark=log.vote_mark,
     )

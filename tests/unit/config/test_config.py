@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.config import Address, advice, check_config, load_config, parse_config
@@ -58,11 +59,25 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ("[log]\nsegment_bytes = 5\n", "f.toml:5: log.segment_bytes is 5", "it takes a whole number from 33554432 to"),
         ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
         ('[log]\nvote_mark = "x"\n', "f.toml:5: log.vote_mark is 'x'", '"strict" or "timely"'),
+        ("[retention]\nbytes = 70000000\n", "f.toml:5: retention.bytes is 70000000, less than two segments", "at least 268435456"),
+        ('[retention]\ntime = "7 days"\n', "f.toml:5: retention.time is '7 days'", '"7d", "36h", "90m"'),
+        ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "whole number of days"),
+        ('[retention]\ntime = "99999d"\n', "f.toml:5: retention.time is '99999d'", "whole number of days"),
         ("[security]\ninsecure = 1\n", "f.toml:5: security.insecure is 1", "true or false"),
         ("log = 3\n", "f.toml:4: log is 3", "make it a table, [log]"),
         ('[group]\nname = "a b"\n', "f.toml:5: group.name is 'a b'", "letters, digits"),
-        ('[group]\ntransport = "multicast"\n', "f.toml:5: group.transport is 'multicast'", 'it takes "mesh"'),
-        ("[multicast]\n", "f.toml:4: multicast cannot be used", "not built yet"),
+        ('[group]\ntransport = "udp"\n', "f.toml:5: group.transport is 'udp'", 'it takes "mesh" or "multicast"'),
+        ('[multicast]\naddress = "10.0.0.1:7499"\n', "f.toml:5: multicast.address is '10.0.0.1:7499'", "an IPv4 multicast address"),
+        ('[multicast]\naddress = "[ff15::1]:7499"\n', "f.toml:5: multicast.address is", "an IPv4 multicast address"),
+        ('[multicast]\naddress = "239.1.1.1"\n', "f.toml:5: multicast.address is '239.1.1.1'", "write HOST:PORT"),
+        ('[multicast]\ninterface = ""\n', "f.toml:5: multicast.interface is empty", "or leave it out"),
+        ("[multicast]\nttl = 256\n", "f.toml:5: multicast.ttl is 256", "from 0 to 255"),
+        ("[multicast]\ndatagram_bytes = 100\n", "f.toml:5: multicast.datagram_bytes is 100", "from 512 to 65507"),
+        (
+            '[group]\ntransport = "multicast"\n[multicast]\ninterface = "eth0"\n',
+            "f.toml:7: multicast.interface is 'eth0', where others can hear",
+            "name keys in [security], or say insecure = true there",
+        ),
         ('[group]\nmembers = "x"\n', "f.toml:5: group.members is 'x'", "a table of names and addresses"),
         ('[group]\nmembers = { lga = "127.0.0.1:1" }\n', "f.toml:5: group.members", "does not name this gateway (jfk) but lga"),
         ('[group]\nmembers = { jfk = "127.0.0.1:1" }\n', "f.toml:5: group.members.jfk", "this gateway is at '127.0.0.1:7400'"),
@@ -197,6 +212,22 @@ def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said
 
 
 @pytest.mark.parametrize(
+    ("text", "interface"),
+    [
+        (GOOD, "127.0.0.1"),
+        (GOOD.replace("127.0.0.1", "localhost"), "127.0.0.1"),
+        (GOOD.replace("127.0.0.1", "[::1]"), ""),
+        (GOOD + '[multicast]\ninterface = "lo"\n', "lo"),
+    ],
+)
+def test_multicast_goes_where_the_gateway_listens_unless_told_otherwise(text: str, interface: str) -> None:
+    config, mistakes = parse_config(text + '[group]\ntransport = "multicast"\n')
+    assert not mistakes
+    assert config is not None
+    assert config.multicast_interface == interface
+
+
+@pytest.mark.parametrize(
     ("secret", "public", "said"),
     [
         ("none", "group.keys", "none cannot be read (no such file or directory)"),
@@ -292,6 +323,17 @@ def test_what_the_full_example_shows_as_defaults_are_the_defaults() -> None:
     assert (shown.ports.group, shown.ports.reads, shown.ports.admin) == (7401, 7402, 7403)
     assert (shown.security.secret_key, shown.security.public_keys) == ("keys/jfk.secret", "keys/group.keys")
     assert shown.security.insecure == plain.security.insecure
-    for table in ("timers", "log", "limits"):
+    assert shown.multicast.interface == "127.0.0.1"
+    assert msgspec.structs.replace(shown.multicast, interface=None) == plain.multicast
+    for table in ("timers", "log", "retention", "limits"):
         assert getattr(shown, table) == getattr(plain, table)
     assert (shown.group.name, shown.group.preset) == (plain.group.name, plain.group.preset)
+
+
+def test_retention_is_a_size_a_time_both_or_none() -> None:
+    config, _ = parse_config(GOOD)
+    assert config is not None
+    assert (config.retention.bytes, config.retention.time_us) == (0, 0)
+    config, _ = parse_config(GOOD + '[retention]\nbytes = 268435456\ntime = "36h"\n')
+    assert config is not None
+    assert (config.retention.bytes, config.retention.time_us) == (268435456, 36 * 3_600_000_000)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import structlog
 
 from gateway.core.actions import Action, Deliver, Persist, ReadLog
-from gateway.core.events import Event, LinkChanged, Now, Received, Scalars
+from gateway.core.events import Event, LinkChanged, Now, Received, Scalars, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
 from gateway.data.plain import raw_length_of
@@ -159,6 +159,7 @@ class Writer:
         self.unreadable = False
         self.frame = batch_frame()  # what a read finds
         self.room = Space(1 << 40, False, "")
+        self.proposed: TrimProposed | None = None
 
     def append(self, frames: Sequence[Frame]) -> None:
         if self.full:
@@ -196,6 +197,9 @@ class Writer:
 
     def space(self) -> Space:
         return self.room
+
+    def trimmable(self, now_us: int) -> TrimProposed | None:
+        return self.proposed
 
 
 def message(routing: bytes, parts: Sequence[bytes | bytearray | memoryview]) -> Message:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Deliver, Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, WriteFailed
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
@@ -231,6 +231,19 @@ def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> No
     bench.writer.room = Space(1 << 40, False, "")
     bench.disk.run_once()
     assert bench.reports == [SpaceChanged(True, "5 bytes are free"), SpaceChanged(False, "")]
+
+
+def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.writer.proposed = TrimProposed(((7, 3),))
+    bench.disk.run_once()
+    bench.disk.run_once()
+    assert bench.reports == [bench.writer.proposed]
+    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    bench.disk.run_once()
+    bench.writer.proposed = None
+    bench.disk.run_once()
+    assert bench.reports == [TrimProposed(((7, 3),))] * 2
 
 
 def test_a_failed_sync_ends_writing_for_good() -> None:
