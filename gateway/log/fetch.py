@@ -23,7 +23,7 @@ from gateway.data.frame import (
 )
 from gateway.errors import FormatError
 from gateway.log.catalog import Catalog, Upto
-from gateway.log.layout import FRAMES_AT, read_header, segment_path
+from gateway.log.layout import FRAMES_AT, PAGE, read_header, segment_path
 from gateway.log.segment import Segment
 from gateway.log.storage import Storage
 from gateway.log.walk import Abort, abort_of
@@ -82,8 +82,8 @@ class Fetcher:
             else:
                 place = self._place(first - 1, decided)
                 data = self._storage.read(fd, HEADER_SIZE, place)
-                place, chain = place + _size(data, 0), decode_header(data).header_crc
-            return _read(self._storage, fd, place, chain, first, last)
+                place, chain = place + size_at(data, 0), decode_header(data).header_crc
+            return read_frames(self._storage, fd, place, chain, first, last)
         finally:
             self._storage.close(fd)
 
@@ -124,20 +124,22 @@ class Fetcher:
         return found + [abort_of(frame) for frame in self._aborts if max(position, decided) < frame.position <= last]
 
 
-def _read(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
-    """Frames of a segment from `place` on, where `position` stands behind a frame whose chain value is `chain`."""
-    data, at = storage.read(fd, limits.FETCH_BYTES, place), 0
+def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
+    """Frames of a segment from `place` on, where `position` stands behind a frame whose chain value is `chain`: those that are
+    good, chain and payload, up to `limits.FETCH_BYTES`; a larger one comes alone. None if the first is not.
+    """
+    data, at = readable(storage, fd, limits.FETCH_BYTES, place), 0
     frames: list[Frame] = []
     while position <= last and at + HEADER_SIZE <= len(data):
         try:
             header = decode_header(data, at)
             if header.position != position or not chained(header, chain):
                 break
-            size = _size(data, at)
+            size = size_at(data, at)
             if at + size > len(data):
                 if frames:
                     break
-                data = storage.read(fd, size, place)
+                data = readable(storage, fd, size, place)
             frame = decode_frame(data, at)
             check_payload(frame)
         except FormatError:
@@ -147,6 +149,24 @@ def _read(storage: Storage, fd: int, place: int, chain: int, position: int, last
     return tuple(frames)
 
 
-def _size(data: bytes, at: int) -> int:
+def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
+    """What can be read from `at` on: less than `size` where the file ends, or where a sector cannot be read."""
+    try:
+        return storage.read(fd, size, at)
+    except OSError:
+        parts: list[bytes] = []
+        while size > 0:
+            try:
+                part = storage.read(fd, min(size, PAGE - at % PAGE), at)
+            except OSError:
+                break
+            if not part:
+                break
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+
+
+def size_at(data: bytes, at: int) -> int:
     """Bytes of the frame whose header stands at `at`."""
     return HEADER_SIZE + padded(progress_length_at(data, at)) + padded(decode_header(data, at).body_length)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.errors import DiskFull
+from gateway.errors import DiskFailed, DiskFull
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions, Space
 from gateway.log.storage import Storage, SyncFailed
@@ -21,6 +21,15 @@ Result = TypeVar("Result")
 def no_room(error: OSError) -> bool:
     """Whether an error is a lack of room, after which the same can be tried again: never that of a sync."""
     return error.errno in _NO_ROOM and not isinstance(error, SyncFailed)
+
+
+def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
+    """What an error of the system, met at `what` of a path, means for a log."""
+    if no_room(error):
+        return DiskFull(f"no room on the disk for {what} {path} ({error.strerror}): free some space")
+    return DiskFailed(
+        f"{what} {path} failed ({error.strerror}): nothing more is written until the gateway is started again; check the disk first"
+    )
 
 
 class Room:

@@ -25,11 +25,11 @@ from gateway.log.indexer import Indexer
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header, segment_path
 from gateway.log.live import LivePage
 from gateway.log.marking import End, Marking
-from gateway.log.marks import segment_marks
+from gateway.log.mending import Mender
 from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
-from gateway.log.recovery import Found, FoundSegment, recover
-from gateway.log.room import Room, no_room
+from gateway.log.recovery import Found, recover
+from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
 from gateway.log.segment import Segment, begin_segment, older_slot, prepared_paths
 from gateway.log.storage import Storage
@@ -38,7 +38,7 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`."""
+    """Writes one directory. Made by `open`. `mender` looks at what is decided, for damage."""
 
     def __init__(self, directory: Directory, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
         """Go on where `found` ends."""
@@ -66,6 +66,8 @@ class LogWriter:
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
         self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
 
+        self._trimming = Trimming(self._path, options, storage, self._room, live, found.state)
+        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
     @classmethod
     def open(
         cls, directory: Directory, options: LogOptions | None = None, storage: Storage | None = None
@@ -81,13 +83,13 @@ class LogWriter:
         try:
             live = LivePage(directory.path)
         except OSError as error:
-            raise _failure("making the live page of", directory.path, error) from error
+            raise failure_of("making the live page of", directory.path, error) from error
         try:
             found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
-            failure = _failure("starting the log in", directory.path, error)
+            failure = failure_of("starting the log in", directory.path, error)
             if isinstance(failure, DiskFailed):
                 live.fail()
             live.close()
@@ -434,16 +436,8 @@ class LogWriter:
         try:
             yield
         except (OSError, DiskFull) as error:
-            failure = error if isinstance(error, DiskFull) else _failure(what, self._path, error)
+            failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
             if isinstance(failure, DiskFailed):
                 self._failed = str(failure)
                 self._live.fail()
             raise failure from error
-
-
-def _failure(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
-    if no_room(error):
-        return DiskFull(f"no room on the disk for {what} {path} ({error.strerror}): free some space")
-    return DiskFailed(
-        f"{what} {path} failed ({error.strerror}): nothing more is written until the gateway is started again; check the disk first"
-    )
