@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -41,6 +41,9 @@ from gateway.cli.output import counted
 from gateway.errors import Unavailable, UsageError
 from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
+if TYPE_CHECKING:
+    from gateway.log.digest import Digest
+
 #: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
 SKEW_MINUTES = 360
 #: Parts of the year after which the coordinator and the query are killed.
@@ -61,7 +64,7 @@ class Plan(NamedTuple):
     port: int
     gateways: int = 3
     limit: int | None = None
-    year_s: float = 60.0
+    year_s: float = 45.0
 
 
 class Outcome(NamedTuple):
@@ -181,8 +184,11 @@ class Demo:
             wait_until(self._all_have_the_same, SAME_WAIT_S, "the same end of the log at every gateway", [gateways])
             gateways.stop(STOP_WAIT_S)
             self._say(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
-            self._replay(house)
-        return self._check(expected, total)
+            replay = self._start_replay(house)
+            checks, digest = self._check_logs(expected)  # on the other processor meanwhile
+            self._say("the logs are checked; the replay is compared with the live result")
+            self._finish_replay(replay)
+        return self._conclude(checks, digest, total)
 
     @property
     def _data(self) -> Path:
@@ -258,18 +264,20 @@ class Demo:
         with Producer(self._url, producer="closing") as producer:
             producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)
 
-    def _replay(self, house: Household) -> None:
+    def _start_replay(self, house: Household) -> Running:
         compared = ["--compare", str(self._at / "live")]
         arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._at / "replay"), *compared]
-        replay = self._start_spark(house, "replay", arguments)
+        return self._start_spark(house, "replay", arguments)
+
+    def _finish_replay(self, replay: Running) -> None:
         try:
             replay.finish(REPLAY_WAIT_S)
         except Failed:
-            if not (self._at / "replay.jsonl").exists():  # it did not get as far as to find a difference, which `_check` reports
+            if not (self._at / "replay.jsonl").exists():  # it did not get as far as to find a difference, which `_conclude` reports
                 raise
 
-    def _check(self, expected: Sequence[Departures], total: int) -> Outcome:
-        """All promises, from files alone."""
+    def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
+        """What the log files alone show, and the digest of the killed gateway's."""
         from gateway.client.files import Files
         from gateway.log.tools import digest, verify
 
@@ -281,10 +289,13 @@ class Demo:
         sums = {name: digest(log) for name, log in logs.items()}
         checks += check_same({name: (each.end, each.sha256) for name, each in sums.items()})
         checks.append(check_logs({name: verify(log) for name, log in logs.items()}))
-        checks += check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
-        one = sums[self._killed]
+        return checks, sums[self._killed]
+
+    def _conclude(self, checks: list[Check], digest: Digest, total: int) -> Outcome:
+        """Compare the results, and draw the picture."""
+        checks = checks + check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
         times_us = load_times(self._at / "times")
-        outcome = Outcome(checks, speed(times_us), one.sha256, one.log, self._kills, time.monotonic() - self._begun_s)
+        outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._begun_s)
         write_picture(
             self._at / PICTURE,
             f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
