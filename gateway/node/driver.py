@@ -40,7 +40,7 @@ from gateway.core.events import (
 )
 from gateway.data.frame import Kind
 from gateway.data.views import view_text
-from gateway.errors import invariant
+from gateway.errors import InvariantViolated, invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
 from gateway.node.desk import StatusAsked
@@ -235,11 +235,12 @@ class Driver:
 
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1
+        acts = self._acts
         for action in self._stack.step(event, self._clock.now()):
-            act = self._acts.get(type(action))
-            invariant(act is not None, f"this gateway's log keeps no lanes, and the stack wants {action}")
-            if act is not None:
-                act(action)
+            act = acts.get(type(action))
+            if act is None:
+                raise InvariantViolated(f"this gateway's log keeps no lanes, and the stack wants {action}")
+            act(action)
 
     @cached_property
     def _acts(self) -> dict[type, Callable[[Any], None]]:

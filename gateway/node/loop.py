@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import zmq
 from structlog.typing import FilteringBoundLogger
@@ -69,15 +69,15 @@ class Loop:
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
-        readable = said = True
+        ready: Collection[object] = (port.socket, *transport.sockets())
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
-            if said:
-                happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX)
+            if ready:
+                happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if happenings:
                 driver.turn((), happenings)  # what the disk and the others finished leaves before anything new is looked at
             messages: list[Message] = []
-            if readable and driver.takes_messages:
+            if port.socket in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
@@ -88,24 +88,20 @@ class Loop:
             if now - self._kept_at >= _HOUSEKEEPING_S:
                 self._kept_at = now
                 self._keep_house(now)
-            readable, said = self._wait(driver.takes_messages)
+            ready = self._wait(driver.takes_messages)
 
-    def _wait(self, open_: bool) -> tuple[bool, bool]:
-        """Sleep until something comes in; whether that may be a message of a client, and of another gateway.
+    def _wait(self, open_: bool) -> dict[object, int]:
+        """Sleep until something comes in; the sockets that have something.
 
         ZeroMQ's poll asks each socket first: no wake-up that a send swallowed is missed.
         """
         if self._changes != self._transport.changes:
             self._make_pollers()
-        timeout_ms = -(-self._driver.wait_us() // US_PER_MS)
         inbox = self._inbox
-        if not inbox.sleep_begins():
-            timeout_ms = 0
-        ready = dict((self._all if open_ else self._others).poll(timeout_ms))
-        from_inbox = inbox.fd in ready
-        inbox.sleep_ended(signalled=from_inbox)
-        from_clients = self._port.socket in ready
-        return from_clients or not open_, len(ready) > from_inbox + from_clients
+        timeout_ms = -(-self._driver.wait_us() // US_PER_MS) if inbox.sleep_begins() else 0
+        ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
+        inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
+        return ready
 
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)

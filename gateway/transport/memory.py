@@ -7,7 +7,7 @@ decided by a seed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from random import Random
 
 import msgspec
@@ -161,7 +161,7 @@ class MemoryTransport:
             self._came[-1], self._came[-2] = self._came[-2], self._came[-1]
         return True
 
-    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
         """What came."""
         events: list[Received | LinkChanged] = []
         events += self._changed

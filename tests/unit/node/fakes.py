@@ -236,7 +236,7 @@ class Wire:
     def flush(self) -> None:
         self.left, self.sent = self.left + self.sent, []
 
-    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: object = None) -> list[Received | LinkChanged]:
         coming, self.coming = self.coming[:messages_max], self.coming[messages_max:]
         return coming
 
