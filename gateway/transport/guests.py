@@ -6,7 +6,7 @@ gateway was told for the name; of one that this log does not name, the number th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gateway.core import limits
@@ -46,6 +46,10 @@ class Guests:
         self._clock_us = clock_us
         self._guests: dict[bytes, Guest] = {}
         self._numbers: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Guest]:
+        """All that introduced themselves and were not refused; those with `number` 0 are not taken."""
+        return iter(self._guests.values())
 
     def named(self, numbers: Mapping[str, int]) -> None:
         """The names that this gateway was told of."""

@@ -9,6 +9,7 @@ from gateway.core import limits
 from gateway.data.names import NAME_BYTES_MAX
 from gateway.transport.interface import Introduction
 
+SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, incarnations of disks
 TEXT_CHARACTERS_MAX = 512  # an address, a release
 _SHOWN_MAX = 8  # names that a difference lists
@@ -126,4 +127,6 @@ def malformed(theirs: Introduction) -> str:
         return "an incarnation or a log in an introduction has not 16 bytes"
     if not 0 <= theirs.number <= limits.GATEWAY_MAX or len(theirs.process) > ID_BYTES:
         return "a number in an introduction is out of its range"
+    if len(theirs.seal) not in (0, SEAL_BYTES):
+        return f"a seal in an introduction has {len(theirs.seal)} bytes, not {SEAL_BYTES}"
     return ""

@@ -6,7 +6,7 @@ in one of another group or protocol, and never queues without bound. What it los
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         process: 8 random bytes, of this run: two that differ under one incarnation are a copied directory.
         address: HOST:P of its clients, as a roster would name it.
         configured: the members that it is configured with, name -> address, so that who differs can say in what.
+        seal: 32 random bytes that its datagrams are sealed with, where the connection hides them and it sends any; or nothing.
     """
 
     protocol: int = PROTOCOL
@@ -42,6 +43,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     process: bytes = b""
     address: str = ""
     configured: dict[str, str] = {}
+    seal: bytes = b""
 
 
 class Trouble(NamedTuple):
@@ -73,8 +75,11 @@ class Transport(Protocol):
     def flush(self) -> None:
         """Send what was queued."""
 
-    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
-        """What came, in the order of each sender: up to `messages_max`, and none more once they have `bytes_max` bytes."""
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
+        """What came, in the order of each sender: up to `messages_max`, and none more once they have `bytes_max` bytes.
+
+        It is looked for only at those of `sockets` that are `ready`; at all of them without it.
+        """
 
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something to drain."""
