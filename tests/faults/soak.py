@@ -1,7 +1,9 @@
-"""Kills a real gateway under load for as long as it is told to: `python -m tests.faults.soak --minutes M [--seed S] [--keep DIR]`.
+"""Every kind of fault mixed, on a real group under load: `python -m tests.faults.soak --minutes M [--seed S] [--members N]`.
 
-Runs of a dozen kills each, each with its own seed, directory and producers, until the time is over and at least fifty kills were
-done. Ends with one line of figures; exit 1 when anything was found, and the directory of that run is kept.
+Trials of some minutes, each with its own seed, group and clients, until the time is over; every fourth one is a gateway alone that
+is killed at random moments (`tests/faults/crash`). Prints each trial, then the faults by kind with the longest gaps between receipts,
+and one line of figures. Exit 1 when anything was found: the directory of that trial is kept, and the same seed chooses the same
+faults again.
 """
 
 from __future__ import annotations
@@ -11,12 +13,43 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 from tests.faults.crash.run import crash_run
+from tests.faults.group.faults import FAULTS
+from tests.faults.group.trial import Done, Report, Trial, table
 
-KILLS_A_RUN = 12
-KILLS_MIN = 50
+TRIAL_S = 150.0
+KILLS = 12
+ALONE_EVERY = 4
+DEEP = 3  # how many times a kind is put into the bag of which faults are drawn without laying back
+
+
+def mixed(seed: int, seconds: float, kinds: Sequence[str]) -> Iterator[str]:
+    """Kinds of faults in an order that the seed gives, every kind about as often as any other, until the time is over."""
+    chance, deadline = Random(seed), time.monotonic() + seconds
+    bag: list[str] = []
+    while time.monotonic() < deadline:
+        if not bag:
+            bag = list(kinds) * DEEP
+            chance.shuffle(bag)
+        yield bag.pop()
+
+
+def group_trial(seed: int, seconds: float, members: int, kinds: Sequence[str], *, quiet: bool) -> tuple[Report, Path]:
+    """One trial of a group; what it found, and its directory."""
+    root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
+    trial = Trial(root, seed, members=members, log=(lambda _: None) if quiet else print)
+    return trial.run(mixed(seed, seconds, kinds)), root
+
+
+def alone_trial(seed: int) -> tuple[list[str], str, Path]:
+    """One gateway alone, killed under load; what was found, what to say of it, and its directory."""
+    root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
+    report = crash_run(root, seed, KILLS)
+    return report.findings, f"one gateway: {report.line()}", root
 
 
 def main() -> int:
@@ -24,26 +57,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--producers", type=int, default=2)
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS), help="only these kinds")
+    parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
-    runs = kills = records = acknowledged = 0
+    done: list[Done] = []
+    trials = records = acknowledged = aborted = 0
     seed = options.seed
-    while time.monotonic() < deadline or kills < KILLS_MIN:
-        root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
-        report = crash_run(root, seed, KILLS_A_RUN, producers=options.producers)
-        print(report.line(), flush=True)
-        runs += 1
-        kills += report.kills
-        records += report.records
-        acknowledged += report.acknowledged
-        if report.findings:
-            print("\n".join(report.findings))
-            print(f"soak: FAILED with seed {seed} after {kills} kills in {runs} runs; everything is in {root}")
+    while trials == 0 or time.monotonic() < deadline:
+        if trials % ALONE_EVERY == ALONE_EVERY - 1 and options.faults == list(FAULTS):
+            findings, told, root = alone_trial(seed)
+        else:
+            seconds = min(TRIAL_S, max(10.0, deadline - time.monotonic()))
+            report, root = group_trial(seed, seconds, options.members, options.faults, quiet=options.quiet)
+            findings, told = report.findings, report.line()
+            done += report.done
+            records, acknowledged, aborted = (
+                records + report.records,
+                acknowledged + report.acknowledged,
+                aborted + report.aborted,
+            )
+        print(told, flush=True)
+        trials += 1
+        if findings:
+            print(table(done))
+            print("\n".join(findings))
+            print(f"soak: FAILED with seed {seed} after {len(done)} faults in {trials} trials; everything is in {root}")
             return 1
         shutil.rmtree(root)
         seed += 1
-    print(f"soak: {kills} kills in {runs} runs, {records} records, {acknowledged} acknowledged, every promise kept")
+    print(table(done))
+    print(
+        f"soak: {len(done)} faults in {trials} trials, {records} records, {acknowledged} acknowledged, {aborted} aborted, "
+        "0 lost, doubled or reordered"
+    )
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ RECOVER_S = 45.0  # after a fault is over, until every producer is told of a com
 TOGETHER_S = 90.0  # after the last fault, until all are in one primary view
 RATE = 150.0
 NS = 1_000_000_000
+_SPANS = (("begun", "ended"), ("ended", "recovered"))
 
 
 @dataclass
@@ -59,17 +60,6 @@ class Report:
             f"seed {self.seed}: {len(self.done)} faults, {self.records} records, {self.acknowledged} acknowledged, "
             f"{self.aborted} aborted, {self.unknown} unknown, {self.frontiers} frontiers read, {len(self.findings)} findings"
         )
-
-    def table(self) -> str:
-        """Faults by kind: how many, and the longest gaps in seconds."""
-        lines = [f"{'fault':<20} {'times':>5} {'longest gap s':>14} {'of one producer s':>18} {'recovered s':>12}"]
-        for kind in FAULTS:
-            done = [one for one in self.done if one.kind == kind]
-            if done:
-                gap, worst = max(one.gap_s for one in done), max(one.worst_gap_s for one in done)
-                after = max((one.recovered - one.ended) / NS for one in done)
-                lines.append(f"{kind:<20} {len(done):>5} {gap:>14.2f} {worst:>18.2f} {after:>12.2f}")
-        return "\n".join(lines)
 
 
 class Trial:
@@ -245,6 +235,22 @@ class Trial:
         for done in self.report.done:
             done.gap_s = longest_gap([told for story in stories for told in story.receipts()], done)
             done.worst_gap_s = max(longest_gap(story.receipts(), done) for story in stories)
+
+
+def table(faults: Sequence[Done]) -> str:
+    """Faults by kind: how many, how long they lasted, and the longest gaps between receipts, in seconds.
+
+    The gaps are those of all producers together and of the one that was hit hardest; `went on` is the time from a fault's end to
+    when every producer was told of a commit again.
+    """
+    lines = [f"{'fault':<20} {'times':>5} {'lasted':>7} {'gap':>7} {'of one':>7} {'went on':>8}"]
+    for kind in dict.fromkeys([*FAULTS, *(one.kind for one in faults)]):
+        done = [one for one in faults if one.kind == kind]
+        if done:
+            lasted, after = (max(getattr(one, end) - getattr(one, begin) for one in done) / NS for begin, end in _SPANS)
+            gap, worst = max(one.gap_s for one in done), max(one.worst_gap_s for one in done)
+            lines.append(f"{kind:<20} {len(done):>5} {lasted:>7.2f} {gap:>7.2f} {worst:>7.2f} {after:>8.2f}")
+    return "\n".join(lines)
 
 
 def longest_gap(receipts: Iterable[int], done: Done) -> float:

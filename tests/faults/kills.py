@@ -1,0 +1,67 @@
+"""Kills the coordinator of a real group under load, again and again: `python -m tests.faults.kills --kills 100 [--members 3]`.
+
+Each time the next in succession takes over while producers go on; the killed one is started again and the group is whole before the
+next kill. Ends with one line of figures: the longest gaps between receipts. Exit 1 when anything was lost, doubled or reordered, a
+producer did not go on, or a gap was longer than `--gap` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.group.trial import Done, Trial
+
+GAP_S = 1.0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that so large a share of them does not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def figures(done: Sequence[Done]) -> str:
+    """The gaps of all producers together, and of the one that each kill hit hardest."""
+    told = []
+    for name, gaps in (("gap", [one.gap_s for one in done]), ("of one producer", [one.worst_gap_s for one in done])):
+        median, most = statistics.median(gaps), max(gaps)
+        told.append(f"{name} {1000 * median:.0f} / {1000 * percentile(gaps, 0.99):.0f} / {1000 * most:.0f} ms")
+    return f"between receipts (median / p99 / longest): {', '.join(told)}"
+
+
+def main() -> int:
+    """As the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
+    parser.add_argument("--gap", type=float, default=GAP_S, help="seconds between two receipts that are too long")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="tutti-kills-"))
+    trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print)
+    report = trial.run(["kill-coordinator"] * options.kills, together=1.0)
+    long = [one for one in report.done if one.worst_gap_s > options.gap]
+    print(report.line())
+    if not report.done:
+        print(f"kills: FAILED before the first kill: {'; '.join(report.findings)}; everything is in {root}")
+        return 1
+    line = (
+        f"{len(report.done)} kills of the coordinator of {options.members}, {report.acknowledged} records, {figures(report.done)}"
+    )
+    if report.findings or long:
+        print("\n".join(report.findings))
+        print(f"kills: FAILED with seed {options.seed}: {line}; {len(long)} longer than {options.gap} s; everything is in {root}")
+        return 1
+    shutil.rmtree(root)
+    print(f"kills: {line}; nothing lost, doubled or reordered")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
