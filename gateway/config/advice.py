@@ -23,4 +23,7 @@ def advice(config: Config) -> list[Mistake]:
             "encrypted nor authenticated"
         )
         found.append(Mistake("listen", None, what, f"let only networks that you trust reach ports {ports}"))
+    if config.group.transport == "multicast" and config.security.has_keys:
+        what = 'is "multicast": what goes by it is sealed with keys, so that nobody else can speak for a gateway, but not encrypted'
+        found.append(Mistake("group.transport", None, what, 'take "mesh" where nobody on the network may read along'))
     return found

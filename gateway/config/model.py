@@ -47,7 +47,8 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transport: Annotated[
         Literal["mesh", "multicast"],
         Meta(
-            description="how gateways talk to each other: mesh (ZeroMQ, each to each), or multicast for what all get (UDP) and the mesh"
+            description="how gateways talk to each other: mesh (ZeroMQ, each to each), or multicast (UDP for what all get, "
+            "the mesh for the rest)"
         ),
     ] = "mesh"
     preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
@@ -135,8 +136,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where `[group] transport = "multicast"` sends what all gateways get alike; the same on each of them. Where the network does not
-    carry it, everything goes over the mesh.
+    """Where `[group] transport = "multicast"` sends what all gateways get alike; the same on each of them. Where the network does
+    not carry it, everything goes over the mesh.
     """
 
     address: Annotated[str, Meta(description="IPv4 multicast address and port of the group; several groups may share one")] = (

@@ -17,11 +17,6 @@ from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from gateway.config.relations import Relations
 from gateway.errors import ConfigError
 
-_NOT_BUILT = {
-    ("multicast",): "the multicast transport is not built yet: take the table out, gateways talk over ZeroMQ",
-}
-
-
 AStruct = TypeVar("AStruct", bound=Struct)
 
 
@@ -147,10 +142,6 @@ class _Reading:
             return _WRONG
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
-        if path in _NOT_BUILT:
-            what, _, do = _NOT_BUILT[path].partition(": ")
-            self.mistake(path, f"cannot be used, {what}", do)
-            return
         near = difflib.get_close_matches(path[-1], names, n=1)
         elsewhere = [place for place in _all_keys(Config, ()) if place[-1] == path[-1]]
         if near:

@@ -81,6 +81,8 @@ class Loop:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
+            if transport.next_us() == 0:
+                transport.flush()
             now = time.monotonic()
             if messages:
                 self._heard_at = now

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import time
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import Config, advice
+from gateway.config import Config, advice, parse_address
+from gateway.errors import TuttiError
+from gateway.transport.handshake import SEAL_BYTES
 from gateway.transport.interface import Introduction, Transport
 from gateway.transport.keys import Keyring
 from gateway.transport.mesh import Mesh
+from gateway.transport.multicast import Multicast
+from gateway.transport.multicast_socket import MulticastSocket
 
 _NS_PER_US = 1000
 _PROCESS_BYTES = 8
@@ -36,7 +41,30 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
         address=founders.get(config.name, str(config.advertised_address)),
         configured=founders,
     )
-    return Mesh(me, config.group_address, _clock_us, _keyring(config))
+    keyring = _keyring(config)
+    if config.group.transport == "mesh":
+        return Mesh(me, config.group_address, _clock_us, keyring)
+    return _open_multicast(config, me, keyring, log)
+
+
+def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
+    told = config.multicast
+    if keyring is not None:  # the connection on which it is told hides it
+        me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
+    socket = MulticastSocket(parse_address(told.address), config.multicast_interface, told.ttl)
+    try:
+        mesh = Mesh(me, config.group_address, _clock_us, keyring)
+    except TuttiError:
+        socket.close()
+        raise
+    log.info(
+        "multicast",
+        address=told.address,
+        interface=config.multicast_interface,
+        receive_buffer_bytes=socket.receive_bytes,
+        send_buffer_bytes=socket.send_bytes,
+    )
+    return Multicast(me, mesh, socket, _clock_us, datagram_bytes=told.datagram_bytes, bytes_a_second=told.bytes_per_second)
 
 
 def _keyring(config: Config) -> Keyring | None:

@@ -83,6 +83,7 @@ def test_many_differences_are_counted() -> None:
         {"number": -1},
         {"number": 65_536},
         {"process": b"p" * 17},
+        {"seal": b"s" * 31},
     ],
 )
 def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
