@@ -100,10 +100,15 @@ class Loop:
         if self._changes != self._transport.changes:
             self._make_pollers()
         inbox = self._inbox
-        timeout_ms = -(-self._driver.wait_us() // US_PER_MS) if inbox.sleep_begins() else 0
+        timeout_ms = self._sleep_ms() if inbox.sleep_begins() else 0
         ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
         return ready
+
+    def _sleep_ms(self) -> int:
+        """How long neither the driver nor the transport has anything to do."""
+        wait_us, due_us = self._driver.wait_us(), self._transport.next_us()
+        return -(-(wait_us if due_us is None else min(wait_us, due_us)) // US_PER_MS)
 
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
