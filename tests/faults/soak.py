@@ -1,9 +1,9 @@
 """Every kind of fault mixed, on a real group under load: `python -m tests.faults.soak --minutes M [--seed S] [--members N]`.
 
 Trials of some minutes, each with its own seed, group and clients, until the time is over; every fourth one is a gateway alone that
-is killed at random moments (`tests/faults/crash`). Prints each trial, then the faults by kind with the longest gaps between receipts,
-and one line of figures. Exit 1 when anything was found: the directory of that trial is kept, and the same seed chooses the same
-faults again.
+is killed at random moments (`tests/faults/crash`). Prints each trial, then the faults by kind with the longest gaps between
+receipts, and one line of figures. Exit 1 when anything was found: the directory of that trial is kept, and the same seed chooses
+the same faults again.
 """
 
 from __future__ import annotations
