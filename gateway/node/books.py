@@ -88,6 +88,9 @@ class DiskFacts(Protocol):
     def depth(self) -> int:
         """How much waits for it."""
 
+    def damage(self) -> dict[str, object]:
+        """What of the log cannot be read, and what was mended."""
+
 
 class ReadsFacts(Protocol):
     """What is needed of the supervisor of the reads process."""
@@ -229,6 +232,7 @@ class Books:
             "free_bytes": disk.space.free_bytes,
             "low": bool(self._no_room()),
             "failed": disk.failed,
+            "damage": disk.damage(),
             **disk.meters.to_dict(),
         }
 

@@ -1,8 +1,8 @@
 """The disk thread: everything that waits for the disk happens here, so that the socket thread never does.
 
 One round takes all that was queued meanwhile: frames of all Persists go down in one gathered write, one fdatasync makes them
-durable, one `Persisted` with the highest token goes back. Rows of the index come after that, then one read for another member, and
-what the log wants done while idle last.
+durable, one `Persisted` with the highest token goes back. Rows of the index come after that, then one read for another member, one
+piece of what is mended, and what the log wants done while idle last.
 
 The order is the one the stack asked for: scalars are durable before frames of a later Persist are written, and frames of an earlier
 one before the scalars. A cut is done alone, when everything asked for before it is durable. What is to be read is durable when it
@@ -21,22 +21,28 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Persist, ReadLog
+from gateway.core.actions import Deliver, Mend, Persist, ReadLog
 from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame
 from gateway.errors import DiskFull, TuttiError, invariant
 from gateway.log.options import Space
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import DiskMeters
+from gateway.node.scrubbing import Mender, Scrubbing
 from gateway.node.threads import ended
 
 US = 1_000_000
 NS_PER_US = 1000
 US_PER_MS = 1000
+_LATE_S = 2.0  # a disk that never rests looks for damage so late
 
 
 class Log(Protocol):
     """What the disk thread needs of `gateway.log.writer.LogWriter`."""
+
+    @property
+    def mender(self) -> Mender:
+        """Looks at what is decided, for damage."""
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write, not synced; after a lack of room the same frames come again."""
@@ -88,10 +94,11 @@ class Disk:
         self._report = report
         self._indexed = indexed
         self._log = log
-        self._queue: Mailbox[Persist | ReadLog | Deliver | None] = Mailbox()
+        self._queue: Mailbox[Persist | ReadLog | Deliver | Mend | int | None] = Mailbox()
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog] = deque()
+        self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # what was decided found no room in the index
         self._appended = 0  # bytes since the last sync
         self._stopping = False
@@ -116,14 +123,26 @@ class Disk:
         """Queue a read of the log."""
         self._queue.put(action)
 
+    def mend(self, action: Mend) -> None:
+        """Queue frames to be written where they were lost."""
+        self._queue.put(action)
+
+    def suspect(self, position: int) -> None:
+        """Somebody could not read the position: it is looked at."""
+        self._queue.put(position)
+
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run to be indexed."""
         self._queue.put(action)
 
+    def damage(self) -> dict[str, object]:
+        """What of the log cannot be read, and what was mended."""
+        return self.scrubbing.to_dict()
+
     @property
     def depth(self) -> int:
         """How many things wait."""
-        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads)
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrubbing.waiting
 
     def start(self) -> None:
         """Start the thread."""
@@ -161,7 +180,7 @@ class Disk:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
-            if busy and (self._waiting or self._reads):
+            if busy and (self._waiting or self._reads or self.scrubbing.waiting):
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
             soon = busy or self.full or (not self.failed and self._guarded(self._idle))
@@ -176,14 +195,27 @@ class Disk:
                 self._waiting.append(item)
             elif isinstance(item, ReadLog):
                 self._reads.append(item)
+            elif isinstance(item, Mend):
+                self.scrubbing.put(item)
+            elif isinstance(item, int):
+                self.scrubbing.suspect(item)
             else:
                 self._decided.append(item)
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
+            self.scrubbing.drop()
             return self._read()
         wrote = self._guarded(self._round)
-        return self._read() or wrote
+        return self._read() or self._guarded(self._mend) or wrote
+
+    def _mend(self) -> bool:
+        """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
+        try:
+            self.scrubbing.look(late=_LATE_S)
+        except DiskFull:
+            return False
+        return self.scrubbing.mend()
 
     def _read(self) -> bool:
         """Answer one read; False if there was none. What cannot be read ends no writing."""
@@ -196,6 +228,8 @@ class Disk:
             frames, stop = self._writer.read(action.first, action.last)
         except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
+        if not frames:
+            self.scrubbing.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
 
@@ -212,9 +246,16 @@ class Disk:
 
     def _idle(self) -> bool:
         try:
-            return self._writer.idle()
+            soon = self._writer.idle()
         except DiskFull:
             return False  # the mark can wait; what must be written says itself that it cannot be
+        return self._look() or soon
+
+    def _look(self) -> bool:
+        try:
+            return self.scrubbing.look()
+        except DiskFull:
+            return False  # what was to be made again is so by a later round
 
     def _round(self) -> bool:
         self._look_at_space()

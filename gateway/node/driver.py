@@ -18,6 +18,7 @@ from gateway.core.actions import (
     Deliver,
     Dropped,
     Halt,
+    Mend,
     Peers,
     Persist,
     ReadLog,
@@ -248,6 +249,7 @@ class Driver:
         return {
             Persist: self._persist,
             ReadLog: self._disk.read,
+            Mend: self._disk.mend,
             Send: network.send,
             Reply: self._reply,
             Deliver: self._deliver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.actions import Action, Deliver, Persist, ReadLog
+from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog
 from gateway.core.events import Event, Now
 from gateway.data.wire import Duplicate
 from gateway.node.port import Sent
@@ -26,6 +26,9 @@ class DiskQueue(Protocol):
 
     def read(self, action: ReadLog) -> None:
         """Queue what is to be read from the log."""
+
+    def mend(self, action: Mend) -> None:
+        """Queue what was lost and is to be written again."""
 
     def deliver(self, action: Deliver) -> None:
         """Queue what is to be indexed."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from gateway.core.actions import Action, Deliver, Persist, ReadLog
+from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog
 from gateway.core.events import Event, LinkChanged, Now, Received, Scalars, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
@@ -17,6 +17,7 @@ from gateway.data.plain import raw_length_of
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from gateway.errors import DiskFull
+from gateway.log.mending import Lost
 from gateway.log.options import Space
 from gateway.node.network import Network
 from gateway.node.port import Message, Sent
@@ -114,9 +115,12 @@ class DiskQueue:
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
-        self.queued: list[Persist | ReadLog | Deliver] = []
+        self.queued: list[Persist | ReadLog | Deliver | Mend] = []
 
     def persist(self, action: Persist) -> None:
+        self.queued.append(action)
+
+    def mend(self, action: Mend) -> None:
         self.queued.append(action)
 
     def read(self, action: ReadLog) -> None:
@@ -148,6 +152,46 @@ class Script:
         return self.answer(event)
 
 
+class Mender:
+    """Finds what a test says is lost, and takes what comes for it unless it is told not to."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []  # that are lost and were not found yet
+        self.lost: Lost | None = None
+        self.told = ""
+        self.found = self.mended = self.rounds = self.looks = 0
+        self.suspects: list[int] = []
+        self.takes = True
+        self.full = False
+
+    @property
+    def hurried(self) -> bool:
+        return bool(self.suspects)
+
+    def look(self) -> bool:
+        self.looks += 1
+        self.suspects.clear()
+        if self.lost is not None:
+            return False
+        if self.ranges:
+            self.lost = Lost(*self.ranges.pop(0), 0, 0)
+            self.found += 1
+        return self.lost is not None
+
+    def mend(self, frames: Sequence[Frame]) -> int:
+        if self.full:
+            raise DiskFull("no room")
+        if not self.takes or self.lost is None:
+            return 0
+        self.mended += len(frames)
+        last, first = self.lost.last, self.lost.first + len(frames)
+        self.lost = self.lost._replace(first=first) if first <= last else None
+        return len(frames)
+
+    def suspect(self, position: int) -> None:
+        self.suspects.append(position)
+
+
 class Writer:
     """A log that only notes what is done to it; fails or is full on demand."""
 
@@ -160,6 +204,7 @@ class Writer:
         self.frame = batch_frame()  # what a read finds
         self.room = Space(1 << 40, False, "")
         self.proposed: TrimProposed | None = None
+        self.mender = Mender()
 
     def append(self, frames: Sequence[Frame]) -> None:
         if self.full:

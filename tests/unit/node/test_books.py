@@ -57,6 +57,10 @@ class Disk:
         self.meters = DiskMeters()
         self.depth = 4
 
+    @staticmethod
+    def damage() -> dict[str, object]:
+        return {"lost": [3, 4], "mended_frames": 2}
+
 
 class Lookups:
     waiting = 5

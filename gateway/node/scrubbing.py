@@ -1,0 +1,141 @@
+"""When the disk thread looks at what was decided long ago, and what is done with what it finds (design, section 6).
+
+It looks while nothing else is to be done, a piece at a time; a disk that never rests spares a moment now and then. What cannot be
+read is told to the stack, which fetches it from another gateway, and to the operator; a range at a time, so that what waits stays
+bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import limits
+from gateway.core.actions import Mend
+from gateway.core.events import Event, Rotted
+from gateway.data.frame import Frame
+from gateway.errors import DiskFull
+
+US = 1_000_000
+
+
+class Lost(Protocol):
+    """What cannot be read."""
+
+    @property
+    def first(self) -> int:
+        """Its first position."""
+
+    @property
+    def last(self) -> int:
+        """Its last position."""
+
+
+class Mender(Protocol):
+    """What is needed of `gateway.log.mending.Mender`."""
+
+    told: str
+    found: int
+    mended: int
+    rounds: int
+
+    @property
+    def lost(self) -> Lost | None:
+        """What is lost and wanted from another gateway, None if nothing is."""
+
+    @property
+    def hurried(self) -> bool:
+        """Whether something is to be looked at soon."""
+
+    def look(self) -> bool:
+        """Look at the next piece; whether it became known that something is lost, or that nothing is any more."""
+
+    def mend(self, frames: Sequence[Frame]) -> int:
+        """Write what was lost; how many of the frames."""
+
+    def suspect(self, position: int) -> None:
+        """Look there soon."""
+
+
+class Scrubbing:
+    """Owned by the disk thread, but for `to_dict`, which looks."""
+
+    def __init__(self, mender: Mender, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
+        """Prepare; `report` takes events for the stack, `log` is for the operator."""
+        self._mender = mender
+        self._report = report
+        self._log = log
+        self._mends: deque[Mend] = deque()
+        self._look_at = 0.0
+        self._rounds = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many pieces wait to be written."""
+        return len(self._mends)
+
+    def put(self, action: Mend) -> None:
+        """Frames came for what is lost."""
+        self._mends.append(action)
+
+    def suspect(self, position: int) -> None:
+        """Somebody could not read the position."""
+        self._mender.suspect(position)
+
+    def drop(self) -> None:
+        """Nothing is written any more."""
+        self._mends.clear()
+
+    def mend(self) -> bool:
+        """Write one piece of what was lost; whether there was one.
+
+        Raises:
+            DiskFailed: it could not be written.
+        """
+        if not self._mends:
+            return False
+        action = self._mends.popleft()
+        try:
+            count = self._mender.mend(action.frames)
+        except DiskFull:
+            count = 0  # it is asked for again after a while
+        if count and self._mender.lost is None:
+            self._log.info("what could not be read is mended", up_to=action.frames[count - 1].position, mended=self._mender.mended)
+        self._tell()
+        return True
+
+    def look(self, late: float = 0.0) -> bool:
+        """Look at a piece if it is time, or has been for `late` seconds; whether the next one is wanted soon.
+
+        Raises:
+            DiskFailed: what was made again could not be written.
+        """
+        mender, now = self._mender, time.monotonic()
+        if now < self._look_at + late and not (mender.hurried and not late):
+            return False
+        if mender.look():
+            self._tell()
+            if mender.lost is not None:
+                self._log.error("a part of the log cannot be read; another gateway is asked for it", damage=mender.told)
+        rested, self._rounds = mender.rounds > self._rounds, mender.rounds
+        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        return mender.hurried
+
+    def _tell(self) -> None:
+        lost = self._mender.lost
+        self._report(Rotted(lost.first, lost.last) if lost is not None else Rotted(0, 0))
+
+    def to_dict(self) -> dict[str, object]:
+        """For the status: what is lost now, how often something was, what was mended, and rounds over all of the log."""
+        mender, lost = self._mender, self._mender.lost
+        return {
+            "lost": [lost.first, lost.last] if lost is not None else [],
+            "told": mender.told,
+            "found": mender.found,
+            "mended_frames": mender.mended,
+            "rounds": mender.rounds,
+        }

@@ -1,0 +1,126 @@
+"""Proves that the disk thread looks for damage beside its work, tells the stack of one range at a time, and never stops for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.actions import Mend, ReadLog
+from gateway.core.events import Event, LogRead, Persisted, Rotted, WriteFailed
+from gateway.node import scrubbing
+from tests.unit.node.fakes import batch_frame
+from tests.unit.node.test_disk import Bench, persist
+
+
+class Clock:
+    """Time as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(scrubbing, "time", clock)
+    return clock
+
+
+def rotted(bench: Bench) -> list[Event]:
+    return [event for event in bench.reports if isinstance(event, Rotted)]
+
+
+def frames(count: int) -> Mend:
+    return Mend(tuple(batch_frame(sequence=sequence) for sequence in range(1, count + 1)))
+
+
+def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9), (20, 20)]
+    bench.disk.scrubbing.look()
+    assert rotted(bench) == [Rotted(5, 9)]
+    bench.disk.mend(frames(3))
+    assert bench.disk.run_once()
+    bench.disk.mend(frames(2))
+    assert bench.disk.run_once()
+    assert rotted(bench) == [Rotted(5, 9), Rotted(8, 9), Rotted(0, 0)]
+    clock.now += 1
+    bench.disk.scrubbing.look()
+    assert rotted(bench)[3:] == [Rotted(20, 20)]
+    assert bench.disk.damage() == {"lost": [20, 20], "told": "", "found": 2, "mended_frames": 5, "rounds": 0}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9)]
+    bench.disk.scrubbing.look()
+    bench.writer.mender.takes, bench.writer.mender.full = False, full
+    bench.disk.mend(frames(3))
+    assert bench.disk.run_once()
+    assert rotted(bench) == [Rotted(5, 9), Rotted(5, 9)]
+    assert bench.disk.failed == ""
+
+
+def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
+    bench = Bench()
+    mender = bench.writer.mender
+    for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
+        clock.now += after
+        bench.disk.scrubbing.look()
+        assert mender.looks == looks
+    clock.now += 0.3
+    mender.rounds = 1
+    bench.disk.scrubbing.look()
+    clock.now += 3000
+    bench.disk.scrubbing.look()
+    assert mender.looks == 4  # a round is over, and the next one has time
+    clock.now += 1000
+    bench.disk.scrubbing.look()
+    assert mender.looks == 5
+
+
+def test_what_somebody_could_not_read_is_looked_at_at_once(clock: Clock) -> None:
+    bench = Bench()
+    bench.disk.scrubbing.look()
+    bench.disk.suspect(7)
+    bench.disk.run_once()
+    assert bench.writer.mender.suspects == [7]
+    bench.disk.scrubbing.look()
+    assert bench.writer.mender.looks == 2
+
+
+def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Clock) -> None:
+    bench = Bench()
+    bench.disk.run_once()
+    bench.writer.unreadable = True
+    bench.disk.read(ReadLog(1, 5, 9))
+    bench.disk.run_once()
+    assert bench.reports == [LogRead(1, (), 4)]
+    assert bench.writer.mender.suspects == [5]
+
+
+def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
+    bench = Bench()
+    mender = bench.writer.mender
+    for token in range(1, 51):
+        bench.disk.persist(persist(token, token))
+        assert bench.disk.run_once()
+        clock.now += 0.25
+    assert 5 <= mender.looks <= 7
+    assert sum(isinstance(event, Persisted) for event in bench.reports) == 50
+
+
+def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9)]
+    bench.disk.scrubbing.look()
+    bench.writer.broken = "gone"
+    bench.disk.persist(persist(1, 1))
+    bench.disk.run_once()
+    assert isinstance(bench.reports[-1], WriteFailed)
+    bench.disk.mend(frames(3))
+    assert not bench.disk.run_once()
+    assert bench.writer.mender.mended == 0
