@@ -1,0 +1,141 @@
+"""Three real gateways under `tutti dev`, and what an operator does with them: look, add one, replace a disk, let one leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.house import TUTTI, WAIT_S, House, free_base, tutti, until
+
+RESTART_AFTER_S = 2
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Ports of a fourth gateway are free, too."""
+    directory = tmp_path_factory.mktemp("group") / "dev"
+    running = House(free_base(4), directory, "--gateways", "3", "--restart-after", str(RESTART_AFTER_S))
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            assert running.stop() == 0
+
+
+def members(group: House) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in tutti("members", "--json", url=group.url).json}
+
+
+def votes(group: House, *names: str) -> bool:
+    found = members(group)
+    return all(found[name]["voter"] and found[name]["state"] == "primary" for name in names)
+
+
+def pid_of(group: House, name: str) -> int:
+    number = int(name[1:]) - 1
+    pid: int = tutti("status", "--json", "--url", f"tutti://127.0.0.1:{group.port + 10 * number}").json["pid"]
+    return pid
+
+
+@contextmanager
+def fourth(group: House) -> Iterator[subprocess.Popen[str]]:
+    """One more gateway, that nobody has added yet."""
+    listed = [f'g{number + 1} = "127.0.0.1:{group.port + 10 * number}"' for number in range(4)]
+    config = group.directory / "g4.toml"
+    config.write_text(
+        f'name = "g4"\ndata = "{group.directory / "g4"}"\nlisten = "127.0.0.1:{group.port + 30}"\n'
+        f'[group]\nname = "dev"\npreset = "local"\nmembers = {{ {", ".join(listed)} }}\n'
+    )
+    with (group.directory / "g4.log").open("w") as log:
+        running = subprocess.Popen([*TUTTI, "serve", "--config", str(config)], stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.communicate(timeout=WAIT_S)
+
+
+def test_all_are_seen_from_one(group: House) -> None:
+    found = members(group)
+    assert list(found) == ["g1", "g2", "g3"]
+    assert all(one["voter"] and one["state"] == "primary" for one in found.values())
+    assert [one["coordinator"] for one in found.values()].count(True) == 1
+    assert sorted(one["age"] for one in found.values()) == [1, 2, 3]
+    watched = [*TUTTI, "status", "--watch", "--json", "--url", f"tutti://127.0.0.1:{group.port}"]
+    with subprocess.Popen(watched, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watch:
+        assert watch.stdout is not None
+        for line in watch.stdout:
+            sights = json.loads(line)["gateways"]
+            if [(sight["gateway"], sight["state"]) for sight in sights] == [(name, "primary") for name in ("g1", "g2", "g3")]:
+                break
+        watch.send_signal(signal.SIGINT)
+
+
+def test_what_goes_in_at_one_comes_out_at_another(group: House) -> None:
+    first, second, third = (f"tutti://127.0.0.1:{group.port + 10 * number}" for number in range(3))
+    assert tutti("produce", "--topic", "t", given=b"1\n2\n3\n", url=first).code == 0
+    assert tutti("produce", "--topic", "t", given=b"4\n", url=second).code == 0
+    until(lambda: tutti("status", "--json", url=third).json["frontier"] >= 4)
+    assert tutti("tail", "--topic", "t", "--format", "value", "-n", "4", url=third).lines == ["1", "2", "3", "4"]
+
+
+def test_one_is_added_under_way_and_removed_again(group: House) -> None:
+    with fourth(group) as running:
+        address = f"127.0.0.1:{group.port + 30}"
+        added = tutti("members", "add", "g4", address, "--timeout", str(WAIT_S), "--json", url=group.url)
+        assert (added.code, added.json["ok"]) == (0, True)
+        assert votes(group, "g1", "g2", "g3", "g4")
+        again = tutti("members", "add", "g4", address, "--timeout", str(WAIT_S), url=group.url)
+        assert again.code == 0
+        assert tutti("produce", "--topic", "t", given=b"5\n", url=f"tutti://{address}").code == 0
+        removed = tutti("members", "remove", "g4", url=group.url)
+        assert (removed.code, removed.err) == (0, "g4 is no member any more; its process can be stopped\n")
+        assert list(members(group)) == ["g1", "g2", "g3"]
+        assert running.poll() is None
+
+
+def test_one_that_lost_its_disk_is_replaced(group: House) -> None:
+    os.kill(pid_of(group, "g3"), signal.SIGKILL)
+    shutil.rmtree(group.directory / "g3")  # before it is started again
+    until(lambda: members(group)["g3"]["state"] not in ("silent", "primary"))
+    assert not members(group)["g3"]["voter"]
+    done = tutti("members", "replace", "g3", "--timeout", str(WAIT_S), url=group.url)
+    assert (done.code, done.err.splitlines()[-1]) == (0, "g3 votes with its new disk")
+    assert votes(group, "g1", "g2", "g3")
+    needless = tutti("members", "replace", "g3", url=group.url)
+    assert (needless.code, needless.err) == (1, "error: g3 votes with the disk that it has: there is nothing to replace\n")
+
+
+def test_the_coordinator_is_killed_and_comes_back(group: House) -> None:
+    coordinator = next(name for name, one in members(group).items() if one["coordinator"])
+    os.kill(pid_of(group, coordinator), signal.SIGKILL)
+    assert tutti("produce", "--topic", "t", given=b"6\n", url=group.url).code == 0
+    until(lambda: votes(group, "g1", "g2", "g3"))
+
+
+def test_one_leaves_in_order_and_is_not_started_again(group: House) -> None:
+    left = tutti("leave", "g2", url=group.url)
+    assert (left.code, left.err) == (0, "g2 has left\n")
+    until(lambda: "dev: g2 ended with exit code 0 and is not started again" in group.log.read_text())
+    until(lambda: members(group)["g2"]["state"] == "silent")  # its last heartbeat, which says that it leaves, is soon old
+    assert tutti("produce", "--topic", "t", given=b"7\n", url=group.url).code == 0
+    again = tutti("leave", "g2", url=group.url)
+    assert (again.code, again.err) == (1, "error: g2 is not heard of: it has left already, or it is down or cut off\n")
+
+
+def test_the_logs_of_those_that_are_left_are_the_same(group: House) -> None:
+    assert group.stop() == 0
+    logs = [group.directory / name for name in ("g1", "g3")]
+    first, second = (tutti("log", "digest", str(log), "--json").json for log in logs)
+    assert first["sha256"] == second["sha256"]
+    assert first["end"] == 7
+    assert Path(group.directory, "g2", "log").is_dir()
