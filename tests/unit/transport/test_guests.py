@@ -1,0 +1,117 @@
+"""Proves who is taken for whom at the end of a connection: names become numbers as this gateway knows them, and nobody speaks for
+another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.core import limits
+from gateway.transport.guests import Guests
+from gateway.transport.interface import Introduction
+
+LOG, OTHER_LOG = b"l" * 16, b"o" * 16
+ME = Introduction(group="g", gateway="jfk", incarnation=b"j" * 16, number=1, log=LOG, process=b"pppppppp", address="h:7400")
+
+
+def other(name: str = "lga", **said: Any) -> Introduction:
+    given: dict[str, Any] = {
+        "group": "g",
+        "gateway": name,
+        "incarnation": (name * 16).encode()[:16],
+        "number": 2,
+        "log": LOG,
+        "process": (name * 8).encode()[:8],
+        "address": "h:7410",
+    }
+    return Introduction(**given | said)
+
+
+class Hall:
+    """Guests, and a clock that the test moves."""
+
+    def __init__(self, me: Introduction = ME, **numbers: int) -> None:
+        self.now_us = 10_000_000
+        self.guests = Guests(me, lambda: self.now_us)
+        self.guests.named(numbers)
+
+    def number(self, routing: bytes) -> int:
+        guest = self.guests.heard(routing)
+        return guest.number if guest is not None else -1
+
+
+def test_a_name_has_the_number_that_this_gateway_was_told_whatever_the_other_says() -> None:
+    hall = Hall(lga=5)
+    verdict = hall.guests.met(b"r", other(number=2), 0)
+    assert (verdict.number, verdict.connect, verdict.reason) == (5, False, "")
+    assert hall.number(b"r") == 5
+    hall.guests.named({"lga": 6})
+    assert hall.number(b"r") == 6
+
+
+def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log() -> None:
+    hall = Hall(lga=2)
+    verdict = hall.guests.met(b"r", other("bos", number=4), 0)
+    assert (verdict.number, verdict.connect) == (4, True)
+    assert hall.guests.unnamed() == {4: ("bos", "h:7410")}
+    for wrong in (other("ewr", number=2), other("ewr", number=1), other("ewr", number=0), other("ewr", number=4, log=b"")):
+        assert hall.guests.met(b"s", wrong, 0).number == 0
+    assert hall.number(b"s") == 0, "it is remembered, and nothing of it is taken"
+
+
+def test_a_stranger_is_told_how_to_become_a_member_and_is_one_once_it_is_named() -> None:
+    hall = Hall()
+    verdict = hall.guests.met(b"r", other(number=0, log=b""), 0)
+    assert verdict.number == 0
+    assert "tutti members add lga" in verdict.told
+    assert "lga" in verdict.reason
+    hall.guests.named({"lga": 3})
+    assert hall.number(b"r") == 3
+
+
+def test_who_learns_the_log_takes_those_of_it_that_it_is_not_told_of() -> None:
+    hall = Hall(msgspec.structs.replace(ME, log=b"", number=0))
+    assert hall.guests.met(b"r", other(number=7), 0).number == 0
+    hall.guests.me = ME
+    hall.guests.look_again()
+    assert hall.number(b"r") == 7
+
+
+def test_who_must_not_talk_here_is_refused_and_what_it_sends_comes_from_nobody() -> None:
+    hall = Hall(lga=2)
+    for wrong in (other(group="other"), other(protocol=99), other(log=OTHER_LOG), other("jfk"), other(incarnation=b"short")):
+        verdict = hall.guests.met(b"r", wrong, 0)
+        assert verdict.number == 0
+        assert verdict.reason
+        assert verdict.told
+        assert hall.number(b"r") == -1
+
+
+def test_a_second_process_of_a_name_waits_until_the_first_is_silent_for_long() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"first", other(), 0)
+    again = other(process=b"another!")
+    verdict = hall.guests.met(b"second", again, 0)
+    assert verdict.number == 0
+    assert "copies" in verdict.told
+    assert hall.number(b"first") == 2
+    hall.now_us += limits.TWIN_SILENT_US
+    assert hall.guests.met(b"second", again, 0).number == 2
+
+
+def test_a_process_that_began_after_the_connection_to_the_first_broke_is_taken_at_once() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"first", other(), 0)
+    assert hall.guests.met(b"second", other(process=b"another!"), hall.now_us).number == 2
+
+
+def test_connections_are_bounded_and_the_one_silent_for_longest_goes() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"old", other(), 0)
+    for number in range(limits.MESH_STRANGERS_MAX):
+        hall.now_us += 1
+        hall.guests.met(b"r%d" % number, other("stranger", number=0, log=b""), 0)
+    assert hall.number(b"old") == -1
+    assert hall.number(b"r0") == 0
