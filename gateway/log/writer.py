@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.core import limits
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered, Scalars, TrimProposed
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
 from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
@@ -22,7 +22,7 @@ from gateway.log.directory import Directory
 from gateway.log.fetch import Fetcher
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.indexer import Indexer
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header, segment_path
+from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header
 from gateway.log.live import LivePage
 from gateway.log.marking import End, Marking
 from gateway.log.mending import Mender
@@ -31,8 +31,9 @@ from gateway.log.prepare import Preparer
 from gateway.log.recovery import Found, recover
 from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
-from gateway.log.segment import Segment, begin_segment, older_slot, prepared_paths
+from gateway.log.segment import Segment, begin_segment, prepared_paths, reopen
 from gateway.log.storage import Storage
+from gateway.log.trimming import Trimming
 
 _US = 1_000_000
 
@@ -60,14 +61,14 @@ class LogWriter:
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
         self._preparer = Preparer(self._path, options, storage)
-        self._segments = [self._reopen(segment) for segment in found.segments]
+        self._segments = [reopen(self._path, segment, storage) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
         self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
-
         self._trimming = Trimming(self._path, options, storage, self._room, live, found.state)
         self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
+
     @classmethod
     def open(
         cls, directory: Directory, options: LogOptions | None = None, storage: Storage | None = None
@@ -109,15 +110,6 @@ class LogWriter:
                 self._preparer.prepare_one(patient=False)  # so that the first writes of a new gateway are no slower than later ones
             self._preparer.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
-
-    def _reopen(self, found: FoundSegment) -> Segment:
-        path = segment_path(self._path, found.first)
-        size = read_header(self._path, found.first).size
-        fd = self._storage.open(path)
-        index = IndexWriter(index_path(self._path, found.first), found.first, found.rows, self._storage)
-        segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(self._path, found.first)))
-        segment.undecided = found.undecided
-        return segment
 
     # Writing
 
@@ -386,26 +378,36 @@ class LogWriter:
             if frames and not self._directory.identity.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
+            self._trimming.decided(self._indexer.state)
+            self._trimming.carry_out(self._marking.newest.frontier_position)
 
     # Beside the writing
 
     def idle(self) -> bool:
-        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync. True while something
-        is left to do: call again within 10 ms.
+        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync, and what was
+        trimmed goes. True while something is left to do: call again within 10 ms.
 
         Raises:
             DiskFull: there is no room for the mark.
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
-        if self._cutting or not self._segments or (not self._marking.behind and self._marking.durable == self._end):
+        if self._cutting or not self._segments:
             return False
-        if time.monotonic() - self._synced_at < limits.MARK_IDLE_US / _US:
-            return True
-        with self._watching("marking"):
-            self._write_slot(self._segments[-1])
-            self._sync()
-        return self._marking.behind
+        if self._marking.behind or self._marking.durable != self._end:
+            if time.monotonic() - self._synced_at < limits.MARK_IDLE_US / _US:
+                return True
+            with self._watching("marking"):
+                self._write_slot(self._segments[-1])
+                self._sync()
+        with self._watching("trimming"):
+            return self._trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
+
+    def trimmable(self, now_us: int) -> TrimProposed | None:
+        """What retention lets go at wall clock `now_us`, None if nothing: to be told to the stack."""
+        with self._watching("looking at the segments of"):
+            newest = self._segments[-1].first if self._segments else 0
+            return self._trimming.propose(newest, self._indexer.indexed, now_us)
 
     def space(self) -> Space:
         """How much room there is, and whether new messages are to be refused for the lack of it."""
