@@ -55,7 +55,7 @@ def test_who_ends_is_told_of_at_once_and_who_comes_back_is_met_again() -> None:
         for _ in range(BOUND):
             a.transport.send(2, Probe())
         a.turn()
-        assert a.transport.facts()["peers"][0]["lost"] == BOUND  # type: ignore[index]
+        assert a.transport.facts()["peers"][0]["lost"] == BOUND  # type: ignore[index]  # facts are plain JSON
         again = place.add("b2", 2, f"127.0.0.1:{ports[2]}/{ports[3]}", gateway="b", incarnation=b"b" * 16, process=b"newnewne")
         again.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
         run([a, again], lambda: a.up(2))
@@ -128,7 +128,7 @@ def test_a_flood_without_a_reader_is_lost_and_bounded() -> None:
         for _ in range(12_000):
             a.transport.send(2, message)
         a.transport.flush()
-        facts = a.transport.facts()["peers"][0]  # type: ignore[index]
+        facts = a.transport.facts()["peers"][0]  # type: ignore[index]  # facts are plain JSON
         assert facts["lost"] > 0
         assert facts["lost"] + facts["sent"] >= 12_000
         rest([a, b], 0.2)
