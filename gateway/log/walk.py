@@ -256,7 +256,7 @@ def walk(
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
                 f"{segment.path}, byte {place}: position {position} is a frame of version {version} and kind {kind}, which this "
-                "release does not know; use the release that wrote it"
+                f"release does not know (version {VERSION}); use the release that wrote it"
             )
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = place + HEADER_SIZE + padded(progress_length) + padded(body_length)

@@ -1,0 +1,94 @@
+"""What must stay true of a directory that some release wrote, as plain values."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from gateway.core.events import Recovered
+from gateway.data.frame import Frame
+from gateway.log.digest import digest
+from gateway.log.inspect import inspect
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.verify import verify
+from tests.unit.log.history import opened, seen
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What tools and readers find, with nothing changed."""
+    checked = verify(path)
+    with closing(LogReader(path)) as reader:
+        start, frontier = reader.start, reader.frontier()
+        rows = seen(scan(reader, start, frontier.offset))
+        ticks = [list(tick) for tick in reader.ticks(start, frontier.offset)]
+    return {
+        "log": checked.log,
+        "gateway": checked.gateway,
+        "damage": [finding._asdict() for finding in checked.damage],
+        "start": start,
+        "frontier": [frontier.position, frontier.offset],
+        "end": checked.end,
+        "frames": checked.frames,
+        "records": checked.records,
+        "digest": digest(path).sha256,
+        "rows": _sum(rows),
+        "ticks": ticks,
+        "headers": _sum([[info.position, info.kind, info.view, info.producer, info.epoch, info.size] for info in inspect(path)]),
+    }
+
+
+def start_facts(path: Path) -> dict[str, Any]:
+    """What a start finds; it may change the directory, so give it a copy."""
+    _, recovered, close = opened(path)
+    close()
+    return recovered_facts(recovered)
+
+
+def recovered_facts(recovered: Recovered) -> dict[str, Any]:
+    """A start's findings."""
+    return {
+        "log": recovered.log.hex(),
+        "scalars": plain(recovered.scalars),
+        "tail": [[frame.position, frame.view, frame.kind, frame.header_crc, frame.body_crc] for frame in recovered.tail],
+        "damage": plain(recovered.damage),
+        "state": plain(recovered.state),
+    }
+
+
+def plain(value: object) -> Any:
+    """Structs as dictionaries of their fields, so that a later release may add some (`only`)."""
+    if isinstance(value, Frame):
+        return {"header": value.packed_header().hex(), "progress": value.progress.hex(), "body": _sum(bytes(value.body))}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def only(now: Any, then: Any) -> Any:
+    """Of the facts of now those that an older release knew: fields that came later are left out, wherever they are."""
+    if isinstance(now, dict) and isinstance(then, dict) and then.keys() <= now.keys():
+        return {key: only(now[key], value) for key, value in then.items()}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [only(*pair) for pair in zip(now, then, strict=True)]
+    return now
+
+
+def _sum(value: object) -> str:
+    data = orjson.dumps(value, default=_bytes_as_text, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _bytes_as_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no plain form")

@@ -1,0 +1,132 @@
+"""Proves that what earlier releases wrote opens, verifies, reads and serves as it did, and that what they said is still understood.
+
+When a test fails because a version or a message is new: `python -m tests.compat.make`, and commit what it adds. When one fails
+because something old is not understood any more: that is a release which cannot be upgraded to; give the form a new version, and
+read the old one too.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from gateway.cli.main import main
+from gateway.data import state
+from gateway.data.bodies import TickBody, encode_body
+from gateway.data.frame import Frame, Kind
+from gateway.log.digest import digest
+from gateway.log.verify import verify
+from tests.compat.facts import only, read_facts, start_facts
+from tests.compat.forms import versions
+from tests.compat.logs import LOGS
+from tests.compat.make import SAID, VERSIONS, current, folders, unpack
+from tests.compat.say import heard, said
+from tests.faults.gateways import GatewayProcess
+from tests.unit.log.history import opened
+from tutti import Producer, Reader
+
+ARCHIVES = [
+    pytest.param(path, id=f"{path.parent.name}/{path.name.split('.')[0]}")
+    for found in folders()
+    for path in sorted(found.glob("*.tar.xz"))
+]
+MESSAGES = [
+    pytest.param(name, told, id=f"{found.name}/{name}")
+    for found in folders()
+    for name, told in json.loads((found / SAID).read_text()).items()
+]
+BYTES_MAX = 200_000
+
+
+def facts(archive: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(archive.with_name(archive.name.replace(".tar.xz", ".json")).read_text())
+    return found
+
+
+def test_every_form_of_this_release_has_its_fixtures() -> None:
+    assert current() in folders(), f"the versions are {versions()} and no fixtures hold them: python -m tests.compat.make"
+    assert json.loads((current() / VERSIONS).read_text()) == versions()
+    assert {path.name.split(".")[0] for path in current().glob("*.tar.xz")} == LOGS.keys()
+
+
+def test_a_form_with_a_new_version_asks_for_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "SNAPSHOT_VERSION", state.SNAPSHOT_VERSION + 1)
+    assert current() not in folders()
+
+
+def test_every_message_of_this_release_is_kept() -> None:
+    missing = said().keys() - json.loads((current() / SAID).read_text()).keys()
+    assert not missing, f"{missing} are new: python -m tests.compat.make"
+
+
+def test_fixtures_are_small() -> None:
+    assert all(path.stat().st_size < BYTES_MAX for found in folders() for path in found.iterdir())
+
+
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_a_log_reads_and_verifies_as_it_did(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive)["read"]
+    assert only(read_facts(unpack(archive, tmp_path / "data")), then) == then
+    assert then["damage"] == []
+
+
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_a_start_finds_what_it_found(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive)["start"]
+    assert only(start_facts(unpack(archive, tmp_path / "data")), then) == then
+
+
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_a_log_is_written_to_a_file_as_ever(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive)["read"]
+    data, out = unpack(archive, tmp_path / "data"), tmp_path / "out.parquet"
+    (_, end), start = then["frontier"], then["start"]
+    assert main(["replay", "--path", str(data), "--start", str(start), "--end", str(end), "--out", str(out)]) == 0
+    assert pq.read_table(out).column("offset").to_pylist() == list(range(start, end))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_a_log_goes_on_where_it_ended(archive: Path, tmp_path: Path) -> None:
+    then, data = facts(archive), unpack(archive, tmp_path / "data")
+    writer, recovered, close = opened(data)
+    state, tail = recovered.state, recovered.tail
+    last, chain = (tail[-1].position, tail[-1].header_crc) if tail else (state.position, state.chain)
+    frame = Frame(Kind.TICK, encode_body(TickBody(state.tick + 1, state.tick_time + 1)))
+    frame.stamp(recovered.scalars.accepted, last + 1, chain)
+    writer.append([frame])
+    writer.sync()
+    close()
+    _, recovered, close = opened(data)
+    close()
+    assert [one.position for one in recovered.tail] == [one[0] for one in then["start"]["tail"]] + [last + 1]
+    found = read_facts(data)
+    assert (found["end"], found["digest"], found["damage"]) == (last + 1, then["read"]["digest"], [])
+
+
+def voters(archive: Path) -> int:
+    return len(facts(archive)["start"]["state"]["roster"])
+
+
+@pytest.mark.parametrize("archive", [one for one in ARCHIVES if voters(one.values[0]) == 1])  # type: ignore[arg-type] # it is a path
+def test_a_gateway_serves_a_log_and_adds_to_it(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive)["read"]
+    data = unpack(archive, tmp_path / "g1")
+    start, (_, end) = then["start"], then["frontier"]
+    with GatewayProcess(tmp_path) as gateway:
+        with Producer(gateway.url, producer="today") as producer:
+            assert producer.send("topic", b"today").result(20) == end
+        with Reader(gateway.url, start=start) as reader:
+            offsets = [offset for batch in reader for offset in batch.column("offset").to_pylist()]
+        assert offsets == list(range(start, end + 1))
+        assert gateway.stop() == 0
+    assert not verify(data).damage
+    assert digest(data, start, end).sha256 == then["digest"]
+
+
+@pytest.mark.parametrize(("name", "told"), MESSAGES)
+def test_what_was_said_is_understood_as_it_was_meant(name: str, told: dict[str, Any]) -> None:
+    assert only(heard(name, told["parts"]), told["says"]) == told["says"]

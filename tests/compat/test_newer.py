@@ -1,0 +1,150 @@
+"""Proves what this release does with forms of a newer one: it refuses, naming both versions, and changes nothing; what it can make
+again itself it makes again.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.data.frame import CRC_AT, HEADER_SIZE, VERSION, crc32c, header_chain
+from gateway.data.state import SNAPSHOT_VERSION, LogState
+from gateway.errors import FormatError, WrongDirectory
+from gateway.log.layout import (
+    FORMAT_VERSION,
+    FRAMES_AT,
+    IDENTITY,
+    PAGE,
+    SCALARS,
+    SEGMENT_HEADER_SIZE,
+    positions_named,
+    segment_path,
+    snapshot_path,
+)
+from gateway.log.scalars import _CRC_AT as SCALARS_CRC_AT
+from gateway.log.scalars import SLOTS
+from gateway.log.start import START
+from gateway.node import recording
+from gateway.node.rerun import rerun
+from gateway.transport.handshake import refusal
+from gateway.transport.interface import PROTOCOL, Introduction
+from tests.compat.facts import only, read_facts
+from tests.compat.make import current, unpack
+from tests.unit.log.history import opened
+
+U32 = struct.Struct("<I")
+CHAIN_AT = 40  # in the header of a segment
+STATE_AT = 44  # in a snapshot
+HEADS = {"idx": 56, "snap": 40}  # bytes that the CRC of a head covers
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return unpack(current() / "trimmed.tar.xz", tmp_path / "data")
+
+
+def raise_version(path: Path, at: int, sealed: range) -> None:
+    """One more than it is, in a form whose CRC stands behind the bytes that it seals."""
+    found = bytearray(path.read_bytes())
+    U32.pack_into(found, at, U32.unpack_from(found, at)[0] + 1)
+    U32.pack_into(found, sealed.stop, crc32c(bytes(found[sealed.start : sealed.stop])))
+    path.write_bytes(found)
+
+
+def newer_directory(data: Path) -> None:
+    told = json.loads((data / IDENTITY).read_text())
+    (data / IDENTITY).write_text(json.dumps(told | {"format": FORMAT_VERSION + 1, "new": "field"}))
+
+
+def newer_segment(data: Path) -> None:
+    last = positions_named(str(data), "seg")[-1]
+    raise_version(Path(segment_path(str(data), last)), 4, range(SEGMENT_HEADER_SIZE - U32.size))
+
+
+def newer_scalars(data: Path) -> None:
+    for at in SLOTS:
+        slot = (data / SCALARS).read_bytes()[at : at + PAGE]
+        if any(slot):
+            raise_version(data / SCALARS, at + 4, range(at, at + SCALARS_CRC_AT))
+
+
+def newer_start(data: Path) -> None:
+    raise_version(data / START, 4, range((data / START).stat().st_size - U32.size))
+
+
+def newer_frame(data: Path) -> None:
+    """The first frame of the last segment, in a chain that is good."""
+    last = positions_named(str(data), "seg")[-1]
+    path = Path(segment_path(str(data), last))
+    found = bytearray(path.read_bytes())
+    header = found[FRAMES_AT : FRAMES_AT + HEADER_SIZE]
+    header[4] = VERSION + 1
+    U32.pack_into(header, CRC_AT, header_chain(header, U32.unpack_from(found, CHAIN_AT)[0]))
+    found[FRAMES_AT : FRAMES_AT + HEADER_SIZE] = header
+    path.write_bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("newer", "words"),
+    [
+        (newer_directory, f"has format {FORMAT_VERSION + 1} and this release knows format {FORMAT_VERSION}"),
+        (newer_segment, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
+        (newer_scalars, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
+        (newer_start, "has format 2 and this release reads format 1"),
+        (newer_frame, f"is a frame of version {VERSION + 1} and kind"),
+    ],
+)
+def test_a_directory_of_a_newer_release_is_refused_and_left(
+    data: Path, newer: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer(data)
+    before = {path: path.read_bytes() for path in sorted((data / "log").iterdir()) if path.is_file()}
+    with pytest.raises(WrongDirectory, match=words):
+        opened(data)
+    assert before == {path: path.read_bytes() for path in sorted((data / "log").iterdir()) if path.is_file()}
+    assert main(["log", "verify", str(data)]) in (2, 4)
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["idx", "snap"])
+def test_an_index_or_a_snapshot_of_a_newer_release_is_made_again(tmp_path: Path, kind: str) -> None:
+    data = unpack(current() / "alone.tar.xz", tmp_path / "data")
+    then = json.loads((current() / "alone.json").read_text())["read"]
+    for path in (data / "log").glob(f"*.{kind}"):
+        raise_version(path, 4, range(HEADS[kind]))
+    assert only(read_facts(data), then) == then
+    _, _, close = opened(data)
+    close()
+    assert only(read_facts(data), then) == then
+
+
+def test_a_state_of_a_newer_release_is_named_with_both_versions(data: Path) -> None:
+    first = positions_named(str(data), "snap")[0]
+    stored = bytearray(Path(snapshot_path(str(data), first)).read_bytes()[STATE_AT:])
+    U32.pack_into(stored, 4, SNAPSHOT_VERSION + 1)
+    U32.pack_into(stored, 12, crc32c(bytes(stored[16:]), crc32c(bytes(stored[:12]))))
+    with pytest.raises(
+        FormatError, match=rf"version {SNAPSHOT_VERSION + 1} is not known \(this release reads {SNAPSHOT_VERSION}\)"
+    ):
+        LogState.from_bytes(bytes(stored))
+
+
+def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
+    start = bytearray(recording.start_bytes())
+    U32.pack_into(start, 8, recording.VERSION + 1)
+    (tmp_path / "a.run").write_bytes(start)
+    with pytest.raises(FormatError, match=f"of form {recording.VERSION + 1} and this release reads {recording.VERSION}"):
+        rerun(tmp_path / "a.run")
+
+
+def test_a_gateway_of_a_newer_protocol_is_refused_with_both_versions_and_what_to_do() -> None:
+    mine = Introduction(release="1.0", group="test", gateway="g1", incarnation=bytes(16))
+    theirs = Introduction(protocol=PROTOCOL + 1, release="2.0", group="test", gateway="g2", incarnation=bytes(range(16)))
+    reason = refusal(mine, theirs)
+    assert f"'g2' speaks version {PROTOCOL + 1} of the protocol between gateways (release 2.0)" in reason
+    assert f"'g1' version {PROTOCOL} (release 1.0): install the release of that one" in reason
