@@ -73,7 +73,7 @@ class Group:
             )
 
     def facts(self, place: int) -> dict[str, Any]:
-        return self.nodes[place].transport.facts()["multicast"]  # type: ignore[return-value]
+        return self.nodes[place].transport.facts()["multicast"]  # type: ignore[return-value]  # plain JSON
 
     def heard(self) -> None:
         """Wait until everybody hears everybody."""

@@ -163,7 +163,7 @@ def test_ports_that_do_not_exist_are_refused(start: Callable[..., Dev]) -> None:
 def founded(tmp_path: Path, start: Callable[..., Dev], count: str, port: int = 7400) -> None:
     """A directory in which gateways have begun a log."""
     dev = start("--gateways", count, port=port)
-    for one in dev.ready()["gateways"]:  # type: ignore[attr-defined]
+    for one in dev.ready()["gateways"]:  # type: ignore[attr-defined]  # plain JSON
         Path(one["data"]).mkdir()
         Path(one["data"], "identity.json").write_text("{}")
     dev.stop()

@@ -46,7 +46,7 @@ def settle(writer: LogWriter) -> None:
 
 
 def firsts(path: Path) -> list[int]:
-    return positions_named(path, "seg", all_there=True)  # type: ignore[arg-type]
+    return positions_named(path, "seg", all_there=True)  # type: ignore[arg-type]  # only its path is looked at
 
 
 def trimmed(path: Path, history: History, keep: int = 2) -> tuple[int, int]:
