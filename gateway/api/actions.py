@@ -75,6 +75,7 @@ class Actions:
         frontier = self._ranges.frontier(asked, given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = self._watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
+        gateways, silent = self._gateway.gateways()
         return {
             "log": self._reader.log,
             "start": self._reader.start,
@@ -83,6 +84,8 @@ class Actions:
             "time_us": frontier.time_us,
             "tick": frontier.tick,
             "state": self._gateway.state(),
+            "gateways": gateways,
+            "silent": silent,
         }
 
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:

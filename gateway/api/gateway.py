@@ -17,6 +17,8 @@ from gateway.errors import Unavailable
 
 US = 1_000_000
 UNKNOWN = "unknown"
+#: States in which the frontier stands still until they are over.
+CUT_OFF = frozenset({"minority", "halted"})
 _TOKEN_BYTES = 8
 
 
@@ -41,14 +43,28 @@ class GatewayLink:
 
     def state(self) -> str:
         """Its state as last heard, `unknown` if it does not answer. Waits only when nobody else asks, and at most once a second."""
+        return str(self._lately().get("state", UNKNOWN))
+
+    def gateways(self) -> tuple[dict[str, str], list[str]]:
+        """The gateways of the group (name to url), and the names of those that this one does not hear, as of `state`."""
+        told = self._lately()
+        return dict(told.get("gateways", {})), list(told.get("silent", ()))
+
+    def others(self) -> list[str]:
+        """Urls of the other gateways of the group that this one hears, as of `state`."""
+        told = self._lately()
+        left_out = {told.get("gateway"), *told.get("silent", ())}
+        return [url for name, url in told.get("gateways", {}).items() if name not in left_out]
+
+    def _lately(self) -> dict[str, Any]:
+        """The status as last heard, empty if it does not answer."""
         stale = time.monotonic() - self._asked_at > limits.STATUS_WAIT_US_MAX / US
         if stale and self._asking.acquire(blocking=False):
             try:
                 self._refresh()
             finally:
                 self._asking.release()
-        status = self._status
-        return UNKNOWN if status is None else str(status.get("state", UNKNOWN))
+        return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
         """Save a named reader's offset, a lower one than before only to go `back`; committed when this returns.

@@ -18,6 +18,7 @@ from gateway.api import logs, memory
 from gateway.api.actions import Actions
 from gateway.api.gateway import GatewayLink
 from gateway.api.http import AdminServer
+from gateway.api.others import Others
 from gateway.api.pages import Pages
 from gateway.api.plans import Plans
 from gateway.api.ranges import Ranges
@@ -96,9 +97,10 @@ class Process:
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self.gateway = GatewayLink(options.client, options.status_fd)
-        ranges = Ranges(self.reader, self.watch)
+        ranges = Ranges(self.reader, self.watch, self.gateway.state)
         self.streams = Streams(self.reader, self.watch, ranges)
-        plans = Plans(self.reader, ranges, self.streams)
+        self.others = Others(self.reader, self.gateway)
+        plans = Plans(self.reader, ranges, self.streams, self.others.locations)
         actions = Actions(self.reader, self.watch, ranges, plans, self.gateway)
         try:
             self.server = ReadsServer(_location(host, port), self.streams, plans, actions)
@@ -107,7 +109,7 @@ class Process:
                 f"the reads port {options.reads} cannot be listened on ({error}); "
                 "end what uses it, or give the gateway another port"
             ) from error
-        plans.locations = [f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)]
+        self.others.own = f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)
         pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway)
         self.admin = AdminServer(listener, pages.table())
         self.admin_port = int(listener.getsockname()[1])
@@ -142,6 +144,7 @@ class Process:
     def _stop(self) -> None:
         """End the streams with a clear error, then the servers."""
         self.watch.stop()
+        self.others.stop()
         ending = threading.Thread(target=self.server.shutdown, daemon=True)  # waits for calls, which may be stuck
         ending.start()
         self.admin.stop()

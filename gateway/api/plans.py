@@ -37,13 +37,14 @@ class Plan(msgspec.Struct, frozen=True):
 class Plans:
     """Cuts ranges of one log."""
 
-    def __init__(self, reader: log.LogReader, ranges: Ranges, streams: Streams) -> None:
-        """Cut ranges of the log of `reader`."""
+    def __init__(
+        self, reader: log.LogReader, ranges: Ranges, streams: Streams, locations: Callable[[Callable[[], bool]], Sequence[str]]
+    ) -> None:
+        """Cut ranges of the log of `reader`, which gateways at `locations` hold: URIs, given whether who asks has gone away."""
         self._reader = reader
         self._ranges = ranges
         self._streams = streams
-        self.locations: Sequence[str] = ()
-        """URIs of the gateways that hold the log; set once the server listens."""
+        self._locations = locations
 
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
         """The action `plan`."""
@@ -59,10 +60,11 @@ class Plans:
         else:
             parts = self._parts(command, wanted.start, wanted.end)
         whole = command.topics is None and not command.follow
+        locations = self._locations(given_up)
         return flight.FlightInfo(
             schema_of(check_columns(command.columns)),
             descriptor,
-            [self._endpoint(command, wanted, part) for part in parts],
+            [self._endpoint(command, wanted, part, list(locations)) for part in parts],
             sum(part.rows for part in parts) if whole else -1,
             sum(part.bytes for part in parts) if whole else -1,
             ordered=True,
@@ -76,16 +78,18 @@ class Plans:
         found = self._reader.plan(start, end, topics=command.topics, splits=command.splits, split_bytes=split_bytes)
         return [Part(part.start, part.end, part.rows, part.bytes) for part in found]
 
-    def _endpoint(self, command: Command, wanted: Range, part: Part) -> flight.FlightEndpoint:
+    def _endpoint(
+        self, command: Command, wanted: Range, part: Part, locations: list[str | flight.Location]
+    ) -> flight.FlightEndpoint:
         ticket = Ticket(
             start=part.start,
             end=wanted.end if command.follow else part.end,
             topics=command.topics,
             columns=command.columns,
             follow=command.follow,
-            seen=command.seen,
+            seen=max(command.seen, part.end),  # a gateway that is a moment behind this one waits
             log=self._reader.log,
             absent_ok=command.absent_ok,
         )
         about = b"" if command.follow else encode(part)
-        return flight.FlightEndpoint(encode(ticket), list(self.locations), None, about)
+        return flight.FlightEndpoint(encode(ticket), locations, None, about)

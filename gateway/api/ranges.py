@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from gateway.api.faults import Fault
+from gateway.api.gateway import CUT_OFF
 from gateway.api.requests import AtTime, Known, Place, Ticket
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
@@ -24,13 +25,16 @@ class Range(NamedTuple):
 class Ranges:
     """Answers what can be read, for one log."""
 
-    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier]) -> None:
-        """Answer for the log of `reader`."""
+    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier], state: Callable[[], str]) -> None:
+        """Answer for the log of `reader`; `state` is the gateway's."""
         self._reader = reader
         self._watch = watch
+        self._state = state
 
     def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
-        """The frontier of the log that the caller reads, at least what it has seen (C7): waits for it a moment.
+        """The frontier of the log that the caller reads, at least what it has seen (C7).
+
+        It is waited for a moment, unless the gateway is cut off from who could tell it more.
 
         Raises:
             Fault: `other_log`, `behind`.
@@ -38,7 +42,7 @@ class Ranges:
         self.check_log(caller)
         seen = caller.seen
         frontier = self._watch.now()
-        if frontier.offset < seen:
+        if frontier.offset < seen and self._state() not in CUT_OFF:
             frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
         if frontier.offset < seen:
             raise Fault(

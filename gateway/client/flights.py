@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.client.forking import after_fork
+from gateway.core import limits
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 
 _CODES: dict[str, type[TuttiError]] = {
@@ -30,6 +31,14 @@ _CODES: dict[str, type[TuttiError]] = {
 }
 #: What a call of Flight raises.
 FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+
+#: A gateway that is gone without a word is noticed by this in the middle of an answer. It may not be asked often: a server that has
+#: nothing to say meanwhile, as to a slow reader, takes three questions and closes the connection at the fourth.
+_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.keepalive_time_ms", limits.FLIGHT_BEAT_MS),
+    ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 
 _lock = threading.Lock()
 _clients: dict[str, Any] = {}
@@ -51,7 +60,7 @@ def client_of(location: str) -> Any:
             )
         _pid = os.getpid()
         if location not in _clients:
-            _clients[location] = flight.FlightClient(location)
+            _clients[location] = flight.FlightClient(location, generic_options=_OPTIONS)
         return _clients[location]
 
 

@@ -29,7 +29,9 @@ __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 
 Answer = TypeVar("Answer")
 _METADATA_KEY = b"tutti"
-_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 5.0  # what an answer may take beside what it was told to wait
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
+#: States of a gateway whose frontier stands still: it serves what it has, and another one may have more.
+_CUT_OFF = frozenset({"minority", "halted"})
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
 
 _locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
@@ -78,28 +80,56 @@ class Reads:
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
 
-        A gateway is looked for `patience` seconds, in place of the reader's own.
+        A gateway is looked for `patience` seconds, in place of the reader's own. Where one is cut off from its group the others are
+        asked, too: its answer counts when none of them has a better one, and says so by its state.
         """
         deadline = time.monotonic() + timeout
+        best: Frontier | None = None
+        cut_off: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            asked: dict[str, object] = {}
-            wait = min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
-            if beyond is not None:
-                asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
-            slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-            told = self._act("frontier", asked, wait + slack, patience)
-            found = Frontier(
-                self._same_log(told["log"]),
-                told["start"],
-                self._saw(told["frontier"]),
-                told["position"],
-                told["time_us"],
-                told["tick"],
-                told["state"],
-            )
-            if beyond is None or found.offset > beyond or time.monotonic() >= deadline:
-                return found
+            wait = 0.0 if cut_off else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
+            try:
+                found = self._ask_frontier(beyond, wait, patience)
+            except Unavailable:
+                if best is None:
+                    raise
+                return best
+            if best is None or found.offset >= best.offset:
+                best = found
+            if found.state in _CUT_OFF and (beyond is None or best.offset <= beyond) and self._another_than(cut_off, found.state):
+                continue
+            if beyond is None or best.offset > beyond or time.monotonic() >= deadline:
+                return best
+            cut_off.clear()
+
+    def _ask_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
+        asked: dict[str, object] = {} if beyond is None else {"beyond": beyond, "timeout_ms": int(wait * 1000)}
+        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+        told = self._act("frontier", asked, wait + slack, patience)
+        gateways = told.get("gateways")
+        if gateways:
+            with self._lock:
+                self._route.learn(gateways, told.get("silent", ()), told["state"] == "primary")
+        return Frontier(
+            self._same_log(told["log"]),
+            told["start"],
+            self._saw(told["frontier"]),
+            told["position"],
+            told["time_us"],
+            told["tick"],
+            told["state"],
+        )
+
+    def _another_than(self, cut_off: set[Address], state: str) -> bool:
+        """Turn to a gateway that has not said yet that it is cut off; False when all others did, or do not answer."""
+        with self._lock:
+            present = self._route.present
+            if present in cut_off or len(self._route.addresses) == len(cut_off) + 1:
+                return False
+            cut_off.add(present)
+            self._route.move_on(f"the gateway is {state}")
+        return True
 
     def plan(
         self,

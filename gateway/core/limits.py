@@ -18,6 +18,7 @@ RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
 FRAMES_A_MESSAGE_MAX = 1024
 FETCH_BYTES = 1 * MIB  # of one answer to a Fetch, one frame at least
+SNAPSHOT_BYTES_MAX = 256 * MIB  # of a state that another gateway takes over, in pieces of FETCH_BYTES
 EPOCH_MAX = 2**32 - 1  # what a frame's field holds
 MESSAGE_BYTES_MAX = 16 * MIB
 
@@ -103,6 +104,7 @@ MARK_IDLE_US = 10_000
 
 # What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns
 GATEWAY_MAX = 0xFFFF
+ID_BYTES = 16  # uuids of logs, incarnations of disks, instances of producers
 PORT_MAX = 65_535
 ADDRESS_CHARACTERS_MAX = 512  # HOST:P; a host name has 253
 POSITION_MAX = 2**63 - 1
@@ -188,7 +190,7 @@ FINDINGS_MAX = 1000  # of one verify, of each kind
 STREAMS_MAX = 64
 FOLLOWERS_MAX = 256
 LONG_POLL_US_MAX = 30_000_000
-BEHIND_WAIT_US_MAX = 5_000_000
+BEHIND_WAIT_US_MAX = 2_000_000
 SPLITS_MAX = 10_000
 SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
 TICKET_BYTES_MAX = 64 * KIB
@@ -208,6 +210,7 @@ FOLLOW_GAP_US = 2_000  # and not more often than this: what commits meanwhile go
 WATCH_POLL_US = 500_000  # the frontier is looked at this often though nobody told that it moved; so are callers that went away
 STATUS_FRESH_US = 250_000  # an answer of the gateway serves this long
 STATUS_WAIT_US_MAX = 1_000_000
+LOCATIONS_FRESH_US = 10_000_000  # where other gateways serve reads is asked of them again after so long
 STATUS_BYTES_MAX = 64 * KIB  # of that answer
 ERROR_TEXT_BYTES_MAX = 1000  # of an error's sentence as it is sent
 METRIC_SERIES_MAX = 1000  # of one metric that has a series for each topic or reader
@@ -297,6 +300,8 @@ SILENCE_US_MIN = 1_000_000  # a client whose frames go unanswered for so long as
 SILENCE_US_MAX = 8_000_000
 LINK_BEAT_MS = 500  # a client asks so often whether its connection stands; the network thread answers, however busy the rest is
 LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
+FLIGHT_BEAT_MS = 10_000  # likewise of a reader in the middle of an answer
+FLIGHT_SILENT_MS_MAX = 2_000
 RETRY_US_MIN = 20_000  # before what a gateway could not take is sent again; doubled up to the next
 RETRY_US_MAX = 1_000_000
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
@@ -387,6 +392,10 @@ invariant(
     ROSTER_MAX <= (BOOT_HEARTBEATS - 1) * HEARTBEATS_A_TURN, "in the largest group too everybody is heard within the boot time"
 )
 invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
+invariant(
+    max(PRODUCERS_MOST * KIB, TOPICS_MOST * KIB // 2) <= SNAPSHOT_BYTES_MAX < NODE_MEMORY_BYTES_MAX,
+    "whatever a log says of producers and topics can be taken over",
+)
 invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
 invariant(
@@ -410,6 +419,10 @@ invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a
 invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
 invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
 invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
+invariant(
+    max(STREAM_US_MAX // 2, BEHIND_WAIT_US_MAX + BUSY_WAIT_US_MAX) < 4 * 1000 * FLIGHT_BEAT_MS,
+    "a gateway says something before a reader has asked it four times whether it is there, which gRPC takes for a flood",
+)
 invariant(2 * CONNECTION_BEAT_MS <= LINK_SILENT_MS_MAX, "a client that its gateway does not read from yet still hears it")
 invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
 invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")

@@ -210,6 +210,8 @@ class FakeGateway:
     def __init__(self) -> None:
         self.state: str | None = "primary"
         self.denies = ""
+        self.gateways = {"jfk": "tutti://127.0.0.1:7400"}
+        self.silent: list[str] = []
         self.saved: list[tuple[str, int]] = []
         self.asked = 0
         self._context = zmq.Context(io_threads=1)
@@ -226,7 +228,8 @@ class FakeGateway:
     def _told(self, asked: StatusAsked) -> None:
         if self.state:
             self.asked += 1
-            asked.answer(json.dumps({"gateway": "jfk", "state": self.state, "frontier": 0}).encode())
+            told = {"gateway": "jfk", "state": self.state, "frontier": 0, "gateways": self.gateways, "silent": self.silent}
+            asked.answer(json.dumps(told).encode())
 
     @property
     def url(self) -> str:

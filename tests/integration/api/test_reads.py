@@ -204,6 +204,8 @@ def test_actions(log: LogMaker, client: flight.FlightClient) -> None:
         "time_us": TIME + 270_000,
         "tick": 2,
         "state": "primary",
+        "gateways": {"jfk": "tutti://127.0.0.1:7400"},
+        "silent": [],
     }
     assert ask(client, "offset_for_time", time_us=TIME + 5000) == {"offset": 5}
     assert ask(client, "offset_for_time", time_us=TIME + 10**9) == {"offset": 320}

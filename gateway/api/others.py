@@ -1,0 +1,96 @@
+"""Where the other gateways of the group serve reads, so that a range can be read from any of them.
+
+The roster names where clients come; where a gateway has its reads port it says itself, when it is greeted. So the others are asked
+by their client ports, only while somebody wants to know, and those that do not answer are left out until they do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.client.talk import Talk
+from gateway.core import limits
+from gateway.errors import TuttiError
+
+US = 1_000_000
+LOG = logging.getLogger("tutti.reads")
+
+
+class HasLog(Protocol):
+    """What is needed of `gateway.log.reader.LogReader`."""
+
+    @property
+    def log(self) -> str:
+        """Uuid of the log, hex."""
+
+
+class KnowsGateways(Protocol):
+    """What is needed of `gateway.api.gateway.GatewayLink`."""
+
+    def others(self) -> list[str]:
+        """Urls of the other gateways that are there."""
+
+
+class Others:
+    """Knows reads ports. Thread-safe.
+
+    Attributes:
+        own: this gateway's, as a URI.
+    """
+
+    def __init__(self, reader: HasLog, gateway: KnowsGateways) -> None:
+        """Ask those that `gateway` knows of, for the log of `reader`."""
+        self._reader = reader
+        self._gateway = gateway
+        self.own = ""
+        self._found: dict[str, str] = {}  # url of the client port -> URI of the reads port
+        self._asked_at = -1e9
+        self._changed = threading.Condition()
+        self._asking = False
+        self._stopping = False
+
+    def locations(self, given_up: Callable[[], bool] = bool) -> Sequence[str]:
+        """URIs of the gateways that hold the log, this one first. The first question waits a moment for the others' answers."""
+        with self._changed:
+            first = not self._found and self._asked_at < 0
+            if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
+                self._asking = True
+                self._asked_at = time.monotonic()
+                threading.Thread(target=self._ask, name="other-gateways", daemon=True).start()
+            deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
+            while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left, limits.WATCH_POLL_US / US))
+            return list(dict.fromkeys([self.own, *self._found.values()]))
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self._stopping = True
+
+    def _ask(self) -> None:
+        try:
+            found = {}
+            for url in self._gateway.others():
+                location = "" if self._stopping else self._reads_of(url)
+                if location:
+                    found[url] = location
+            with self._changed:
+                self._found = found
+        except Exception:
+            LOG.exception("the other gateways could not be asked")
+        finally:
+            with self._changed:
+                self._asking = False
+                self._changed.notify_all()
+
+    def _reads_of(self, url: str) -> str:
+        """The reads port of the gateway at `url`, empty if it does not answer or has another log."""
+        try:
+            with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False) as talk:
+                welcome = talk.welcome()
+        except TuttiError:
+            return ""
+        return welcome.reads if welcome.log == self._reader.log else ""
