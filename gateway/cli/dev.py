@@ -35,18 +35,27 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
     metavar="S",
     help="Start a killed gateway again after S seconds; 0: never.",
 )
-def dev(count: int, port: int, directory: Path, restart_after_s: float) -> int:
+@click.option(
+    "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: what becomes of each message, for tutti trace."
+)
+def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None) -> int:
     """Run gateways g1..gN on this machine, for trying and for tests.
 
     They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
     are ready and where they are; logs go to standard error. Ctrl-C or SIGTERM stops all. A gateway that left (`tutti leave gN`) is
     not started again.
     """
-    return run_group([f"g{number + 1}" for number in range(count)], port, directory, restart_after_s, command="dev")
+    names = [f"g{number + 1}" for number in range(count)]
+    options = ["--log-level", level] if level else []
+    return run_group(names, port, directory, restart_after_s, options, command="dev")
 
 
-def run_group(names: Sequence[str], port: int, directory: Path, restart_after_s: float, *, command: str) -> int:
-    """Run gateways of these names as one group until told to stop; the exit code. `command` is who asks, and the group's name."""
+def run_group(
+    names: Sequence[str], port: int, directory: Path, restart_after_s: float, options: Sequence[str] = (), *, command: str
+) -> int:
+    """Run gateways of these names as one group until told to stop; the exit code. `options` are those of each one's `tutti serve`,
+    `command` is who asks, and the group's name.
+    """
     with Loading():
         from gateway.cli.fleet import Fleet
         from gateway.cli.homes import found_group, keeping
@@ -58,4 +67,4 @@ def run_group(names: Sequence[str], port: int, directory: Path, restart_after_s:
         if count % 2 == 0:
             borne = (count - 1) // 2
             note(f"{command}: {count} gateways bear the loss of {borne}, as {count - 1} do: an odd number is the better one")
-        return Fleet(homes, restart_after_s).run()
+        return Fleet(homes, restart_after_s, options).run()

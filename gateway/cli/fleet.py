@@ -30,9 +30,9 @@ _SAID_BYTES_MAX = 65_536
 _FOR_GOOD = {0, 2, 4}
 
 
-def serve_command(config: Path) -> list[str]:
+def serve_command(config: Path, *options: str) -> list[str]:
     """What runs one gateway with this very Python."""
-    return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+    return [sys.executable, "-m", "gateway", "serve", "--config", str(config), *options]
 
 
 def _says_ready(line: bytes) -> bool:
@@ -46,9 +46,10 @@ def _says_ready(line: bytes) -> bool:
 class Gateway:
     """One gateway of this machine: where it lives, and the process that runs it."""
 
-    def __init__(self, home: Home) -> None:
-        """Nothing runs yet."""
+    def __init__(self, home: Home, options: Sequence[str]) -> None:
+        """Nothing runs yet; `options` are those of `tutti serve`."""
         self.home = home
+        self._options = options
         self.name = home.name
         self.process: Process | None = None
         self.start_at_s: float | None = None  # on the monotonic clock; None: it runs, or will not be started again
@@ -56,7 +57,7 @@ class Gateway:
     def start(self) -> Process:
         """Start it."""
         self.start_at_s = None
-        self.process = Process(serve_command(self.home.config))
+        self.process = Process(serve_command(self.home.config, *self._options))
         return self.process
 
     @property
@@ -119,9 +120,9 @@ class Process:
 class Fleet:
     """Runs gateways until it is told to stop."""
 
-    def __init__(self, homes: Sequence[Home], restart_after_s: float) -> None:
-        """`restart_after_s`: how long a killed gateway stays down; 0: for good."""
-        self._gateways = [Gateway(home) for home in homes]
+    def __init__(self, homes: Sequence[Home], restart_after_s: float, options: Sequence[str] = ()) -> None:
+        """`restart_after_s`: how long a killed gateway stays down; 0: for good. `options`: of each one's `tutti serve`."""
+        self._gateways = [Gateway(home, options) for home in homes]
         self._restart_after_s = restart_after_s
         self._stops = 0
         self._announced = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from gateway.cli.loading import Loading
@@ -17,7 +19,13 @@ from gateway.cli.loading import Loading
     default="",
     help="Record what happens to the protocol and what it does in a file of DIR, for tutti log rerun: headers, never values.",
 )
-def serve(path: str, record: str) -> int:
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(["info", "debug"]),
+    help="For this run instead of `[logging] level`; debug: what becomes of each message, for tutti trace.",
+)
+def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int:
     """Run one gateway.
 
     One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
@@ -29,6 +37,11 @@ def serve(path: str, record: str) -> int:
 
     config = load_config(path)
     with Loading():
+        from msgspec.structs import replace
+
         from gateway.node.main import run
+
+    if level is not None:
+        config = replace(config, logging=replace(config.logging, level=level))
 
     return run(config, record)

@@ -165,6 +165,15 @@ class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = limits.MULTICAST_BYTES_A_SECOND
 
 
+class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the gateway writes to standard error."""
+
+    level: Annotated[
+        Literal["info", "debug"],
+        Meta(description="debug: also what becomes of each message, under the name that it has on every gateway (`tutti trace`)"),
+    ] = "info"
+
+
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may come in. With keys, gateways encrypt what they say to each other (CURVE) and let in only each other; clients, reads
     and admin pages are not protected yet, with keys or without.
@@ -206,6 +215,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timers: Timers = Timers()
     log: Log = Log()
     retention: Retention = Retention()
+    logging: Logging = Logging()
     limits: Limits = Limits()
     multicast: Multicast = Multicast()
     security: Security = Security()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from typing import Literal
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 
-def set_up(gateway: str) -> FilteringBoundLogger:
-    """Configure structlog for this process and return a logger that names the gateway."""
+def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringBoundLogger:
+    """Configure structlog for this process and return a logger that names the gateway, and is silent below `level`."""
     terminal = sys.stderr.isatty()
     renderer: Processor = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -19,6 +21,7 @@ def set_up(gateway: str) -> FilteringBoundLogger:
             structlog.processors.format_exc_info,
             renderer,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if level == "debug" else logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -40,6 +40,7 @@ from gateway.node.network import Network
 from gateway.node.port import ClientPort
 from gateway.node.recorder import Recorder, header_of
 from gateway.node.supervisor import Notifier, Supervisor
+from gateway.node.trace import Tracer
 from gateway.node.transports import open_transport
 
 US = 1_000_000
@@ -67,7 +68,7 @@ class Gateway:
         self._handlers: dict[int, Any] = {}
         opened.callback(self._let_signals_be)  # last of all: a further signal must not kill what is being closed
         self._config = config
-        self._log = log = logs.set_up(config.name)
+        self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[Happening] = Mailbox()
         self._terms = 0
         self._disk_hangs = False
@@ -90,7 +91,7 @@ class Gateway:
         self._transport = opened.enter_context(
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log))
         )
-        self._driver = self._make_driver(writer, lambda stack: self._recorded(stack, record, opened) if record else stack)
+        self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, spare.look)
         desk.open(self._inbox.put)
@@ -99,17 +100,23 @@ class Gateway:
         self._lookups.start()
         opened.callback(self._lookups.stop, self._hurried)
 
-    def _recorded(self, stack: Stack, directory: str, opened: contextlib.ExitStack) -> Recorder:
-        config = _stack_config(self._config)
-        recorder = Recorder(stack, directory, header_of(self._config.name, release(), config, Clock().now()), self._log)
-        opened.callback(recorder.stop)
-        return recorder
+    def _observed(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> edges.Stack:
+        """The stack with what stands between it and the driver, where that is wanted."""
+        observed: edges.Stack = stack
+        if record:
+            config = _stack_config(self._config)
+            recorder = Recorder(stack, record, header_of(self._config.name, release(), config, Clock().now()), self._log)
+            opened.callback(recorder.stop)
+            observed = recorder
+        if self._config.logging.level == "debug":
+            observed = Tracer(observed, lambda: stack.decided, self._log)
+        return observed
 
-    def _make_driver(self, writer: LogWriter, recorded: Callable[[Stack], edges.Stack]) -> Driver:
+    def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], edges.Stack]) -> Driver:
         config = self._config
         stack = Stack(_stack_config(config))
         return Driver(
-            recorded(stack),
+            observed(stack),
             clock=Clock(),
             disk=self._disk,
             clients=self._port,

@@ -20,6 +20,8 @@ GATEWAY = """\
 import json, os, signal, sys, time
 config = sys.argv[1]
 place = os.path.dirname(config)
+with open(os.path.join(place, "options"), "w") as options:
+    options.write(" ".join(sys.argv[2:]))
 with open(os.path.join(place, "starts"), "a") as starts:
     starts.write(f"{os.getpid()}\\n")
 code = os.path.join(place, "code")
@@ -37,7 +39,7 @@ import sys
 from pathlib import Path
 from gateway.cli import fleet
 from gateway.cli.main import main
-fleet.serve_command = lambda config: [sys.executable, "-c", {gateway!r}, str(config)]
+fleet.serve_command = lambda config, *options: [sys.executable, "-c", {gateway!r}, str(config), *options]
 fleet.READY_WAIT_S_MAX = 10.0
 sys.exit(main(sys.argv[1:]))
 """
@@ -199,6 +201,11 @@ def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tm
     start().ready()
     config = load_config(tmp_path / "g1.toml")
     assert (config.name, config.data, config.listen) == ("g1", str(tmp_path / "g1"), "127.0.0.1:7400")
+
+
+def test_the_log_level_is_handed_on(start: Callable[..., Dev], tmp_path: Path) -> None:
+    start("--log-level", "debug").ready()
+    assert (tmp_path / "options").read_text() == "--log-level debug"
 
 
 def test_ctrl_c_of_the_terminal_reaches_the_gateways_as_an_orderly_stop(start: Callable[..., Dev]) -> None:

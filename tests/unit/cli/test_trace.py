@@ -1,0 +1,106 @@
+"""`tutti trace`: one message is found in the logs of all gateways, by its producer and sequence or by its offset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gateway.cli.main import main
+
+BATCH: dict[str, object] = {"producer": "jfk", "number": 7, "epoch": 1, "first": 4, "last": 6, "kind": "BATCH", "topic": "t"}
+PLACED = {**BATCH, "position": 9, "in_view": "1.1", "origin": 2}
+OTHER = {**BATCH, "first": 7, "last": 9, "position": 10, "in_view": "1.1"}
+
+
+def line(at_ms: int, gateway: str, event: str, fields: dict[str, object]) -> str:
+    return json.dumps(
+        {"gateway": gateway, "event": event, "level": "debug", "timestamp": f"2026-01-31T12:00:00.{at_ms:03}000Z", **fields}
+    )
+
+
+G1 = [
+    "a traceback, or a line for people",
+    line(1, "g1", "vote", {"sender": 2, "up_to": 9}),  # of a position 9 that was cut: before the message came
+    line(2, "g1", "received", {**BATCH, "by": "Forward", "sender": 2}),
+    line(3, "g1", "written", PLACED),
+    line(4, "g1", "written", OTHER),
+    line(5, "g1", "vote", {"sender": 2, "up_to": 8}),
+    line(6, "g1", "vote", {"sender": 2, "up_to": 10}),
+    line(7, "g1", "vote", {"sender": 2, "up_to": 11}),
+    line(8, "g1", "decided", {**PLACED, "offset": 20}),
+    line(9, "g1", "decided", {**OTHER, "offset": 23}),
+    json.dumps({"event": "reads are served", "level": "info", "timestamp": "2026-01-31T12:00:00Z", "process": "reads"}),
+]
+G2 = [
+    line(0, "g2", "submitted", {**BATCH, "session": 3}),
+    line(9, "g2", "confirm", {"sender": 1, "up_to": 9}),
+    line(10, "g2", "receipt", {**BATCH, "offset": 20, "session": 3}),
+]
+WHOLE = [
+    ("g2", "submitted"),
+    ("g1", "received"),
+    ("g1", "written"),
+    ("g1", "vote"),
+    ("g1", "decided"),
+    ("g2", "confirm"),
+    ("g2", "receipt"),
+]
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    files = []
+    for name, lines in (("g1", G1), ("g2", G2)):
+        files.append(tmp_path / f"{name}.log")
+        files[-1].write_text("\n".join(lines) + "\n")
+
+    def run(*options: str) -> Said:
+        code = main(["trace", *map(str, files), *options])
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.mark.parametrize("options", [("--producer", "jfk", "--sequence", "5"), ("--offset", "22")])
+def test_a_message_is_followed_by_name_and_by_offset(trace: Callable[..., Said], options: tuple[str, ...]) -> None:
+    done = trace(*options, "--json")
+    found = [json.loads(text) for text in done.out.splitlines()]
+    assert (done.code, done.err) == (0, "")
+    assert [(one["gateway"], one["event"]) for one in found] == WHOLE
+    assert next(one["up_to"] for one in found if one["event"] == "vote") == 10
+
+
+def test_people_get_a_table_of_milliseconds(trace: Callable[..., Said]) -> None:
+    title, header, *rows = trace("--offset", "20").out.splitlines()
+    assert title == "message jfk:1:4-6, from 2026-01-31T12:00:00.000000Z"
+    assert header.split("\t") == ["ms", "gateway", "what", "details"]
+    assert rows[0].split("\t") == ["0.000", "g2", "submitted", "topic=t session=3"]
+    assert rows[3].split("\t") == ["6.000", "g1", "vote", "sender=2 up_to=10"]
+    assert len(rows) == len(WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--offset", "26"), 1, "error: offset 26 is in none of these logs: were they written at level debug"),
+        (("--producer", "lga", "--sequence", "5"), 1, "error: message 5 of producer lga is in none of these logs"),
+        ((), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
+        (("--producer", "jfk"), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
+        (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: a message is named by"),
+    ],
+)
+def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], options: tuple[str, ...], code: int, said: str) -> None:
+    done = trace(*options)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert done.err.startswith(said)
