@@ -75,6 +75,12 @@ class Reads:
         self._log = log
         self._lock = threading.Lock()
 
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The gateways that it may turn to: those of the url, and those that it has learned of since."""
+        with self._lock:
+            return tuple(self._route.addresses)
+
     # -- questions
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:

@@ -53,6 +53,8 @@ class FakeReads(flight.FlightServerBase):
         self.saved: dict[str, int] = {}
         self.fail: Callable[[str], None] = lambda what: None
         self.cut_after: int | None = None
+        self.state = "primary"
+        self.gateways: dict[str, str] = {}
         self.batch = 4
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.thread = threading.Thread(target=self.serve, daemon=True)
@@ -92,7 +94,9 @@ class FakeReads(flight.FlightServerBase):
             "position": frontier + 2,
             "time_us": 5,
             "tick": 1,
-            "state": "primary",
+            "state": self.state,
+            "gateways": self.gateways,
+            "silent": [],
         }
 
     def offset_for_time(self, asked: dict[str, Any]) -> object:

@@ -1,0 +1,106 @@
+"""Proves that a reader finds the gateway that knows most: those cut off serve what they have, and only when no other has more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.client.reader import Reader
+from gateway.client.reads import Reads
+from gateway.client.url import parse_url
+from tests.unit.client.fake_reads import ReadableGateway, values
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[ReadableGateway, ReadableGateway]]:
+    with ReadableGateway(10) as near, ReadableGateway(12) as far:
+        yield near, far
+
+
+def url(*gateways: ReadableGateway) -> str:
+    return "tutti://" + ",".join(gateway.url.removeprefix("tutti://") for gateway in gateways)
+
+
+def questions(gateway: ReadableGateway) -> int:
+    return sum(what == "frontier" for what, _ in gateway.reads.asked)
+
+
+@pytest.mark.parametrize("state", ["minority", "halted"])
+def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[ReadableGateway, ReadableGateway], state: str) -> None:
+    near, far = two
+    near.reads.state = state
+    with Reads(url(near, far)) as reads:
+        assert reads.frontier()[2:] == (12, 14, 5, 1, "primary")
+        assert values(reads.scan(8)) == [8, 9, 10, 11]
+
+
+def test_where_all_are_cut_off_the_best_answer_counts_and_says_so(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    near.reads.state = far.reads.state = "minority"
+    with Reads(url(near, far)) as reads:
+        found = reads.frontier()
+        assert (found.offset, found.state) == (12, "minority")
+        assert (questions(near), questions(far)) == (1, 1)
+    with Reads(url(far, near)) as reads:
+        assert reads.frontier().offset == 12
+
+
+def test_the_one_that_is_left_serves_its_prefix_though_it_is_cut_off(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    near.reads.state = "minority"
+    with Reads(url(near, far)) as reads:
+        far.gateway.stop()
+        found = reads.frontier()
+        assert (found.offset, found.state) == (10, "minority")
+        assert values(reads.scan(0)) == list(range(10))
+
+
+def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    far.reads.records = near.reads.records[:]
+    with Reader(url(near, far), start=10, follow=True) as reader:
+        assert reader.poll(0.05) is None
+        near.reads.state = "minority"
+        far.add(2)
+        batch = reader.poll(5)
+        assert batch is not None
+        assert values([batch]) == [10, 11]
+
+
+def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    far.gateway.stop()
+    near.reads.state = "minority"
+    with Reader(url(near, far), start=10, follow=True) as reader:
+        assert reader.poll(0.3) is None
+        near.reads.state = "primary"
+        near.add(1)
+        batch = reader.poll(5)
+        assert batch is not None
+        assert values([batch]) == [10]
+
+
+def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    with Reads(near.url) as reads:
+        assert reads.frontier().offset == 10
+        near.reads.gateways = {"near": near.url, "far": far.url}
+        reads.frontier()
+        assert reads.addresses == tuple(parse_url(url(near, far)))
+        near.reads.stop()
+        near.gateway.stop()
+        assert reads.frontier().offset == 12
+
+
+def test_a_frontier_never_moves_back_whoever_answers(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    with Reads(url(far, near), patience=0.5) as reads:
+        assert reads.frontier().offset == 12
+        far.reads.stop()
+        far.gateway.stop()
+        near.reads.state = "minority"
+        with pytest.raises(Exception, match="12 was seen"):
+            reads.frontier()
+        near.add(2)
+        assert reads.frontier().offset == 12
