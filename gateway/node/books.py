@@ -56,6 +56,9 @@ class Standing(Protocol):
     def clients(self) -> int:
         """How many have said Hello."""
 
+    def transport_facts(self) -> dict[str, object]:
+        """What was sent to other gateways, received of them and lost."""
+
 
 class GroupFacts(Protocol):
     """What is needed of `gateway.core.survey.Survey`."""
@@ -205,6 +208,7 @@ class Books:
                 "undecided": {"frames": driver.undecided_frames, "bytes": driver.undecided_bytes},
                 "queues": {"disk": self._disk.depth, "lookups": self._lookups.waiting},
                 "disk": self._disk_facts(),
+                "transport": driver.transport_facts(),
                 "memory": {"resident_bytes": memory.resident_bytes()},
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},
                 **driver.meters.to_dict(),

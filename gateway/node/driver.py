@@ -145,6 +145,10 @@ class Driver:
         """Whether an operator wants this gateway to leave the group, over the client port."""
         return self._reception.leave_asked
 
+    def transport_facts(self) -> dict[str, object]:
+        """What was sent to other gateways, received of them and lost."""
+        return self.network.facts()
+
     @property
     def undecided_frames(self) -> int:
         """How many frames were handed to the disk and are not decided."""

@@ -49,6 +49,10 @@ class Driver:
         self.state = "primary"
         self.clients = 3
 
+    @staticmethod
+    def transport_facts() -> dict[str, object]:
+        return {"kind": "mesh", "peers": []}
+
 
 class Disk:
     def __init__(self) -> None:
@@ -108,6 +112,7 @@ def test_the_status_has_what_is_promised() -> None:
     )
     assert (status["sessions"], status["producers"], status["topics"], status["readers"]) == (3, 2, 1, 0)
     assert status["queues"] == {"disk": 4, "lookups": 5}
+    assert status["transport"] == {"kind": "mesh", "peers": []}
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["disk"]["free_bytes"] == 1000
     assert status["reads_process"] == {"pid": 77, "starts": 2}
