@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ def source_of(options: ReadOptions) -> Source:
     return Files(options.paths)
 
 
-def source_of_log(options: ReadOptions, log: str, seen: int) -> Source:
-    """The same for a worker that reads what was planned on log `log` when its frontier was at `seen` or above.
+def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
+    """The same for a worker that reads what was planned on log `log` when its frontier was at `seen` or above, and when `gateways`
+    (host and port) were known: the first of them answered then, and what the options name may be gone by now.
 
     Raises:
         UsageError: the directories hold another log by now.
@@ -34,8 +36,10 @@ def source_of_log(options: ReadOptions, log: str, seen: int) -> Source:
     """
     if options.gateways is not None:
         from gateway.client.reads import Reads
+        from gateway.client.url import Address, parse_url
 
-        return Reads(options.gateways, seen=seen, log=log)
+        known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
+        return Reads(dict.fromkeys(known), seen=seen, log=log)
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:

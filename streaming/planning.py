@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 
 
 class RecordsPartition(InputPartition):
-    """Records [start, end) of log `log`, of `topics` (None: of all)."""
+    """Records [start, end) of log `log`, of `topics` (None: of all).
 
-    def __init__(self, log: str, start: int, end: int, topics: tuple[str, ...] | None) -> None:
+    `gateways` are those that were known when it was planned: a task may begin in a process that never asked one, at a time when
+    none of those that the options name is left.
+    """
+
+    def __init__(
+        self, log: str, start: int, end: int, topics: tuple[str, ...] | None, gateways: tuple[tuple[str, int], ...] = ()
+    ) -> None:
         super().__init__(None)
         self.log = log
         self.start = start
         self.end = end
         self.topics = topics
+        self.gateways = gateways
 
     def __repr__(self) -> str:
         """As Spark shows it in its logs."""
@@ -77,14 +84,19 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics)]
+        return [RecordsPartition(frontier.log, start, end, topics, _known(source))]
     splits = options.partitions_min or 1
     ranges = source.plan(start, end, topics, splits=splits)
     if options.partitions_min is None:
         splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
         if splits > 1:
             ranges = source.plan(start, end, topics, splits=splits)
-    return [RecordsPartition(frontier.log, part.start, part.end, topics) for part in ranges]
+    gateways = _known(source)
+    return [RecordsPartition(frontier.log, part.start, part.end, topics, gateways) for part in ranges]
+
+
+def _known(source: Source) -> tuple[tuple[str, int], ...]:
+    return tuple((address.host, address.port) for address in source.addresses)
 
 
 def splits_of(size: int, processors: int) -> int:

@@ -25,7 +25,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, RecordsPartition):
         return  # Spark's own stand-in where a read has no partition
     _keep_modules_out_of_the_way()
-    source = source_of_log(options, partition.log, partition.end)
+    source = source_of_log(options, partition.log, partition.end, partition.gateways)
     for piece in source.pieces(partition.start, partition.end, partition.topics, options.columns, absent_ok=True):
         yield piece.batch
 

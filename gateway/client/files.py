@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, time_us_of
+from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
@@ -58,6 +59,11 @@ class Files:
     def paths(self) -> list[str]:
         """The directories."""
         return [reader.path for reader in self._readers]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """None: files are read."""
+        return ()
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed, as the directory says that is furthest; with `beyond`, once it is above that offset.

@@ -77,9 +77,10 @@ class Reads:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways that it may turn to: those of the url, and those that it has learned of since."""
+        """The gateways that it may turn to, those of the url and those that it has learned of since; the present one first."""
         with self._lock:
-            return tuple(self._route.addresses)
+            known, present = self._route.addresses, self._route.present
+            return tuple(dict.fromkeys([present, *known]))
 
     # -- questions
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from gateway.client.url import Address
 from gateway.errors import OffsetOutOfRange, UsageError
 from gateway.log.splits import Range
 
@@ -72,6 +73,10 @@ class Piece(NamedTuple):
 
 class Source(Protocol):
     """Answers about one committed log."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The gateways that may be turned to, as far as they are known by now, the present one first; none for files."""
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.

@@ -10,6 +10,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from gateway.client.source import Frontier, Piece, Range, Topic
+from gateway.client.url import Address
 from gateway.log.cuts import tick_end
 
 
@@ -25,6 +26,7 @@ class FakeLog:
         self.names: list[str] = []
         self.asked: list[tuple[object, ...]] = []
         self.record_bytes = 1
+        self.addresses: tuple[Address, ...] = ()
 
     def set(self, offset: int | None = None, failure: Exception | None = None, log: str | None = None) -> None:
         """Move the frontier, or fail from now on."""

@@ -12,11 +12,13 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from gateway.client.url import Address
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, UsageError
 from streaming import batch, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
+from streaming.origin import source_of_log
 from streaming.planning import RecordsPartition, partitions, splits_of
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
@@ -258,17 +260,28 @@ def test_a_range_that_is_refused_names_the_options_as_they_were_given(log: FakeL
         reader.partitions()
 
 
-def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[tuple[str, int]] = []
+def test_a_task_knows_all_gateways_that_were_known_when_it_was_planned(log: FakeLog) -> None:
+    log.set(100)
+    log.addresses = (Address("other", 2), Address("h", 1))
+    options = parse({"gateways": "tutti://h:1,spare:3", "startingOffset": "0"}, "batch")
+    for partition in BatchReader(options).partitions():
+        again = pickle.loads(pickle.dumps(partition))  # noqa: S301 - our own
+        assert isinstance(again, RecordsPartition)
+        source = source_of_log(options, again.log, again.end, again.gateways)
+        assert [str(address) for address in source.addresses] == ["other:2", "h:1", "spare:3"]
 
-    def source(options: ReadOptions, uuid: str, seen: int) -> FakeLog:
-        opened.append((uuid, seen))
+
+def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[object, ...]] = []
+
+    def source(options: ReadOptions, uuid: str, seen: int, gateways: tuple[tuple[str, int], ...]) -> FakeLog:
+        opened.append((uuid, seen, gateways))
         return log
 
     monkeypatch.setattr(records, "source_of_log", source)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",))
-    batches = list(records.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",))))
+    batches = list(records.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",), (("k", 2),))))
     assert [batch.column("offset").to_pylist() for batch in batches] == [[3, 4, 5]]
-    assert opened == [("log-1", 6)]
+    assert opened == [("log-1", 6, (("k", 2),))]
     assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
     assert list(records.read_partition(options, InputPartition(None))) == []
