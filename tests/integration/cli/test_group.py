@@ -23,7 +23,8 @@ RESTART_AFTER_S = 2
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Ports of a fourth gateway are free, too."""
     directory = tmp_path_factory.mktemp("group") / "dev"
-    running = House(free_base(4), directory, "--gateways", "3", "--restart-after", str(RESTART_AFTER_S))
+    options = ["--gateways", "3", "--restart-after", str(RESTART_AFTER_S), "--log-level", "debug"]
+    running = House(free_base(4), directory, *options)
     try:
         yield running
     finally:
@@ -88,6 +89,20 @@ def test_what_goes_in_at_one_comes_out_at_another(group: House) -> None:
     assert tutti("tail", "--topic", "t", "--format", "value", "-n", "4", url=third).lines == ["1", "2", "3", "4"]
 
 
+def test_a_message_is_followed_through_all_of_them(group: House) -> None:
+    assert tutti("produce", "--topic", "t", "--producer", "p", given=b"5\n", url=f"tutti://127.0.0.1:{group.port + 20}").code == 0
+
+    def decided_by() -> set[str]:
+        done = tutti("trace", str(group.log), "--producer", "p", "--sequence", "1", "--json")
+        return {told["gateway"] for line in done.lines if (told := json.loads(line))["event"] == "decided"}
+
+    until(lambda: decided_by() == {"g1", "g2", "g3"})
+    whats = [line.split("\t")[1:3] for line in tutti("trace", str(group.log), "--producer", "p", "--sequence", "1").lines[2:]]
+    assert whats[0] == ["g3", "submitted"]
+    assert ["g3", "receipt"] in whats
+    assert all([name, what] in whats for name in ("g1", "g2", "g3") for what in ("written", "durable", "decided"))
+
+
 def test_one_is_added_under_way_and_removed_again(group: House) -> None:
     with fourth(group) as running:
         address = f"127.0.0.1:{group.port + 30}"
@@ -96,7 +111,7 @@ def test_one_is_added_under_way_and_removed_again(group: House) -> None:
         assert votes(group, "g1", "g2", "g3", "g4")
         again = tutti("members", "add", "g4", address, "--timeout", str(WAIT_S), url=group.url)
         assert again.code == 0
-        assert tutti("produce", "--topic", "t", given=b"5\n", url=f"tutti://{address}").code == 0
+        assert tutti("produce", "--topic", "t", given=b"6\n", url=f"tutti://{address}").code == 0
         removed = tutti("members", "remove", "g4", url=group.url)
         assert (removed.code, removed.err) == (0, "g4 is no member any more; its process can be stopped\n")
         assert list(members(group)) == ["g1", "g2", "g3"]
@@ -118,7 +133,7 @@ def test_one_that_lost_its_disk_is_replaced(group: House) -> None:
 def test_the_coordinator_is_killed_and_comes_back(group: House) -> None:
     coordinator = next(name for name, one in members(group).items() if one["coordinator"])
     os.kill(pid_of(group, coordinator), signal.SIGKILL)
-    assert tutti("produce", "--topic", "t", given=b"6\n", url=group.url).code == 0
+    assert tutti("produce", "--topic", "t", given=b"7\n", url=group.url).code == 0
     until(lambda: votes(group, "g1", "g2", "g3"))
 
 
@@ -127,7 +142,7 @@ def test_one_leaves_in_order_and_is_not_started_again(group: House) -> None:
     assert (left.code, left.err) == (0, "g2 has left\n")
     until(lambda: "dev: g2 ended with exit code 0 and is not started again" in group.log.read_text())
     until(lambda: members(group)["g2"]["state"] == "silent")  # its last heartbeat, which says that it leaves, is soon old
-    assert tutti("produce", "--topic", "t", given=b"7\n", url=group.url).code == 0
+    assert tutti("produce", "--topic", "t", given=b"8\n", url=group.url).code == 0
     again = tutti("leave", "g2", url=group.url)
     assert (again.code, again.err) == (1, "error: g2 is not heard of: it has left already, or it is down or cut off\n")
 
@@ -137,5 +152,5 @@ def test_the_logs_of_those_that_are_left_are_the_same(group: House) -> None:
     logs = [group.directory / name for name in ("g1", "g3")]
     first, second = (tutti("log", "digest", str(log), "--json").json for log in logs)
     assert first["sha256"] == second["sha256"]
-    assert first["end"] == 7
+    assert first["end"] == 8
     assert Path(group.directory, "g2", "log").is_dir()
