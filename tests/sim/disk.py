@@ -24,6 +24,7 @@ from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
 
 SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about
+LOOKED_AT = 200  # decided positions at the end of the log that a start looks at
 
 
 class Mark(NamedTuple):
@@ -54,7 +55,7 @@ class Disk:
         frames: the log, position 1 first, synced or not. durable: how much of it is synced.
         scalars, mark, watermark: as they are durably.
         frontier: the last position that was delivered: what the next write tells the watermark.
-        rotten: positions that cannot be read. mended: how many were written again.
+        rotten: positions that cannot be read. mended: how many were written again. stepped_back: starts that found some decided.
         sync_us: what one sync takes, about. stalled_until: nothing gets done before.
         weak: it lost something that was synced (wiped or rotten), so that nobody may rely on it for now.
     """
@@ -68,7 +69,7 @@ class Disk:
         self.stalled_until = 0
         self.full = self.fails = self.low = False
         self.weak = False
-        self.mended = 0
+        self.mended = self.stepped_back = 0
         self._scrub_chance = Random(f"scrub {name}")  # of its own: what is looked at changes nothing of what is written
         lane_chance = Random()
         lane_chance.setstate(chance.getstate())  # of its own: what lanes need changes nothing of a log
@@ -99,7 +100,9 @@ class Disk:
         return self._dead
 
     # What the process wants
+        self._watermarks = [0]  # that there were, each a place where a decision stopped
 
+        self._state_at: Callable[[int], LogState] = lambda position: LogState()
     def persist(self, action: Persist) -> None:
         """Do what the action says, behind what was asked before."""
         self._queue.append((action, self.frontier))
@@ -135,6 +138,15 @@ class Disk:
         ]
         for first, position in reversed(aborts):
             if first <= stop < position:
+    def read_snapshot(self, action: ReadSnapshot) -> None:
+        """Read the state with which the log begins."""
+        delay = self._chance.uniform(0.05, 2) * MS + max(0, self.stalled_until - self._schedule.now)
+        self._schedule.after(delay, self._have_read_snapshot, self._life, action)
+
+    def _have_read_snapshot(self, life: int, action: ReadSnapshot) -> None:
+        if life == self._life:
+            self._report(self.trims.read(action, self._state_at))
+
                 stop = first - 1
         return max(stop, action.first - 1)
 
@@ -236,6 +248,20 @@ class Disk:
         if behind < self.mark.position:
             self.mark = self._mark_at(min(behind, len(self.frames)))
 
+    def _have_replaced(self, life: int, action: Persist) -> None:
+        if life != self._life or self._failed():
+            return
+        self._replace(LogState.from_bytes(action.snapshot))
+        self._queue[0] = (Persist(action.token, action.frames, action.scalars, action.cut), self._queue[0][1])
+        self._next()
+
+    def _replace(self, state: LogState) -> None:
+        self.frames = self._watch.replaced(self, state)
+        self.durable = self.watermark = state.position
+        self.mark = self._mark_at(state.position)
+        self.rotten, self._watermarks = set(), [state.position]
+        self.trims.replaced(state.position)
+
     def _mark_at(self, position: int) -> Mark:
         if not position:
             return Mark()
@@ -270,7 +296,7 @@ class Disk:
         self.scalars = scalars
         if accepts or self.durable >= self.mark.position:
             self.mark = self._mark_at(self.durable)
-        self.watermark = max(self.watermark, frontier)
+        self._decided_to(frontier)
 
     def _write(self) -> None:
         """Write the frames of all Persists that wait and ask for nothing else, and sync them once."""
@@ -309,7 +335,7 @@ class Disk:
         self.durable = len(self.frames)
         if rides.position >= self.mark.position:
             self.mark = rides
-        self.watermark = max(self.watermark, frontier)
+        self._decided_to(frontier)
         self._report(Persisted(token))
         self._next()
 
@@ -321,7 +347,23 @@ class Disk:
         if not self._busy and not self._dead:
             if self.durable >= self.mark.position:
                 self.mark = self._mark_at(self.durable)
-            self.watermark = max(self.watermark, min(self.frontier, self.durable))
+            self._decided_to(min(self.frontier, self.durable))
+
+    def _decided_to(self, frontier: int) -> None:
+        """The watermark moves, durably."""
+        if frontier > self.watermark:
+            self.watermark = frontier
+            self._watermarks.append(frontier)
+            self._trim()
+
+    def _trim(self) -> None:
+        """What is to go by now goes."""
+        before, start = self.trims.start, self.trims.go(self.watermark, self.frames)
+        if start > before:
+            self._watermarks = [start] + [watermark for watermark in self._watermarks if watermark > start]
+            self.rotten = {position for position in self.rotten if position > start}
+            if 0 < self._lost[0] <= start:
+                self._tell_lost(0)
 
     # What happens to it
 
@@ -349,6 +391,8 @@ class Disk:
 
     def _keep(self, end: int) -> None:
         del self.frames[end:]
+        elif what == "replace" and action is not None and chance.random() < 0.5:
+            self._replace(LogState.from_bytes(action.snapshot))
 
     def _over(self) -> None:
         self._life += 1
@@ -364,7 +408,8 @@ class Disk:
     def recover(self, report: Callable[[Event], None], state_at: Callable[[int], LogState]) -> Recovered:
         """What a start finds; `report` is told what comes of its Persists, `state_at` is the log's state by position."""
         self._over()
-        self._report = report
+        self._report, self._state_at = report, state_at
+        self._step_back()
         self._schedule.after(self._scrub_chance.random() * SCRUB_S * SECOND, self._scrub, self._life)
         self.frontier = self.watermark
         rotten = min((position for position in self.rotten if position > self.watermark), default=0)
@@ -376,6 +421,15 @@ class Disk:
             self.durable = end
         self.durable = min(self.durable, end)
         damage = Damage(end + 1, *self.mark) if end < self.mark.position else None
+    def _step_back(self) -> None:
+        """What a start looks at may be rotten although it was decided: then it begins at a watermark before that."""
+        looked_at = self.watermark - LOOKED_AT
+        rotten = min((position for position in self.rotten if looked_at < position <= self.watermark), default=0)
+        if rotten and self.mark.position >= self.watermark:
+            self.watermark = max(mark for mark in self._watermarks if mark < rotten)
+            self.stepped_back += 1
+
         state = state_at(self.watermark)
         lanes = self.lanes.recover(report)
         return Recovered(state.log, self.scalars, state, tuple(self.frames[self.watermark :]), damage, lanes)
+        self.trims.recovered(state)

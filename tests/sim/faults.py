@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.core.events import ForgetAsked, LeaveAsked
 from tests.sim.clients import Producer
 from tests.sim.connection import State
-from tests.sim.disk import Disk
+from tests.sim.disk import LOOKED_AT, Disk
 from tests.sim.schedule import SECOND
 
 if TYPE_CHECKING:
@@ -304,12 +304,15 @@ class Faults:
         last = min(disk.mark.position, len(disk.frames))
         if not last:
             return
-        position = chance.randint(min(disk.watermark + 1, last), last) if chance.random() < 0.7 else chance.randint(1, last)
+        lowest = chance.choice((disk.watermark + 1, disk.watermark + 1, disk.watermark - LOOKED_AT, 1))
+        position = chance.randint(min(max(lowest, 1), last), last)
+        if position <= disk.trims.start:
+            return
         disk.rotten.add(position)
         disk.weak = True
         self._world.weak[gateway.name] = max(self._world.log.end, disk.mark.position)
         self._note(f"position {position} of {gateway.name} rots")
-        if position > disk.watermark or chance.random() < 0.3:
+        if position > disk.watermark or chance.random() < 0.5:
             gateway.power()
             self._restart(gateway, chance.expovariate(0.7))
 
@@ -319,6 +322,16 @@ class Faults:
             gateway.wipe()
             self._restart(gateway, chance.expovariate(0.7))
             self._world.replaced(gateway.name)
+
+    def _do_trim(self, chance: Random) -> None:
+        """Every gateway that runs finds that its log is too large, some of them much too large."""
+        for gateway in self._world.running:
+            process = gateway.process
+            event = gateway.disk.trims.proposes(self._world.log, process.frontier) if process is not None else None
+            if process is not None and event is not None and chance.random() < 0.9:
+                self._note(f"{gateway.name} wants its log to begin at {event.places[-1][0]}, at {event.forced} at least")
+                self._world.checks.trims.proposed(event)
+                process.step(event)
 
     def _do_roster(self, chance: Random) -> None:
         self._operator.change(chance)

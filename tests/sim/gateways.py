@@ -105,7 +105,7 @@ class Gateway:
         world.note(self.name, "starts")
         recovered = self.disk.recover(process.step, world.log.state_at)
         world.checks.started(self, recovered)
-        process.offset = recovered.state.next_offset
+        process.frontier, process.offset = recovered.state.position, recovered.state.next_offset
         identity = Identity(self.name, self.incarnation, "sim", self.members)
         process.step(Started(identity, self.chance.randbytes(16), recovered))
         if self.disk.low:

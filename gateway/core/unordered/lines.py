@@ -64,6 +64,11 @@ class LineTable:
         self._end.clear()
 
     def tidy(self) -> None:
-        """Forget whom the log forgot, so that there are never more lines than the log has producers."""
-        if len(self._decided) > len(self._state.producers):
-            self._decided = {number: line for number, line in self._decided.items() if number in self._state.producers}
+        """Forget whom the log forgot, so that there are never more lines than the log has producers. Numbers that are not given yet
+        were given: a start on a damaged log begins with less of it than there was.
+        """
+        state = self._state
+        if len(self._decided) > len(state.producers):
+            self._decided = {
+                number: line for number, line in self._decided.items() if number in state.producers or number >= state.next_producer
+            }
