@@ -82,15 +82,34 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run the real stack through seeded faults.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim",
+        description="Run the real stack through seeded faults.",
+        epilog="kinds of faults:\n" + "\n".join(f"  {name:<10} {what}" for name, what in FAULTS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seconds", type=_positive, help="of CPU, one seed after the other; without it: this seed alone")
     parser.add_argument(
         "--members", type=int, default=0, choices=range(10), metavar="0..9", help="of the group; as the seed says when it is 0"
     )
     parser.add_argument("--minutes", type=_positive, help="virtual ones with faults")
-    parser.add_argument("--without", action="append", default=[], choices=FAULTS, help="leave out a kind of fault")
-    parser.add_argument("--only", action="append", default=[], choices=(*FAULTS, "none"), help="take this kind, and no others")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=FAULTS,
+        metavar="FAULT",
+        help="leave out a kind of fault (see below); may be given again",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=(*FAULTS, "none"),
+        metavar="FAULT",
+        help="take this kind and no others, or none; likewise",
+    )
     parser.add_argument("--producers", type=_count, help="how many")
     parser.add_argument("--readers", type=_count, help="how many")
     parser.add_argument("--unordered", type=_count, help="producers that send into lanes")

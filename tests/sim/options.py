@@ -8,38 +8,40 @@ from msgspec.structs import replace
 
 from gateway.core.events import StackConfig
 
-FAULTS = (
-    "loss",  # messages are lost, for a while
-    "twice",  # messages come twice, perhaps much later
-    "disorder",  # messages overtake each other
-    "cut",  # one direction between two gateways
-    "split",  # the group falls into two parts
-    "churn",  # one split after the other, each for a moment
-    "triangle",  # two gateways do not hear each other, all others hear both
-    "flap",  # a pair that comes and goes
-    "clog",  # a pair's messages wait, and then come all at once
-    "narrow",  # little bandwidth
-    "broken",  # a connection breaks and is told as broken
-    "kill",  # a process is killed; the page cache stays
-    "snipe",  # a process is killed in the middle of a step, where it matters
-    "power",  # one gateway loses its power, and what was not synced
-    "blackout",  # all of them do, at once
-    "pause",  # a process is stopped and goes on later
-    "slow",  # a disk's syncs take long
-    "stall",  # a disk does nothing for seconds
-    "error",  # a sync fails
-    "low",  # a disk runs low
-    "full",  # a disk takes no batches
-    "rot",  # synced frames cannot be read any more
-    "wipe",  # a disk is replaced by a blank one
-    "clocks",  # monotonic clocks run at different rates, wall clocks jump
-    "leave",  # a gateway is stopped in order, and comes back
-    "roster",  # an operator adds and removes gateways
-    "rival",  # a producer runs twice with one name
-    "restart",  # a producer's process is started again
-    "forget",  # an operator has a producer forgotten
-    "estranged",  # a client cannot reach one gateway
-)
+#: Every kind of fault, and what it does.
+FAULTS = {
+    "loss": "messages are lost, for a while",
+    "twice": "messages come twice, perhaps much later",
+    "disorder": "messages overtake each other",
+    "cut": "one direction between two gateways",
+    "split": "the group falls into two parts",
+    "churn": "one split after the other, each for a moment",
+    "triangle": "two gateways do not hear each other, all others hear both",
+    "flap": "a pair that comes and goes",
+    "clog": "a pair's messages wait, and then come all at once",
+    "narrow": "little bandwidth",
+    "broken": "a connection breaks and is told as broken",
+    "kill": "a process is killed; the page cache stays",
+    "snipe": "a process is killed in the middle of a step, where it matters",
+    "power": "one gateway loses its power, and what was not synced",
+    "blackout": "all of them do, at once",
+    "pause": "a process is stopped and goes on later",
+    "slow": "a disk's syncs take long",
+    "stall": "a disk does nothing for seconds",
+    "error": "a sync fails",
+    "low": "a disk runs low",
+    "full": "a disk takes no batches",
+    "rot": "synced frames cannot be read any more",
+    "wipe": "a disk is replaced by a blank one",
+    "clocks": "monotonic clocks run at different rates, wall clocks jump",
+    "leave": "a gateway is stopped in order, and comes back",
+    "roster": "an operator adds and removes gateways",
+    "rival": "a producer runs twice with one name",
+    "restart": "a producer's process is started again",
+    "forget": "an operator has a producer forgotten",
+    "estranged": "a client cannot reach one gateway",
+    "trim": "the oldest part of the log is to go",
+}
 
 
 @dataclass(frozen=True)
