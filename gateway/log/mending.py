@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
-from gateway.errors import Damaged, FormatError
+from gateway.errors import Damaged, FormatError, invariant
 from gateway.log.catalog import Catalog, Upto, View
 from gateway.log.fetch import read_frames
 from gateway.log.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
@@ -215,7 +215,8 @@ class Mender:
         return _Place(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
 
     def _last_of(self, first: int) -> int:
-        """The last decided position before the segment that follows."""
+        """The last decided position before the segment that follows, which may have begun since the round did."""
+        self._firsts = self._there()
         index = bisect_right(self._firsts, first)
         following = self._firsts[index] - 1 if index < len(self._firsts) else self._indexer.indexed
         return min(following, self._indexer.indexed)
@@ -383,6 +384,7 @@ class Mender:
     def _make_segment(self, first: int, chain: int) -> None:
         """A segment of zeros in the place of one that is gone, durably."""
         path = os.path.join(self._directory, LOG, _NEW)
+        invariant(not os.path.exists(segment_path(self._directory, first)), f"segment {first} is there and would be replaced")
         with self._watching("mending"):
             with self._opened(path, create=True) as fd:
                 self._storage.truncate(fd, 0)

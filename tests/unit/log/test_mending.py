@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, Frame, padded
 from gateway.log.index import index_sealed
 from gateway.log.layout import FRAMES_AT, PAGE, index_path, positions_named
@@ -209,6 +210,24 @@ def test_frames_that_did_not_stand_there_are_not_taken(tmp_path: Path) -> None:
     assert images(tmp_path) == before
     serve(writer)
     whole(tmp_path, writer, close)
+
+
+def test_segments_that_begin_while_it_looks_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_FRAMES", 2)
+    writer, _, close = opened(tmp_path, OPTIONS)
+    done = 0
+    for settled in (HISTORY.settled(count) for count in range(4, len(HISTORY.frames) - 4, 4)):
+        writer.append(HISTORY.frames[done:settled])
+        writer.sync()
+        decide(writer, HISTORY, done + 1, settled)
+        done = settled
+        writer.mender.look()
+        assert lost_of(writer) == (0, 0), settled
+    assert len(positions_named(str(tmp_path), "seg")) > 2
+    before = images(tmp_path)
+    assert serve(writer) == []
+    assert images(tmp_path) == before
+    close()
 
 
 def test_a_position_that_somebody_could_not_read_is_looked_at_next(tmp_path: Path) -> None:
