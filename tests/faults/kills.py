@@ -42,9 +42,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
     parser.add_argument("--gap", type=float, default=GAP_S, help="seconds between two receipts that are too long")
+    parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tutti-kills-"))
-    trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print)
+    trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print, record=options.record)
     report = trial.run(["kill-coordinator"] * options.kills, together=1.0)
     long = [one for one in report.done if one.worst_gap_s > options.gap]
     print(report.line())

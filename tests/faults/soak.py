@@ -38,10 +38,10 @@ def mixed(seed: int, seconds: float, kinds: Sequence[str]) -> Iterator[str]:
         yield bag.pop()
 
 
-def group_trial(seed: int, seconds: float, members: int, kinds: Sequence[str], *, quiet: bool) -> tuple[Report, Path]:
+def group_trial(seed: int, seconds: float, members: int, kinds: Sequence[str], *, quiet: bool, record: bool) -> tuple[Report, Path]:
     """One trial of a group; what it found, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
-    trial = Trial(root, seed, members=members, log=(lambda _: None) if quiet else print)
+    trial = Trial(root, seed, members=members, log=(lambda _: None) if quiet else print, record=record)
     return trial.run(mixed(seed, seconds, kinds)), root
 
 
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS), help="only these kinds")
     parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
+    parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     done: list[Done] = []
@@ -70,7 +71,7 @@ def main() -> int:
             findings, told, root = alone_trial(seed)
         else:
             seconds = min(TRIAL_S, max(10.0, deadline - time.monotonic()))
-            report, root = group_trial(seed, seconds, options.members, options.faults, quiet=options.quiet)
+            report, root = group_trial(seed, seconds, options.members, options.faults, quiet=options.quiet, record=options.record)
             findings, told = report.findings, report.line()
             done += report.done
             records, acknowledged, aborted = (

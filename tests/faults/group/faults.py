@@ -307,6 +307,7 @@ def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
     yield
 
 
+ROTS = {"rot-closed", "rot-tail"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,

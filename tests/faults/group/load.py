@@ -125,7 +125,9 @@ class Load:
     def read_once(self, name: str, url: str) -> View:
         """What a reader that comes now reads from one gateway."""
         command = [*self._before, sys.executable, "-m", "tests.faults.group.follower", "--once", str(self.journal(name)), url]
-        subprocess.run(command, check=True, timeout=END_WAIT_S, capture_output=True)
+        done = subprocess.run(command, check=False, timeout=END_WAIT_S, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip()[-500:])
         return read_view(name, Path(f"{self.journal(name)}.0"))
 
     def stories(self) -> list[Story]:

@@ -13,13 +13,14 @@ from random import Random
 from gateway.errors import TuttiError
 from tests.faults.group import checker
 from tests.faults.group.evidence import differing_digests, read_log
-from tests.faults.group.faults import FAULTS
+from tests.faults.group.faults import FAULTS, ROTS
 from tests.faults.group.journal import Story, View
 from tests.faults.group.load import Load
 from tests.faults.lab.lab import CLIENTS, PORT, Lab, Member
 
 RECOVER_S = 45.0  # after a fault is over, until every producer is told of a commit
 TOGETHER_S = 90.0  # after the last fault, until all are in one primary view
+MENDED_S = 120.0  # until every gateway has looked at all of its log
 RATE = 150.0
 NS = 1_000_000_000
 _SPANS = (("begun", "ended"), ("ended", "recovered"))
@@ -71,10 +72,18 @@ class Trial:
         members: how many gateways.
         log: told what happens, a line each.
         rate: records a second of each producer.
+        record: every gateway records its run, for whoever looks for a cause.
     """
 
     def __init__(
-        self, root: Path, seed: int, *, members: int = 3, log: Callable[[str], None] = lambda _: None, rate: float = RATE
+        self,
+        root: Path,
+        seed: int,
+        *,
+        members: int = 3,
+        log: Callable[[str], None] = lambda _: None,
+        rate: float = RATE,
+        record: bool = False,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -83,7 +92,7 @@ class Trial:
         self._began = time.monotonic()
         self._down: dict[str, str] = {}
         self.report = Report(seed)
-        self.lab = Lab(root, members, small_disks=1)
+        self.lab = Lab(root, members, small_disks=1, record=record)
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate)
@@ -167,6 +176,8 @@ class Trial:
                 self.wait(self._chance.uniform(0, 1.5))
             self._expect_all("at the end")
             self._expect_receipts("the end", RECOVER_S)
+            if any(one.kind in ROTS for one in self.report.done):
+                self._expect("mended", lambda: self.lab.wait_mended(MENDED_S))
             views = self._end()
             self._check(self.load.stories(), [*self.load.views(), *views])
         return self.report
@@ -195,11 +206,13 @@ class Trial:
             self.find(f"liveness: {', '.join(silent)} got no receipt for {seconds:.0f} s after {what}: {self.lab.told()}")
 
     def _expect_all(self, when: str) -> None:
+        self._expect(f"in one view, {when}", lambda: self.lab.wait_together(TOGETHER_S))
+
+    def _expect(self, what: str, wait: Callable[[], float]) -> None:
         try:
-            took = self.lab.wait_together(TOGETHER_S)
-            self.note(f"all are in one view after {took:.2f} s")
+            self.note(f"all are {what} after {wait():.2f} s")
         except TuttiError as error:
-            self.find(f"liveness: {when}: {error}")
+            self.find(f"liveness: {error}")
 
     def _end(self) -> list[View]:
         self.report.findings += self.load.finish()

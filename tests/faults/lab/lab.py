@@ -73,13 +73,15 @@ class Lab:
         root: directory for configurations, data and logs.
         members: how many gateways.
         small_disks: so many of the last ones have their data on a small file system of their own.
+        record: each gateway records what happens to its stack, in `root/NAME.runs`.
         more: TOML for every gateway's configuration, tables only.
     """
 
-    def __init__(self, root: Path, members: int = 3, *, small_disks: int = 0, more: str = "") -> None:
+    def __init__(self, root: Path, members: int = 3, *, small_disks: int = 0, record: bool = False, more: str = "") -> None:
         """Nothing is made yet."""
         self._root = root
         self._more = more
+        self._record = record
         self.names = [f"g{number + 1}" for number in range(members)]
         self._small = self.names[members - small_disks :]
         self.network = Network([*self.names, CLIENTS])
@@ -96,7 +98,8 @@ class Lab:
             for name in self.names:
                 shim = Shim(library, self._root / f"{name}.shim")
                 opened.callback(shim.close)
-                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), environment=shim.environment)
+                behind = ["--record", str(self._root / f"{name}.runs")] if self._record else []
+                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), behind, shim.environment)
                 member = Member(self._root, name, extra, seat, shim)
                 self.members[name] = member
                 if name in self._small:
@@ -171,6 +174,19 @@ class Lab:
         """
         return self._wait(self.together, timeout_s, "one primary view of all")
 
+    def wait_mended(self, timeout_s: float) -> float:
+        """Wait until every gateway has looked at all of its log since it was started and misses nothing; the seconds it took.
+
+        Raises:
+            Unavailable: it took too long; the message tells what each gateway says.
+        """
+        return self._wait(self.whole, timeout_s, "whole log on all")
+
+    def whole(self) -> bool:
+        """Whether every gateway has looked at all of its log and misses nothing of it."""
+        told = [status["disk"]["damage"] for name in self.names if (status := self.status(name))]
+        return len(told) == len(self.names) and all(damage["rounds"] and not damage["lost"] for damage in told)
+
     def _wait(self, holds: Callable[[], bool], timeout_s: float, what: str) -> float:
         begun = time.monotonic()
         while not holds():
@@ -189,5 +205,6 @@ class Lab:
                 lines.append(f"{name} does not answer" + (f" (ended with {code})" if code is not None else ""))
             else:
                 view, at = status["view"], status["frontier"]
-                lines.append(f"{name} is {status['state']} in view {view['id']} of {view['members']} at {at} {status['reason']}")
+                state = f"{status['state']} in view {view['id']} of {view['members']}"
+                lines.append(f"{name} is {state} at {at}, lost {status['disk']['damage']['lost']} {status['reason']}".rstrip())
         return "; ".join(lines)

@@ -1,0 +1,291 @@
+"""Proves that nothing that comes to the port between gateways harms the group: it goes on, memory stays bounded, no view changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from gateway.core.messages import Confirm, Fetch, Heartbeat, Install, Message, Missing, Order, Propose, Reject, State, Vote
+from gateway.transport.codec import encode, encode_introduction
+from gateway.transport.interface import Introduction
+from gateway.transport.keys import generate
+from tests.faults.fuzz import zmtp
+from tests.faults.fuzz.test_client_port import GoodClient, resident_bytes, spoiled
+from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.unit.node.fakes import batch_frame
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+
+MEMORY_GROWTH_MAX = 300 << 20
+SECONDS = 5.0
+NAMES = ("g1", "g2", "g3")
+
+
+class Group:
+    """Three real gateways of this machine."""
+
+    def __init__(self, root: Path, *, keys: bool) -> None:
+        ports = [free_base_port() for _ in NAMES]
+        members = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports, strict=True))
+        if keys:
+            generate(root / "keys", NAMES)
+        self.gateways = []
+        for name, port in zip(NAMES, ports, strict=True):
+            secret = f'[security]\nsecret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"\n' if keys else ""
+            text = f"members = {{ {members} }}\n{secret}"
+            self.gateways.append(GatewayProcess(root, name, text, Seat("127.0.0.1", port)))
+
+    def __enter__(self) -> Group:
+        try:
+            for gateway in self.gateways:
+                gateway.start(wait=False)
+            for gateway in self.gateways:
+                gateway.wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for gateway in self.gateways:
+            gateway.__exit__()
+
+    @property
+    def port(self) -> int:
+        """Of the coordinator, for other gateways."""
+        return self.gateways[0].port + 1
+
+    def status(self, place: int = 0) -> dict[str, Any]:
+        """What a gateway says of itself."""
+        url = f"http://127.0.0.1:{self.gateways[place].port + 3}/v1/status"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            told: dict[str, Any] = json.loads(answer.read())
+        return told
+
+
+@contextlib.contextmanager
+def unharmed(group: Group, *, same_view: bool = True) -> Iterator[None]:
+    """Whatever is done meanwhile: a client of another gateway is served, memory is bounded, and the view stays."""
+    views = [group.status(place)["view"] for place in range(3)]
+    before = [resident_bytes(gateway.pid) for gateway in group.gateways]
+    with GoodClient(group.gateways[1]) as good:
+        yield
+        committed = len(good.offsets)
+        deadline = time.monotonic() + 30
+        while len(good.offsets) == committed:
+            assert time.monotonic() < deadline, group.gateways[0].log_tail()
+            time.sleep(0.02)
+    assert good.offsets == sorted(set(good.offsets))
+    assert len(good.offsets) > 10
+    assert good.slowest_s < 5
+    assert all(gateway.runs for gateway in group.gateways)
+    assert [group.status(place)["state"] for place in range(3)] == ["primary"] * 3
+    if same_view:
+        assert [group.status(place)["view"] for place in range(3)] == views, group.gateways[0].log_tail()
+        after = [resident_bytes(gateway.pid) for gateway in group.gateways]
+        assert all(now - then < MEMORY_GROWTH_MAX for now, then in zip(after, before, strict=True))
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with Group(tmp_path_factory.mktemp("group"), keys=False) as group:
+        yield group
+
+
+def openings(chance: random.Random) -> list[Callable[[], bytes]]:
+    """What comes first on a connection, and is no gateway's."""
+    return [
+        lambda: chance.randbytes(chance.randrange(1, 2000)),
+        lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        lambda: zmtp.GREETING + chance.randbytes(200),
+        lambda: zmtp.GREETING[: chance.randrange(64)],
+        lambda: zmtp.GREETING + zmtp.ready(b"PUB"),
+        lambda: zmtp.GREETING + zmtp.ready() + chance.randbytes(500),
+        lambda: zmtp.GREETING + zmtp.ready() + b"\x02" + b"\xff" * 8,
+        lambda: zmtp.GREETING + zmtp.ready() + zmtp.frame(b"I" + chance.randbytes(300)),
+        lambda: zmtp.GREETING + zmtp.ready() + zmtp.frame(b"F" + chance.randbytes(300), zmtp.MORE) + zmtp.frame(b""),
+    ]
+
+
+def throw_bytes(group: Group, chance: random.Random) -> None:
+    kept: list[socket.socket] = []
+    ways = openings(chance)
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        connection = zmtp.connect(group.port, handshake=False)
+        try:
+            connection.sendall(chance.choice(ways)())
+        except OSError:
+            connection.close()
+            continue
+        if chance.random() < 0.1 and len(kept) < 200:
+            kept.append(connection)
+        else:
+            connection.close()
+    for connection in kept:
+        connection.close()
+
+
+def test_raw_bytes_harm_nobody(group: Group) -> None:
+    with unharmed(group):
+        throw_bytes(group, random.Random(3))
+
+
+def introduction(group: Group, **said: Any) -> bytes:
+    """Of a gateway that this log does not name and that has the same log, so that it is taken for one that joins."""
+    values: dict[str, Any] = {
+        "group": "test",
+        "gateway": "stranger",
+        "incarnation": b"s" * 16,
+        "number": 9,
+        "log": bytes.fromhex(group.status()["log"]),
+        "process": b"stranger",
+        "address": "127.0.0.1:1",
+    }
+    return encode_introduction(Introduction(**values | said))
+
+
+def messages(chance: random.Random, view: int) -> list[list[bytes]]:
+    """Of every kind that moves something, in the group's own view or another."""
+    view = chance.choice((view, view + 65_536, 1 << 62))
+    place = chance.choice((0, 1, 5, 1 << 40, 2**63 - 1))
+    frame = batch_frame([chance.randbytes(50)] * 3, sequence=1)
+    made: list[Message] = [
+        Order(view, (frame,)),
+        Confirm(view, place),
+        Vote(view, place),
+        Heartbeat(sent_us=place, view=view, promised=view, claim=view, end=place, hears=(1, 2, 3)),
+        Propose(view, (1, 2, 9)),
+        State(view=view, accepted=view, end=place, chain=1, frontier=0, base=0, table=((view, 1),)),
+        Reject(view, view, "no"),
+        Install(view=view, members=(1, 9), end=place, chain=7, base=0, table=((view, 1),)),
+        Fetch(view, 1, place),
+        Missing(view, ((1, place),)),
+    ]
+    return [[bytes(part) for part in encode(message)] for message in made]
+
+
+@pytest.mark.parametrize("who", ["unintroduced", "stranger", "member", "newcomer"])
+def test_messages_of_who_is_no_member_harm_nobody(group: Group, who: str) -> None:
+    chance = random.Random(who)
+    view = int(group.status()["view"]["id"])
+    said = {
+        "unintroduced": b"",
+        "stranger": introduction(group, number=0, log=b""),
+        "member": introduction(group, gateway="g2", number=2),
+        "newcomer": introduction(group),
+    }[who]
+    sent = 0
+    context = zmq.Context()
+    with unharmed(group), contextlib.closing(context):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            with context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.connect(f"tcp://127.0.0.1:{group.port}")
+                if said:
+                    client.send(said)
+                for _ in range(100):
+                    parts = chance.choice(messages(chance, view))
+                    client.send_multipart(parts if who == "member" else spoiled(parts, chance))
+                    sent += 1
+                while client.poll(20):
+                    client.recv_multipart()
+    assert sent > 100
+    if who == "member":
+        assert "two gateways are named 'g2'" in group.gateways[0].log.read_text()
+
+
+def test_introductions_that_are_spoiled_harm_nobody(group: Group) -> None:
+    chance = random.Random(5)
+    context = zmq.Context()
+    good = introduction(group)
+    with unharmed(group), contextlib.closing(context):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            with context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.connect(f"tcp://127.0.0.1:{group.port}")
+                for number in range(50):
+                    other = introduction_like(good, chance) if number % 2 else chance.choice(STRANGE)
+                    client.send(other)
+                while client.poll(10):
+                    client.recv_multipart()
+    log = group.gateways[0].log.read_text()
+    assert log.count("trouble with another gateway") < 2000  # each once a minute, and no more than so many
+
+
+STRANGE = [
+    encode_introduction(Introduction(**{"group": "g", "gateway": "x", "incarnation": b""} | said))
+    for said in (
+        {"group": "other"},
+        {"protocol": 99},
+        {"group": "x" * 10_000},
+        {"gateway": ""},
+        {"gateway": "x" * 1000, "group": "test"},
+        {"group": "test", "configured": {f"n{number}": "a" for number in range(5000)}},
+        {"group": "test", "number": -5},
+        {"group": "test", "log": b"l" * 500},
+    )
+]
+
+
+def introduction_like(good: bytes, chance: random.Random) -> bytes:
+    [part] = [part for part in spoiled([good], chance)[:1]]
+    return b"I" + part[1:]
+
+
+def test_a_flood_of_large_messages_harms_nobody(group: Group) -> None:
+    part = zmtp.frame(b"C" + bytes(8 << 20))
+    with unharmed(group), zmtp.connect(group.port) as connection:
+        deadline = time.monotonic() + SECONDS
+        with contextlib.suppress(OSError):
+            while time.monotonic() < deadline:
+                connection.sendall(part)
+
+
+def test_a_message_that_never_ends_is_cut_off_and_members_come_again(group: Group) -> None:
+    part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
+    highest = sent = 0
+    with unharmed(group, same_view=False), zmtp.connect(group.port) as connection:
+        try:
+            while sent < 4 << 30:
+                connection.sendall(part)
+                sent += len(part)
+                highest = max(highest, resident_bytes(group.gateways[0].pid))
+        except OSError:
+            cut_off = True
+        else:
+            cut_off = False
+    assert cut_off
+    assert highest < 3000 << 20
+    assert "all connections of other gateways are closed" in group.gateways[0].log.read_text()
+
+
+def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) -> None:
+    chance = random.Random(9)
+    context = zmq.Context()
+    with Group(tmp_path, keys=True) as group:
+        assert group.status()["transport"]["keys"] is True
+        with unharmed(group), contextlib.closing(context):
+            throw_bytes(group, chance)
+            public, secret = zmq.curve_keypair()
+            with context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.curve_publickey, client.curve_secretkey = public, secret
+                client.curve_serverkey = (tmp_path / "keys" / "g1.secret").read_text().split('public = "')[1][:40].encode()
+                client.connect(f"tcp://127.0.0.1:{group.port}")
+                client.send(introduction(group))
+                assert not client.poll(1000)
+        assert group.status()["transport"]["not_taken"] == 0
+        assert public.decode() in group.gateways[0].log.read_text()

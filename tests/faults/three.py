@@ -1,0 +1,66 @@
+"""Three real gateways that are one group, for tests of clients: any of them is killed, frozen, started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from gateway.client.control import Control
+from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+
+NAMES = ("g1", "g2", "g3")
+
+
+class Three:
+    """The group; a gateway by its name."""
+
+    def __init__(self, root: Path) -> None:
+        """Write what they are told."""
+        seats = {name: Seat("127.0.0.1", port) for name, port in zip(NAMES, _ports(len(NAMES)), strict=True)}
+        members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
+        self.all = {name: GatewayProcess(root, name, f"members = {{ {members} }}\n", seat) for name, seat in seats.items()}
+
+    def __getitem__(self, name: str) -> GatewayProcess:
+        return self.all[name]
+
+    @property
+    def url(self) -> str:
+        """All of them."""
+        return "tutti://" + ",".join(f"127.0.0.1:{gateway.port}" for gateway in self.all.values())
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What one says of itself."""
+        with Control(self[name].url, timeout=20, learn=False) as control:
+            return control.status()
+
+    def coordinator(self) -> GatewayProcess:
+        """The one that coordinates the view."""
+        alive = next(name for name, gateway in self.all.items() if gateway.runs)
+        name: str = self.status(alive)["view"]["coordinator"]
+        return self[name]
+
+    def start(self) -> Self:
+        """All of them, at once: a group begins when all are there."""
+        for gateway in self.all.values():
+            gateway.start(wait=False)
+        for gateway in self.all.values():
+            gateway.wait_ready()
+        return self
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happened, leave no process behind."""
+        for gateway in self.all.values():
+            gateway.__exit__()
+
+
+def _ports(count: int) -> list[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = free_base_port()
+        if all(abs(port - other) > 3 for other in ports):  # each has four
+            ports.add(port)
+    return sorted(ports)
