@@ -49,6 +49,13 @@ class Control(Talk):
         check_name("gateway", name)
         self.ask(wire.Done, lambda request: wire.ChangeRoster(request, change, name, address, incarnation))
 
+    def force_roster(self, names: Iterable[str]) -> None:
+        """Say that these gateways, the one that is asked among them, are all that remains of the roster: a majority is gone for
+        good, and what only that had is lost. It is done, and decided by all who remain, when this returns.
+        """
+        checked = tuple(check_name("gateway", name) for name in names)
+        self.ask(wire.Done, lambda request: wire.ForceRoster(request, checked))
+
     def leave(self, name: str) -> None:
         """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and to end."""
         check_name("gateway", name)

@@ -148,9 +148,12 @@ class SetTimer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
-    """Stop taking part; stay up for reads. `reason` is for the operator."""
+    """Stop taking part; stay up for reads. `reason` is for the operator. `out`: the group went on without this gateway, by force:
+    its log may differ from the group's, so that nobody is to read it as that any more, nor is it to start on this disk again.
+    """
 
     reason: str
+    out: bool = False
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):

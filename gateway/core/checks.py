@@ -300,7 +300,10 @@ def _heartbeat(message: Heartbeat) -> str:
         return f"no log ends at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
         return f"view {message.view} of {message.members} and accepted {message.accepted} cannot be, promised is {message.promised}"
+    if bool(message.forced) != bool(message.forced_at) or not 0 <= message.forced_at <= message.frontier:
+        return f"no roster was forced at {message.forced_at} in view {message.forced} of a log decided to {message.frontier}"
     views = _view_or_none(message.view) or _view_or_none(message.promised) or _view_or_none(message.accepted)
+    views = views or _view_or_none(message.forced)
     return views or _view_or_none(message.claim) or _members(message.members) or _members(message.hears)
 
 

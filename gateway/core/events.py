@@ -175,6 +175,16 @@ class RosterAsked(msgspec.Struct, frozen=True, tag=True):
     incarnation: bytes = b""
 
 
+class RosterForced(msgspec.Struct, frozen=True, tag=True):
+    """An operator says that a majority of the roster is gone for good, and that the gateways `names`, this one among them, are all
+    that remains. What only the others had is lost; they are never to come back with their disks.
+    """
+
+    session: int
+    request: int
+    names: tuple[str, ...]
+
+
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
     """A client's session is over: nothing more is answered to it. What it submitted goes on."""
 
@@ -276,6 +286,7 @@ Event = (
     | OffsetsAsked
     | ForgetAsked
     | RosterAsked
+    | RosterForced
     | SessionClosed
     | Received
     | LinkChanged

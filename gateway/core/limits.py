@@ -93,6 +93,7 @@ CANDIDATE_BEHIND_FRAMES = 8192  # who is so far behind proposes after all others
 ROSTER_MAX = 63  # gateways that a roster names
 ROSTER_CHANGES_MAX = 16  # that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
+FORCE_HEARTBEATS = 50  # without hearing a majority before a roster may be forced
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # that a learner holds, undecided for itself, over what a coordinator orders
 PAUSE_HEARTBEATS = 25  # without a view that decides: what clients send is kept; after it, refused
 MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none of them gave

@@ -158,6 +158,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         hears: the gateways that it hears.
         ready: a learner that holds everything that is decided, but for what is under way.
         leaving: it stops in order; a coordinator that says so has decided everything and coordinates no more.
+        forced, forced_at: view and position of the last roster that was made by force and is decided here, 0 if there is none.
+        out: that roster, or a later one, does not name the receiver.
     """
 
     sent_us: int
@@ -177,6 +179,9 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     hears: tuple[int, ...] = ()
     ready: bool = False
     leaving: bool = False
+    forced: int = 0
+    forced_at: int = 0
+    out: bool = False
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True):
@@ -184,10 +189,13 @@ class Probe(msgspec.Struct, frozen=True, tag=True):
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True):
-    """Candidate to those whom it wants in `view`: promise it, and say what your log holds (design, 5.1)."""
+    """Candidate to those whom it wants in `view`: promise it, and say what your log holds (design, 5.1). `forced`: an operator
+    says that they are all that remains.
+    """
 
     view: int
     members: tuple[int, ...]
+    forced: bool = False
 
 
 class Damage(msgspec.Struct, frozen=True):

@@ -157,9 +157,9 @@ class Outbox:
             count, told_us = 0, self.now.mono_us
         self._drops[key] = count, told_us
 
-    def halt(self, reason: str) -> None:
+    def halt(self, reason: str, out: bool = False) -> None:
         """Stop taking part."""
-        self._finals.append(Halt(reason))
+        self._finals.append(Halt(reason, out))
 
     def stopped(self) -> None:
         """The orderly stop is done."""

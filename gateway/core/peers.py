@@ -193,6 +193,10 @@ class Peers:
         """The gateways that this one hears."""
         return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
 
+    def hears_majority(self) -> bool:
+        """Whether this gateway and those that it hears are a majority of the roster."""
+        return self.rosters.majority(self.incarnations([self._context.standing.me, *self.hears()]))
+
     def part(self) -> list[int]:
         """This gateway and the members that it hears and that hear it, if it is a member itself; nobody otherwise. Who leaves, was
         removed, or has another disk than the roster says is not among them.

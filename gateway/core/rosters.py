@@ -1,7 +1,8 @@
 """Majorities: which sets of gateways may decide who decides (design, section 5, roster change).
 
 A log may hold several ROSTER frames that count: the last decided one and every later one, decided or not. A set of gateways counts
-when it holds a majority of each, by number *and incarnation*: a wiped disk is nobody's voter.
+when it holds a majority of each, by number *and incarnation*: a wiped disk is nobody's voter. One that was made by force ends what
+counted before it: those who were counted there are gone.
 """
 
 from __future__ import annotations
@@ -68,5 +69,9 @@ class Rosters:
 
 def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
     """The rosters that count for the log that `state` and the undecided ROSTER frames behind it make."""
-    later = [{voter.number: voter for voter in decode_body(RosterBody, frame.body).voters} for frame in undecided]
-    return Rosters([state.roster, *later])
+    counting = [state.roster]
+    for frame in undecided:
+        body = decode_body(RosterBody, frame.body)
+        roster = {voter.number: voter for voter in body.voters}
+        counting = [roster] if body.forced else [*counting, roster]
+    return Rosters(counting)

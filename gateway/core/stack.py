@@ -36,6 +36,7 @@ from gateway.core.events import (
     Persisted,
     Received,
     RosterAsked,
+    RosterForced,
     Rotted,
     SessionClosed,
     SpaceChanged,
@@ -52,6 +53,7 @@ from gateway.core.flush.layer import Flush
 from gateway.core.inbound import Inbound
 from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
+from gateway.core.membership.force import Force
 from gateway.core.membership.layer import Membership
 from gateway.core.membership.succession import by_age
 from gateway.core.order.layer import Ordering
@@ -78,7 +80,8 @@ class Layers:
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
-        self.membership = Membership(context, self.peers, self.flush, self, self.changes)
+        self.force = Force(context, self.peers, self.flush)
+        self.membership = Membership(context, self.peers, self.flush, self, self.changes, self.force)
         self.inbound = Inbound(self)
         self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()))
 
@@ -196,6 +199,7 @@ class Layers:
         self.order.on_session_closed(event)
         self.lanes.session_closed(event.session)
         self.changes.session_closed(event.session)
+        self.force.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
         """The disk read the log."""
@@ -298,6 +302,7 @@ class Stack:
             ForgetAsked: order.on_asked,
             SessionClosed: layers.on_session_closed,
             RosterAsked: layers.changes.asked,
+            RosterForced: layers.force.asked,
             Received: self._taking_part(layers.inbound.on_received),
             LinkChanged: self._taking_part(layers.membership.on_link),
             LogRead: self._taking_part(layers.on_log_read),

@@ -154,6 +154,11 @@ class Window:
         """Uuid of the log, empty before its ROSTER."""
         return self.state.log or (decode_body(RosterBody, self.rosters[0].body).log if self.rosters else b"")
 
+    def forced(self) -> int:
+        """View of the last ROSTER that was made by force, decided or not; 0 if there is none."""
+        views = [frame.view for frame in self.rosters if decode_body(RosterBody, frame.body).forced]
+        return views[-1] if views else self.state.forced
+
     def view_at_end(self) -> int:
         """View of the last frame taken; 0 if none was since the start."""
         return self.runs[-1][0] if self.runs else 0

@@ -31,11 +31,15 @@ class ViewBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RosterBody(msgspec.Struct, frozen=True, array_like=True):
-    """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes)."""
+    """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes).
+
+    `forced`: an operator named who remains when a majority was gone for good. From here on nobody before it counts.
+    """
 
     group: str
     log: bytes
     voters: tuple[Voter, ...]
+    forced: bool = False
 
 
 class EpochBody(msgspec.Struct, frozen=True, array_like=True):

@@ -66,6 +66,7 @@ class LogState(msgspec.Struct, kw_only=True):
         dirty: whether records followed the last tick.
         view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
         group, log, roster: of the last ROSTER frame.
+        forced, forced_at: view and position of the last ROSTER that was made by force, 0 if there is none.
         topics, producers: by number. readers: offset commits by name.
         next_topic, next_producer, next_gateway: the next numbers to be given.
         floor: every first epoch of a producer must exceed it (FORGET).
@@ -83,6 +84,8 @@ class LogState(msgspec.Struct, kw_only=True):
     group: str = ""
     log: bytes = b""
     roster: dict[int, Voter] = msgspec.field(default_factory=dict)
+    forced: int = 0
+    forced_at: int = 0
     topics: dict[int, Topic] = msgspec.field(default_factory=dict)
     producers: dict[int, Producer] = msgspec.field(default_factory=dict)
     readers: dict[str, int] = msgspec.field(default_factory=dict)
@@ -139,6 +142,8 @@ class LogState(msgspec.Struct, kw_only=True):
     def _roster(self, frame: Frame) -> None:
         body = decode_body(RosterBody, frame.body)
         self.group, self.log = body.group, body.log
+        if body.forced:
+            self.forced, self.forced_at = frame.view, frame.position
         self.roster = {voter.number: voter for voter in body.voters}
         self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
 

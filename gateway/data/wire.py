@@ -112,6 +112,16 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag=True):
     incarnation: bytes = b""
 
 
+class ForceRoster(msgspec.Struct, frozen=True, tag=True):
+    """A majority of the roster is gone for good: the gateways `names` (1 to 63), the one that is asked among them, are all that
+    remains from now on. What only the others had is lost. Refused while a majority is heard, or may still come. Done when it is
+    decided.
+    """
+
+    request: int
+    names: tuple[str, ...]
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and end. Done when it begins to."""
 
@@ -249,7 +259,8 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
     json: bytes
 
 
-Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | Leave | Bye
+Rosters = ChangeRoster | ForceRoster | Leave
+Request = Hello | OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | Rosters | Bye
 RequestAnswer = EpochOpened | EpochFenced | TopicOpened | Done | Denied
 Answer = Committed | Duplicate | AbortedAnswer | FencedAnswer | Expected | RefusedAnswer | RequestAnswer
 FromGateway = (

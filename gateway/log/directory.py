@@ -17,13 +17,16 @@ _GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its ow
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun."""
+    """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun.
+    `left` says that the group went on without this disk, and how that was heard of; empty otherwise.
+    """
 
     format: int
     gateway: str
     group: str
     incarnation: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     log: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    left: str = ""
 
 
 def read_identity(path: str) -> Identity | None:
@@ -96,9 +99,15 @@ class Directory:
     def remember_log(self, log: bytes) -> None:
         """Write down which log the directory holds, once it has durably begun."""
         if log != self.log:
-            identity = Identity(FORMAT_VERSION, self.gateway, self.group, self.identity.incarnation, log.hex())
+            identity = msgspec.structs.replace(self.identity, log=log.hex())
             _write_identity(self.path, identity, self.storage)
             self.identity = identity
+
+    def leave(self, reason: str) -> None:
+        """Write down that the group went on without this disk, and why: no gateway begins on it again."""
+        identity = msgspec.structs.replace(self.identity, left=reason)
+        _write_identity(self.path, identity, self.storage)
+        self.identity = identity
 
     def close(self) -> None:
         """Let the directory go."""
@@ -196,6 +205,8 @@ def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
             raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
+    if found.left and create:
+        raise DirectoryRefused(f"no gateway begins on data directory {path} any more: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
     return found

@@ -123,6 +123,7 @@ class Driver:
         self.position = 0
         self.offset = 0
         self.halted = ""
+        self.cast_out = ""  # the group went on without this gateway, and why that is known
         self.suspected = ""
         self.low = ""  # why the disk takes no new records
         self.leaving = False
@@ -271,7 +272,11 @@ class Driver:
 
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason
-        self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
+        if action.out:
+            self.cast_out = action.reason
+            self._log.error("left out: the group went on without this gateway, which ends", reason=action.reason)
+        else:
+            self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
 
     def _stop(self, _action: Stopped) -> None:
         self.stopped = True

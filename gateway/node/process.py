@@ -143,6 +143,8 @@ class Gateway:
 
     def _done(self) -> bool:
         """Asked by the loop in each turn."""
+        if self._driver.cast_out:
+            return True  # what is read here may not be the group's
         if self._terms or self._driver.leave_asked:
             if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
@@ -172,6 +174,8 @@ class Gateway:
     def _end(self) -> int:
         self._port.close()  # before what takes time, so that clients know at once
         driver = self._driver
+        if driver.cast_out:
+            self._directory.leave(driver.cast_out)
         orderly = driver.stopped and not driver.halted
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"

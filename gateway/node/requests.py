@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.core import limits
-from gateway.core.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, TopicAsked
+from gateway.core.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, RosterForced, TopicAsked
 from gateway.data.names import check_name, check_producer
 from gateway.data.wire import (
     Answer,
@@ -17,6 +17,7 @@ from gateway.data.wire import (
     EpochFenced,
     EpochOpened,
     Fence,
+    ForceRoster,
     Forget,
     Leave,
     Members,
@@ -36,7 +37,7 @@ CHANGES = ("add", "remove", "replace")
 EPOCH_MAX = limits.EPOCH_MAX - 1  # by a client: a fence still finds one above it
 OFFSET_MAX = 2**63 - 1
 
-Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | Leave
+Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
 
 
 class Books(Protocol):
@@ -134,6 +135,10 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             return fences.begin(session, request, name, epoch)
         case ChangeRoster():
             return _roster_asked(asked, session)
+        case ForceRoster(request, names):
+            if not 1 <= len(names) <= limits.ROSTER_MAX:
+                raise UsageError(f"{len(names)} gateways cannot be all that remains: name 1 to {limits.ROSTER_MAX}")
+            return RosterForced(session, request, tuple(check_name("gateway", name) for name in names))
         case Leave(request, name):
             return _leave_asked(request, name, books)
         case Status(request):

@@ -93,7 +93,9 @@ def _rest(frame: Frame) -> str:
         case Kind.VIEW:
             return f" {view_text(frame.view)} members={_numbers(decode_body(ViewBody, frame.body).members)}"
         case Kind.ROSTER:
-            return " " + ",".join(f"{voter.number}={voter.name}" for voter in decode_body(RosterBody, frame.body).voters)
+            body = decode_body(RosterBody, frame.body)
+            forced = " forced" if body.forced else ""
+            return " " + ",".join(f"{voter.number}={voter.name}" for voter in body.voters) + forced
         case Kind.EPOCH:
             epoch = decode_body(EpochBody, frame.body)
             return f"{who} {epoch.name} instance={_instance(epoch.instance)} after={epoch.sequence}{_progress(epoch.progress)}"

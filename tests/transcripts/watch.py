@@ -122,9 +122,13 @@ class Watch:
             log = other.disk.frames
             if len(log) < up_to or log[up_to - 1].header != frame.header:
                 self.wrong(f"{gateway.name} decides {frame!r}, and {other.name} does not have it durable")
-        mine = [n for n, disk in self.voters.items() if n in members and self._members[names[n]].disk.incarnation == disk]
-        if self.voters and 2 * len(mine) <= len(self.voters):
-            self.wrong(f"{gateway.name} decides {frame!r} with {members}, and the voters are {sorted(self.voters)}")
+        voters = self.voters
+        for later in gateway.disk.frames[len(self.log) : up_to]:
+            body = decode_body(RosterBody, later.body) if later.kind == Kind.ROSTER else None
+            voters = _counted(body) if body is not None and body.forced else voters
+        mine = [n for n, disk in voters.items() if n in members and self._members[names[n]].disk.incarnation == disk]
+        if voters and 2 * len(mine) <= len(voters):
+            self.wrong(f"{gateway.name} decides {frame!r} with {members}, and the voters are {sorted(voters)}")
 
     def _delivers(self, gateway: Gateway, run: Deliver) -> None:
         position = gateway.frontier
@@ -133,6 +137,8 @@ class Watch:
             place = Place(frame, offset, frame.position in run.aborted)
             if frame.position != position or position > gateway.disk.durable:
                 self.wrong(f"{gateway.name} delivers {frame!r} at {position}, and {gateway.disk.durable} is durable")
+            if position <= len(self.log) and self._is_forced(frame) and self.log[position - 1].frame.header != frame.header:
+                self._lose(position)
             if position > len(self.log):
                 self._new(gateway, place)
                 continue
@@ -140,6 +146,15 @@ class Watch:
             same = first.frame.to_bytes() == frame.to_bytes()
             if not same or (first.offset, first.void) != (offset, place.void):
                 self.wrong(f"{gateway.name} delivers {place}, and others had {first}")
+
+    @staticmethod
+    def _is_forced(frame: Frame) -> bool:
+        return frame.kind == Kind.ROSTER and decode_body(RosterBody, frame.body).forced
+
+    def _lose(self, position: int) -> None:
+        """An operator gave up what only those had who are gone."""
+        del self.log[position - 1 :]
+        self._sequences = {key: place for key, place in self._sequences.items() if place < position}
 
     def _new(self, gateway: Gateway, place: Place) -> None:
         frame = place.frame
@@ -150,8 +165,7 @@ class Watch:
         if not chained(frame, last.frame.header_crc if last else 0):
             self.wrong(f"{gateway.name} delivers {frame!r}, which does not continue the log")
         if frame.kind == Kind.ROSTER:
-            voters = decode_body(RosterBody, frame.body).voters
-            self.voters = {voter.number: voter.incarnation for voter in voters if voter.voting}
+            self.voters = _counted(decode_body(RosterBody, frame.body))
         if place.void:
             self.void |= {frame.position}
         elif frame.kind == Kind.BATCH:
@@ -188,3 +202,7 @@ class Watch:
             if [record.encode([action]) for action in stack.step(record.decode_event(data), now)] != actions:
                 self.wrong(f"event {number} of {gateway.name} is answered differently when the run is replayed")
                 return
+
+
+def _counted(body: RosterBody) -> dict[int, bytes]:
+    return {voter.number: voter.incarnation for voter in body.voters if voter.voting}

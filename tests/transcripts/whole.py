@@ -227,10 +227,19 @@ class Whole:
 
     def _arrives(self, letter: Letter) -> None:
         gateway = self.members[letter.to]
-        number = gateway.numbers.get(letter.sender)
+        number = gateway.numbers.get(letter.sender) or self._introduced(gateway, letter.sender)
         if gateway.stack is not None and number is not None:
             self.tell(letter.to, f"{letter.sender}>{letter.to} {letter.text}")
             self.step(gateway, Received(number, letter.message, letter.incarnation))
+
+    def _introduced(self, gateway: Gateway, sender: str) -> int | None:
+        """The number that a gateway which nobody told of here says it has, as at a handshake; None if it is taken."""
+        other = self.members[sender]
+        number = other.me if other.stack is not None and gateway.stack is not None else 0
+        if not number or number in gateway.names or number == gateway.me:
+            return None
+        gateway.names[number], gateway.numbers[sender] = sender, number
+        return number
 
     def let(self, wanted: Rule, count: int | None) -> int:
         """Held messages arrive now; how many."""

@@ -12,6 +12,7 @@ Clients speak as in `script.py` (epoch, topic, submit, close, offset), and so do
     damage NAME P                       what its disk holds from position P on cannot be read (it is down)
     slow NAME / fast NAME               its disk reports nothing / reports again
     roster NAME sS #R CHANGE WHO [ADDRESS]         RosterAsked
+    force NAME sS #R NAME...            RosterForced: these alone remain
     hold [KIND...] FROM>TO              such messages wait in the network (a gateway may be `*`; no kind: all)
     lose [KIND...] FROM>TO              are lost
     copy [KIND...] FROM>TO              arrive, and a copy waits in the network
@@ -36,7 +37,7 @@ import re
 from collections.abc import Callable
 
 from gateway.core.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
-from gateway.core.events import EpochAsked, Event, RosterAsked, Scalars, StackConfig, TopicAsked
+from gateway.core.events import EpochAsked, Event, RosterAsked, RosterForced, Scalars, StackConfig, TopicAsked
 from gateway.data.views import view_text
 from tests.transcripts.facts import is_so
 from tests.transcripts.group import incarnation
@@ -197,6 +198,10 @@ class WholeScript(Script):
         name, session, request, change, who, *address = words
         self._event(name, RosterAsked(number_of(session), number_of(request), change, who, "".join(address)))
 
+    def force(self, words: list[str]) -> None:
+        name, session, request, *names = words
+        self._event(name, RosterForced(number_of(session), number_of(request), tuple(names)))
+
     def limit(self, words: list[str]) -> None:
         super().limit(words)
         self.world.config = self.group.config or self.world.config
@@ -256,6 +261,7 @@ _VERBS: dict[str, Callable[[WholeScript, list[str]], None]] = {
     "slow": WholeScript.slow,
     "fast": WholeScript.fast,
     "roster": WholeScript.roster,
+    "force": WholeScript.force,
     "limit": WholeScript.limit,
     "hold": WholeScript.hold,
     "lose": WholeScript.lose,

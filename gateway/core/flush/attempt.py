@@ -11,8 +11,9 @@ class Attempt:
 
     Attributes:
         view, proposed: what was proposed, and to whom (this member included).
+        forced: whether an operator says that these are all that remains: they alone count.
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: who does not take it.
+        refused: who does not take it, and why.
         choice: the log to adopt, once chosen.
         install: what the members are told, once the candidate holds the log.
         installed: who has accepted.
@@ -23,6 +24,7 @@ class Attempt:
     __slots__ = (
         "beats",
         "choice",
+        "forced",
         "heard",
         "incarnations",
         "install",
@@ -34,12 +36,13 @@ class Attempt:
         "waited",
     )
 
-    def __init__(self, view: int, proposed: tuple[int, ...]) -> None:
+    def __init__(self, view: int, proposed: tuple[int, ...], forced: bool = False) -> None:
         self.view = view
         self.proposed = proposed
+        self.forced = forced
         self.states: dict[int, State] = {}
         self.incarnations: dict[int, bytes] = {}
-        self.refused: set[int] = set()
+        self.refused: dict[int, str] = {}
         self.choice: Choice | None = None
         self.install: Install | None = None
         self.installed: set[int] = set()
@@ -57,7 +60,7 @@ class Attempt:
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
-            self.refused.discard(member)
+            self.refused.pop(member, None)
 
     @property
     def answered(self) -> bool:
@@ -79,5 +82,5 @@ class Attempt:
     def silent(self, beats: int) -> list[int]:
         """Members that owe something and did nothing for so many heartbeats."""
         owing = self.install.members if self.install is not None else self.proposed
-        done = self.installed if self.install is not None else self.states.keys() | self.refused
+        done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
         return [member for member in owing if member not in done and self.beats - self.heard[member] >= beats]

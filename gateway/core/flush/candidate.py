@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,8 +14,9 @@ from gateway.core.flush.logs import Extent
 from gateway.core.life import Phase, Step
 from gateway.core.messages import Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
-from gateway.data.bodies import RosterBody, ViewBody, Voter
-from gateway.data.frame import Kind
+from gateway.core.rosters import Rosters
+from gateway.data.bodies import RosterBody, ViewBody, Voter, encode_body
+from gateway.data.frame import Frame, Kind
 from gateway.data.views import counter_of, view_of
 from gateway.errors import invariant
 
@@ -29,6 +31,7 @@ class Candidate:
         attempt: the one under way, None if there is none.
         entropy: uuid of a log that begins here.
         rejected: the highest promise that a refusal named.
+        failed: why the last attempt came to nothing.
     """
 
     def __init__(self, context: Context, flush: Flush, layers: Layers, peers: Peers) -> None:
@@ -43,15 +46,16 @@ class Candidate:
         self.attempt: Attempt | None = None
         self.entropy = b""
         self.rejected = 0
+        self.failed = ""
 
-    def campaign(self, members: tuple[int, ...]) -> None:
-        """Propose a view of these members; this one is among them."""
+    def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
+        """Propose a view of these members; this one is among them. `forced`: they are all that remains of the roster."""
         flush, standing = self._flush, self._standing
         invariant(standing.me in members, f"{members} are proposed by a gateway that is not among them")
         view = self._next_view()
         flush.end_view()
         flush.life.on(Step.CAMPAIGN)
-        self.attempt = Attempt(view, members)
+        self.attempt = Attempt(view, members, forced)
         flush.persist(msgspec.structs.replace(flush.scalars, promised=view, coordinated=view))
 
     def _next_view(self) -> int:
@@ -76,7 +80,7 @@ class Candidate:
         attempt.answer(self._standing.me, self._identity.incarnation, self._flush.state())
         for member in attempt.proposed:
             if member != self._standing.me:
-                self._outbox.send(member, Propose(attempt.view, attempt.proposed))
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
         self._collect()
 
     def on_state(self, sender: int, message: State) -> None:
@@ -99,13 +103,15 @@ class Candidate:
         if sender in attempt.states:
             return
         attempt.did(sender)
-        attempt.refused.add(sender)
+        attempt.refused[sender] = message.reason
         if self._flush.phase is Phase.COLLECTING:
             self._collect()
 
     def _majority(self, attempt: Attempt) -> bool:
-        """Whether enough of those who count have answered; to begin a log, everybody configured."""
+        """Whether enough of those who count have answered; to begin a log, everybody configured; by force, all that remain."""
         peers = self._peers
+        if attempt.forced:
+            return set(attempt.states) == set(attempt.proposed)
         if peers.rosters.blank:
             return set(attempt.states) == {number for number, _, _ in peers.configured}
         return peers.rosters.majority(attempt.incarnations)
@@ -121,7 +127,7 @@ class Candidate:
             return
         if not attempt.answered and attempt.waited < 1 + 2 * self._peers.round_beats():
             return  # a moment for all that live, so that fewer undecided frames are cut
-        choice = choose(attempt.states, self._peers.rosters, attempt.incarnations)
+        choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
         if not choice.source:
             return  # damage that nobody who answered can mend: others may come
         decided = max(state.frontier for state in attempt.states.values())
@@ -140,6 +146,13 @@ class Candidate:
         self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
         self.adopted()
 
+    def _counting(self, attempt: Attempt) -> Rosters:
+        """Who counts when the logs are judged."""
+        named = self._peers.rosters.known
+        if not attempt.forced:
+            return self._peers.rosters
+        return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
+
     def adopted(self) -> None:
         """The log may be adopted: the members are told, and this one accepts like all others."""
         attempt, flush, window, standing = self.attempt, self._flush, self._window, self._standing
@@ -148,6 +161,8 @@ class Candidate:
             return
         peers = self._peers
         peers.refresh()
+        if done and attempt.forced and not self._force(attempt):
+            done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
         if not done or not self._counts(attempt, members) or standing.me not in members:
             self.fail()
@@ -178,6 +193,23 @@ class Candidate:
         if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
+
+    def _force(self, attempt: Attempt) -> bool:
+        """The roster of those who remain comes behind the adopted log before anybody accepts that: no log of this view is without
+        it, so that whoever has accepted the view knows that nobody else counts any more.
+        """
+        peers, window = self._peers, self._window
+        voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
+        if any(voter.incarnation != attempt.incarnations.get(voter.number) for voter in voters) or len(voters) < len(
+            attempt.proposed
+        ):
+            return False
+        body = RosterBody(self._identity.group, window.log(), voters, forced=True)
+        frame = Frame(Kind.ROSTER, encode_body(body), origin=self._standing.me)
+        frame.stamp(attempt.view, window.end + 1, window.chain)
+        taken, _ = self._layers.carry((frame,))
+        peers.refresh()
+        return taken == 1
 
     def accepted(self) -> None:
         """This member has accepted durably."""
@@ -238,7 +270,7 @@ class Candidate:
             if install is not None and member in attempt.states and member not in attempt.installed:
                 self._outbox.send(member, install)
             elif install is None and member not in attempt.states:
-                self._outbox.send(member, Propose(attempt.view, attempt.proposed))
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
 
     def _over(self, attempt: Attempt) -> bool:
         """Whether somebody who is waited for is gone, or does nothing."""
@@ -260,5 +292,18 @@ class Candidate:
         if attempt is None:
             return
         stalled = attempt.silent(self._period())
+        self.failed = self._why(attempt, stalled)
         self._flush.lost()
         self._layers.attempt_failed(stalled)
+
+    def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
+        """Why an attempt came to nothing, for an operator."""
+        if attempt.refused:
+            return "; ".join(f"gateway {member} does not take it: {reason}" for member, reason in sorted(attempt.refused.items()))
+        absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
+        if absent:
+            return f"no answer came in time of {', '.join(f'gateway {member}' for member in absent)}"
+        damaged = sorted(member for member, state in attempt.states.items() if state.damage is not None)
+        if damaged and attempt.choice is None:
+            return f"the log's end is damaged at {', '.join(f'gateway {member}' for member in damaged)}, and nobody else has it"
+        return "the logs did not become one"

@@ -112,6 +112,11 @@ class Flush:
         return self.candidate.attempt.view if self.candidate.attempt is not None else 0
 
     @property
+    def failed(self) -> str:
+        """Why the last view that this member proposed did not come about."""
+        return self.candidate.failed
+
+    @property
     def end(self) -> int:
         """Last position of the log, a damaged end included."""
         return self._window.end if self.adopting.damage is None else self.adopting.damage.last
@@ -121,9 +126,9 @@ class Flush:
         """Whether this member, outside of the view that decides, holds what is decided."""
         return self.learner.ready
 
-    def campaign(self, members: tuple[int, ...]) -> None:
-        """Propose a view of these members."""
-        self.candidate.campaign(members)
+    def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
+        """Propose a view of these members, who are all that remains of the roster if it is `forced`."""
+        self.candidate.campaign(members, forced)
 
     def learn(self) -> None:
         """One heartbeat of a member that is in no view."""
@@ -254,6 +259,8 @@ class Flush:
             self._reject(sender, message.view, "a higher view is promised")
         elif not self._layers.leads(sender):
             self._reject(sender, message.view, "a coordinator is heard")
+        elif message.forced and peers.hears_majority():
+            self._reject(sender, message.view, "a majority of the roster is heard here: nothing is to be forced")
         else:
             self.candidate.attempt = None
             self._install = None
@@ -262,12 +269,14 @@ class Flush:
             self.persist(msgspec.structs.replace(self.scalars, promised=message.view))
 
     def _may_propose(self, sender: int) -> bool:
-        """Whether a gateway may propose: one that counts here, or that says it has this log, whose later rosters may count it. Whom
-        to count is the candidate's to know; to promise something does no harm.
+        """Whether a gateway may propose: one that counts here, or that says it has this log, whose later rosters may count it, and
+        knows what was forced upon it. Whom to count is the candidate's to know; to promise something does no harm.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
-        return named or (peer is not None and peer.beat is not None and peer.beat.log == self._window.log())
+        if named or peer is None or peer.beat is None:
+            return named
+        return peer.beat.log == self._window.log() and peer.beat.forced >= self._window.forced()
 
     def _reject(self, to: int, view: int, reason: str) -> None:
         self._outbox.send(to, Reject(view, self.scalars.promised, reason))
@@ -387,7 +396,13 @@ class Flush:
             self.life.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
-    def _halt(self, reason: str) -> None:
+    def cast_out(self, reason: str) -> None:
+        """The group went on without this member: what it decided since may be nobody else's, and is not shown as the group's."""
+        if self.phase not in (Phase.STOPPED, Phase.HALTED):
+            self.life.on(Step.FAILED)
+            self._halt(reason, out=True)
+
+    def _halt(self, reason: str, out: bool = False) -> None:
         self._standing.taking_part = False
         self._standing.closed = ("halted", reason)
-        self._outbox.halt(reason)
+        self._outbox.halt(reason, out)

@@ -14,6 +14,7 @@ from gateway.core.events import LinkChanged
 from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.duties import Duties
+from gateway.core.membership.force import Force
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
@@ -78,7 +79,7 @@ class Membership:
         leaving: whether this gateway stops in order.
     """
 
-    def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes) -> None:
+    def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes, force: Force) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -89,6 +90,7 @@ class Membership:
         self._flush = flush
         self._others = others
         self._changes = changes
+        self._force = force
         self.duties = Duties(context, peers)
         self._config_crc = _config_crc(peers)
         self._leader = 0  # who is heard to coordinate, and in which view
@@ -149,6 +151,10 @@ class Membership:
         """What another gateway says of itself."""
         peer, standing = self.peers.get(sender), self._standing
         if peer is None:
+            return
+        if self._force.estranged(peer, beat):
+            if standing.taking_part:
+                self._tell(peer, self._heartbeat())  # before it decides anything with others like it
             return
         # A gateway whose log names nobody yet knows the others by numbers of its own.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
@@ -213,6 +219,7 @@ class Membership:
             self._lead(self._standing.me, claim)
         self.duties.beat()
         self._changes.beat()
+        self._force.beat()
         self._announce()
         self._pause()
         self._move_on()
@@ -386,12 +393,16 @@ class Membership:
             hears=self.peers.hears(),
             ready=self._flush.ready,
             leaving=self._left_beats > 0 or (standing.draining and not window.frames),
+            forced=window.state.forced,
+            forced_at=window.state.forced_at,
         )
 
     def _tell(self, peer: Peer, base: Heartbeat) -> None:
         if peer.beat is not None:
             held_us = self._outbox.now.mono_us - peer.came_us
             base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
+        if base.forced and peer.number not in self.peers.rosters.known:
+            base = msgspec.structs.replace(base, out=True)
         self._outbox.send(peer.number, base)
 
     # Leaving

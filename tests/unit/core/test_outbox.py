@@ -8,6 +8,7 @@ from gateway.core.actions import (
     DeliverUnordered,
     Dropped,
     Halt,
+    Mend,
     Peers,
     Persist,
     PersistLane,
@@ -50,9 +51,10 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
     box.read_log(1, 2)
+    box.mend(())
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    written, told = [Persist, ReadLog, PersistLane, ReadLane], [Deliver, DeliverUnordered, Reply]
+    written, told = [Persist, ReadLog, Mend, PersistLane, ReadLane], [Deliver, DeliverUnordered, Reply]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []

@@ -198,3 +198,14 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))
     with pytest.raises(WrongDirectory, match="has format 9 and this release reads format 1"):
         opened(tmp_path)
+
+
+def test_a_directory_that_its_group_went_on_without_is_refused_and_can_still_be_read_and_repaired(tmp_path: Path) -> None:
+    write_log(tmp_path, History())
+    directory = open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+    directory.leave("the group went on without gateway 'jfk'")
+    directory.close()
+    with pytest.raises(DirectoryRefused, match=r"no gateway begins on data directory .* any more: the group went on without"):
+        open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
+    lock_directory(tmp_path).close()
+    assert LogReader(tmp_path).frontier().position

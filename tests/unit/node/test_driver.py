@@ -22,6 +22,7 @@ from gateway.core.events import (
     LeaveAsked,
     Persisted,
     RosterAsked,
+    RosterForced,
     SessionClosed,
     Submitted,
     TimeAdvanced,
@@ -41,6 +42,7 @@ from gateway.data.wire import (
     EpochOpened,
     Expected,
     Fence,
+    ForceRoster,
     Forget,
     Hello,
     Leave,
@@ -290,6 +292,8 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
         ChangeRoster(3, "add", "two words", "127.0.0.1:7400"),
         ChangeRoster(3, "replace", "jfk", incarnation=b"short"),
         Leave(3, "lga"),
+        ForceRoster(3, ()),
+        ForceRoster(3, ("jfk", "two words")),
     ],
 )
 def test_wrong_requests_are_denied_by_name(asked: object) -> None:
@@ -333,6 +337,23 @@ def test_a_change_of_the_roster_is_the_stacks_to_make_and_to_answer() -> None:
     bench.answers = {Persisted: [Reply(1, (Done(9),))]}
     bench.happen(Persisted(1))
     assert bench.clients.told(A) == [Done(9)]
+
+
+def test_a_roster_is_forced_by_the_stack() -> None:
+    bench = Bench()
+    bench.hello()
+    (asked,) = bench.say(control(A, ForceRoster(9, ("jfk", "lga"))))
+    assert asked == RosterForced(1, 9, ("jfk", "lga"))
+
+
+def test_who_was_left_out_ends_and_who_only_halts_goes_on_for_reads() -> None:
+    for out in (False, True):
+        bench = Bench()
+        bench.hello()
+        bench.answers = {Persisted: [Halt("the group went on", out)]}
+        bench.happen(Persisted(1))
+        assert bench.driver.halted == "the group went on"
+        assert bool(bench.driver.cast_out) is out
 
 
 def test_the_gateway_that_is_told_to_leave_by_its_name_is_to_leave() -> None:

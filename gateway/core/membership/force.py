@@ -1,0 +1,188 @@
+"""The roster by force: when a majority is gone for good, an operator names those who remain (design, section 5, end).
+
+One of them proposes a view to all of them. They alone are counted, and all of them have to answer; the greatest of their logs is
+adopted as in every view change, and behind it, before anybody accepts the view, comes a ROSTER that names them and says that it was
+forced. Whoever has accepted has it, so that from there on all is as usual: a crash in the middle leaves the old roster, and the
+operator asks again, or the new one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.events import RosterForced
+from gateway.core.messages import Heartbeat
+from gateway.core.peers import Peer, Peers
+from gateway.data.views import view_text
+from gateway.data.wire import Denied, Done
+
+
+class Views(Protocol):
+    """*flush*: what is asked of it."""
+
+    @property
+    def attempt(self) -> int:
+        """The view that this member proposes, 0 if it does not."""
+
+    @property
+    def failed(self) -> str:
+        """Why the last view that this member proposed did not come about."""
+
+    def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
+        """Propose a view."""
+
+    def cast_out(self, reason: str) -> None:
+        """The group went on without this member."""
+
+
+class Waiting(msgspec.Struct):
+    """What an operator waits for: that the roster names these alone, by the view that this gateway proposed for it."""
+
+    session: int
+    request: int
+    names: frozenset[str]
+    view: int
+    beats: int = 0
+
+
+class Force:
+    """Both sides: forcing a roster, and being left out of one."""
+
+    def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._peers = peers
+        self._flush = flush
+        self._waiting: Waiting | None = None
+        self._unheard = 0  # heartbeats for which no majority was heard
+
+    # At a gateway that remains
+
+    def asked(self, event: RosterForced) -> None:
+        """An operator says who remains."""
+        self._peers.refresh()
+        names = frozenset(event.names)
+        waiting = self._waiting
+        if self._is_made(names):
+            self._outbox.answers(event.session).append(Done(event.request))
+        elif waiting is not None:
+            if (waiting.session, waiting.request) != (event.session, event.request):
+                self._deny(event.session, event.request, "busy", "a roster is being forced at this gateway; ask again", retry=True)
+        else:
+            wrong = self._wrong(names) or self._forbidden(names)
+            late = self._early(names) if not wrong else ""
+            if wrong or late:
+                self._deny(event.session, event.request, "roster", wrong or late, retry=bool(late))
+                return
+            members = tuple(number for number, voter in self._peers.rosters.named.items() if voter.name in names)
+            self._flush.campaign(members, forced=True)
+            self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
+
+    def _is_made(self, names: frozenset[str]) -> bool:
+        """Whether it is decided that the roster names these alone, by force."""
+        state = self._window.state
+        return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
+
+    def _wrong(self, names: frozenset[str]) -> str:
+        """Why these names cannot be those who remain; empty if they can."""
+        rosters, me = self._peers.rosters, self._identity.gateway
+        voters = {voter.name: voter for voter in rosters.named.values() if voter.voting}
+        if rosters.blank:
+            return "the log of this gateway names nobody yet: there is no roster to force"
+        unknown = sorted(names - voters.keys())
+        if unknown or not names:
+            told = f"{', '.join(unknown)} not among them" if unknown else "nobody was named"
+            return f"those who remain are voters of the roster ({', '.join(sorted(voters))}), and {told}"
+        if me not in names:
+            return f"this is gateway {me!r}, which is not named: ask one that remains"
+        if names == voters.keys():
+            return "these are all voters of the roster: there is nothing to force, start them"
+        for name in sorted(names):
+            number, incarnation = voters[name].number, voters[name].incarnation
+            known = self._peers.incarnation(number)
+            if known and known != incarnation:
+                return (
+                    f"gateway {name!r} has another disk than the roster names, and what it voted for went with that: leave it out"
+                )
+        return ""
+
+    def _forbidden(self, names: frozenset[str]) -> str:
+        """Why nothing is to be forced now; empty if it may be."""
+        standing, peers = self._standing, self._peers
+        if standing.closed is not None:
+            return standing.closed[1]
+        if standing.primary:
+            return f"view {view_text(standing.view)} decides: members are changed with `tutti members`, nothing is to be forced"
+        if peers.hears_majority():
+            return "a majority of the roster is heard: the group goes on of its own accord, nothing is to be forced"
+        named = peers.rosters.named
+        others = sorted(named[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in named)
+        left = [name for name in others if name not in names]
+        if left:
+            return f"gateway {', '.join(left)} is heard, and would be left out for ever: name it too, or stop it first"
+        return ""
+
+    def _early(self, names: frozenset[str]) -> str:
+        """Why it has to wait; empty if it does not."""
+        named, peers = self._peers.rosters.named, self._peers
+        absent = sorted(voter.name for number, voter in named.items() if voter.name in names and not peers.fresh(number))
+        if absent:
+            return f"gateway {', '.join(absent)} is to remain and is not heard: start it, or leave it out if it is gone too"
+        if self._unheard < limits.FORCE_HEARTBEATS:
+            missing = limits.FORCE_HEARTBEATS - self._unheard
+            return f"a majority of the roster may still come: ask again in {missing} heartbeats"
+        if self._flush.attempt:
+            return "this gateway is proposing a view; ask again"
+        return ""
+
+    def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
+        self._outbox.answers(session).append(Denied(request, code, reason, retry))
+
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told."""
+        if self._waiting is not None and self._waiting.session == session:
+            self._waiting.session = 0
+
+    def beat(self) -> None:
+        """One heartbeat: tell the operator how it ended."""
+        self._unheard = 0 if self._peers.hears_majority() else self._unheard + 1
+        waiting = self._waiting
+        if waiting is None:
+            return
+        waiting.beats += 1
+        if self._is_made(waiting.names):
+            self._waiting = None
+            self._outbox.answers(waiting.session).append(Done(waiting.request))
+        elif waiting.view not in (self._flush.attempt, self._standing.view):
+            self._end(waiting, f"the view that was to force the roster did not come about: {self._flush.failed}")
+        elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
+            self._end(waiting, "the roster was not forced in time")
+
+    def _end(self, waiting: Waiting, reason: str) -> None:
+        self._waiting = None
+        self._deny(waiting.session, waiting.request, "roster", f"{reason}; ask again", retry=True)
+
+    # At a gateway that was left out, and at those that it meets
+
+    def estranged(self, peer: Peer, beat: Heartbeat) -> bool:
+        """Whether a gateway's log went another way than this one's, by force. Who was left out takes no part any more; what it says
+        of views that it was in means nothing to those who remained.
+        """
+        state = self._window.state
+        if not beat.log or beat.log != self._window.log():
+            return False
+        if beat.out and beat.forced > state.forced:
+            self._flush.cast_out(
+                f"the group went on without gateway {self._identity.gateway!r}: as gateway {peer.number} says, an operator forced "
+                f"the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log here is decided "
+                f"up to {state.position} and may hold records that the group has lost. Keep the directory if they are wanted; "
+                "to have the gateway back, give it an empty one and add it with `tutti members add`"
+            )
+            return True
+        return beat.forced < state.forced and peer.number not in self._peers.rosters.known

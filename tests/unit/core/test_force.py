@@ -1,0 +1,128 @@
+"""Proves when a roster may be forced, and that what others say of forced rosters makes nobody leave who belongs to the group."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import Send
+from gateway.core.events import Now, Received, RosterForced
+from gateway.core.messages import Heartbeat, Propose, Reject
+from gateway.data.views import coordinator_of, view_of
+from gateway.data.wire import Denied, Done
+from tests.transcripts.whole_script import WholeScript
+
+ALONE = "quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g3\nkill g4\nkill g5\n"
+
+
+def two(beats: int = limits.FORCE_HEARTBEATS + 20) -> WholeScript:
+    """Two of five, the others gone for so many heartbeats."""
+    script = WholeScript()
+    script.run(f"{ALONE}beats {beats}\n----\n")
+    return script
+
+
+def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied | Done]:
+    """What the gateway answers at once."""
+    before = len(script.world.members[gateway].replies)
+    script.world.step(script.world.members[gateway], RosterForced(1, 1, names))
+    return [answer for _, answer in script.world.members[gateway].replies[before:] if isinstance(answer, Denied | Done)]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "nobody was named"),
+        (("g1", "g9"), "g9 not among them"),
+        (("g2",), "this is gateway 'g1', which is not named"),
+        (("g1", "g2", "g3", "g4", "g5"), "nothing to force, start them"),
+        (("g1",), "gateway g2 is heard"),
+        (("g1", "g2", "g3"), "gateway g3 is to remain and is not heard"),
+    ],
+)
+def test_names_that_cannot_be_all_that_remains_are_refused(names: tuple[str, ...], words: str) -> None:
+    (denied,) = asked(two(), *names)
+    assert isinstance(denied, Denied)
+    assert words in denied.reason
+
+
+def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
+    (denied,) = asked(two(beats=20), "g1", "g2")
+    assert isinstance(denied, Denied)
+    assert denied.retry
+    assert "may still come" in denied.reason
+
+
+def test_a_gateway_with_another_disk_is_not_what_remains() -> None:
+    script = two()
+    script.run("kill g2\nwipe g2\nstart g2\nbeats 5\n----\n")
+    (denied,) = asked(script, "g1", "g2")
+    assert isinstance(denied, Denied)
+    assert "another disk" in denied.reason
+
+
+def test_a_second_operator_waits_for_the_first() -> None:
+    script = two()
+    assert asked(script, "g1", "g2") == []
+    script.world.step(script.world.members["g1"], RosterForced(1, 2, ("g1", "g2")))
+    answer = script.world.members["g1"].replies[-1][1]
+    assert isinstance(answer, Denied)
+    assert (answer.request, answer.code) == (2, "busy")
+    script.run("until answer g1 s1 #1 Done\n----\n")
+    assert script.finish() == []
+
+
+def test_one_who_hears_a_majority_does_not_promise_a_forced_view() -> None:
+    """The link between the candidate and the others may be all that is broken."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g1\nbeats 3\n----\n")
+    member = script.world.members["g2"]
+    promised = member.disk.scalars.promised
+    membership = member.running.layers.membership
+    membership._leader_missed = limits.BOOT_HEARTBEATS_MAX  # it misses its coordinator, and hears three others
+    proposed = Received(3, Propose(view_of(99, 3), (2, 3), True), b"g3/1".ljust(16, b"-"))
+    actions = member.running.step(proposed, Now(script.world.mono_us, 0))
+    refused = [action.message for action in actions if isinstance(action, Send) and isinstance(action.message, Reject)]
+    assert refused
+    assert "majority" in refused[0].reason
+    assert member.disk.scalars.promised == promised
+
+
+def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
+    script = two()
+    assert asked(script, "g1", "g2") == []
+    script.run("kill g2\nuntil answer g1 s1 #1 Denied\n----\n")
+    denied = script.world.members["g1"].replies[-1][1]
+    assert isinstance(denied, Denied)
+    assert denied.retry
+    assert "no answer came in time of gateway 2" in denied.reason
+
+
+def test_the_last_one_of_three_goes_on_alone() -> None:
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g3 s1 ewr\nkill g1\nkill g2\nbeats 80\n----\n")
+    script.run("force g3 s1 #9 g3\nuntil answer g3 s1 #9 Done\nuntil primary g3\n----\n")
+    script.run(
+        "client g3 s2 jfk\nsubmit g3 s2 p2/1 1+10\nuntil committed p2/1 1+10 g3\nkill g3\nstart g3\nuntil primary g3\n----\n"
+    )
+    state = script.world.members["g3"].running.layers.context.window.state
+    assert coordinator_of(state.forced) == 3
+    assert [voter.name for voter in state.roster.values()] == ["g3"]
+    assert script.finish() == []
+
+
+def test_who_is_named_does_not_leave_whatever_a_heartbeat_says() -> None:
+    """Only a roster that was forced later than the own one can leave somebody out."""
+    script = two()
+    script.run("force g1 s1 #9 g1 g2\nuntil answer g1 s1 #9 Done\n----\n")
+    member = script.world.members["g2"]
+    window = member.running.layers.context.window
+    base = Heartbeat(sent_us=1, log=window.log(), end=window.end, frontier=window.frontier, out=True)
+    for forced in (0, view_of(1, 1), window.state.forced):
+        beat = msgspec.structs.replace(base, forced=forced, forced_at=1 if forced else 0)
+        script.world.step(member, Received(1, beat, b"g1/1".ljust(16, b"-")))
+        assert not member.halted
+    beat = msgspec.structs.replace(base, forced=window.state.forced + (1 << 16), forced_at=1)
+    script.world.step(member, Received(1, beat, b"g1/1".ljust(16, b"-")))
+    assert "went on without gateway 'g2'" in member.halted
