@@ -18,7 +18,8 @@ from gateway.data.wire import Answer
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
     """Cut the log behind position `cut` if given, write the frames (placed, in order) behind it, and the scalars if given; then
-    report `Persisted(token)`.
+    report `Persisted(token)`. With a `snapshot` (a LogState as bytes, which is decided) the log is replaced first: nothing of
+    it stays, it begins anew behind the snapshot's position, and a crash leaves the old log or the new one.
 
     A cut is durable (the vote mark lowered first) before anything later is written. Scalars are durable before frames of the
     same or a later Persist are written, and not before frames of an earlier one are. They are written with the frontier that
@@ -29,6 +30,7 @@ class Persist(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...] = ()
     scalars: Scalars | None = None
     cut: int | None = None
+    snapshot: bytes = b""
 
 
 class ReadLog(msgspec.Struct, frozen=True, tag=True):
@@ -39,6 +41,16 @@ class ReadLog(msgspec.Struct, frozen=True, tag=True):
     token: int
     first: int
     last: int
+
+
+class ReadSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Read the state with which the log here begins, at a place where a decision may stop: the one up to `position`, or whichever
+    it is if that is 0. As many bytes as `limits.FETCH_BYTES` allows, from byte `at` on; then report `SnapshotRead(token)`.
+    """
+
+    token: int
+    position: int
+    at: int
 
 
 class Mend(msgspec.Struct, frozen=True, tag=True):
@@ -89,6 +101,15 @@ class Deliver(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...]
     offsets: tuple[int, ...]
     aborted: frozenset[int]
+    next_offset: int
+
+
+class Relearned(msgspec.Struct, frozen=True, tag=True):
+    """The log was replaced by a snapshot, durably: the frontier goes to `position`, and `next_offset` follows. What was decided up
+    to there and not delivered is not delivered here.
+    """
+
+    position: int
     next_offset: int
 
 
@@ -163,11 +184,13 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 Action = (
     Persist
     | ReadLog
+    | ReadSnapshot
     | Mend
     | PersistLane
     | ReadLane
     | Send
     | Deliver
+    | Relearned
     | DeliverUnordered
     | Reply
     | ViewInstalled

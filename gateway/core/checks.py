@@ -25,6 +25,8 @@ from gateway.core.messages import (
     Echo,
     Fetch,
     Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
     Forward,
     Heartbeat,
     Install,
@@ -56,7 +58,7 @@ from gateway.data.views import coordinator_of, counter_of, view_text
 _POSITION_MAX, _VIEW_MAX, _GATEWAY_MAX = limits.POSITION_MAX, limits.VIEW_MAX, limits.GATEWAY_MAX
 _FRAMES_MAX = limits.FRAMES_A_MESSAGE_MAX
 _CHANGES = ("add", "remove", "replace")
-_ID_BYTES = 16  # uuids of logs, incarnations of disks, instances of producers
+_ID_BYTES = limits.ID_BYTES
 _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
@@ -356,6 +358,21 @@ def _fetched(message: Fetched) -> str:
     return _view_or_none(message.view) or _view_or_none(message.source) or run
 
 
+def _fetch_snapshot(message: FetchSnapshot) -> str:
+    if not 0 <= message.at <= limits.SNAPSHOT_BYTES_MAX:
+        return f"no snapshot has a byte {message.at}"
+    return _view_or_none(message.view) or _position(message.position)
+
+
+def _fetched_snapshot(message: FetchedSnapshot) -> str:
+    size, end = message.size, message.at + len(message.data)
+    if len(message.data) > limits.FETCH_BYTES or not 0 <= message.at <= end <= size <= limits.SNAPSHOT_BYTES_MAX:
+        return f"bytes {message.at} to {end} are no piece of a snapshot of {size}"
+    if size and not message.data:
+        return f"an empty piece of a snapshot of {size} bytes"
+    return _view_or_none(message.view) or _view_or_none(message.source) or _position(message.position)
+
+
 # Messages of repair
 
 
@@ -419,6 +436,8 @@ _CHECKS: dict[type, Callable[[Any], str]] = {
     Installed: lambda message: _view(message.view),
     Fetch: _fetch,
     Fetched: _fetched,
+    FetchSnapshot: _fetch_snapshot,
+    FetchedSnapshot: _fetched_snapshot,
     Missing: _missing,
     Repairing: lambda message: _view(message.view) or _ranges(message.ranges),
     Repair: lambda message: _view(message.view) or _run(message.frames),

@@ -218,6 +218,17 @@ class LogRead(msgspec.Struct, frozen=True, tag=True):
     stop: int
 
 
+class SnapshotRead(msgspec.Struct, frozen=True, tag=True):
+    """What `ReadSnapshot(token)` found: a piece of the state of the log up to `position`, and how many bytes that has in all;
+    `size` 0 if there is none, or none any more.
+    """
+
+    token: int
+    position: int
+    size: int
+    data: bytes
+
+
 class Rotted(msgspec.Struct, frozen=True, tag=True):
     """The log holds the decided positions `first` to `last` no more: they cannot be read, and are wanted from another gateway. It
     replaces what was told before, and is told again after each `Mend`; `first` 0 says that nothing is wanted.
@@ -291,6 +302,7 @@ Event = (
     | Received
     | LinkChanged
     | LogRead
+    | SnapshotRead
     | Rotted
     | Persisted
     | LanePersisted

@@ -278,6 +278,29 @@ class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stop: int = 0
 
 
+class FetchSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """The next piece, from byte `at` on, of the state up to `position` is wanted, as it was offered in answer to a Fetch of frames
+    that were trimmed at the source; `view` as there.
+    """
+
+    view: int
+    position: int
+    at: int
+
+
+class FetchedSnapshot(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Bytes of the state (LogState) of the log up to `position`, decided, with which the sender's own log begins: the piece from
+    `at` on, of `size` bytes in all. In answer to Fetch it is the first piece. `size` 0: the sender does not have it any more.
+    """
+
+    view: int
+    position: int
+    size: int
+    at: int
+    data: bytes
+    source: int = 0
+
+
 class Missing(msgspec.Struct, frozen=True, tag=True):
     """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All
     members hear it; the member `of` is to repair, any that has them if it is 0.
@@ -364,7 +387,7 @@ class LaneFetched(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...]
 
 
-Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched
+Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched | FetchSnapshot | FetchedSnapshot
 Repairs = Missing | Repairing | Repair
 LaneMessage = Post | Posted | Settled | LaneEnds | LaneFetch | LaneFetched
 Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm | Views | Repairs | LaneMessage

@@ -17,6 +17,8 @@ from gateway.core.actions import (
     PersistLane,
     ReadLane,
     ReadLog,
+    ReadSnapshot,
+    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -73,10 +75,10 @@ class Outbox:
         self.now = Now(0, 0)
         self._persists: list[Persist] = []
         self._sends: list[Send] = []
-        self._delivers: list[Deliver] = []
+        self._delivers: list[Deliver | Relearned] = []
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
-        self._reads: list[ReadLog | Mend] = []
+        self._reads: list[ReadLog | ReadSnapshot | Mend] = []
         self._lane_writes: list[PersistLane | ReadLane] = []
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
@@ -97,6 +99,22 @@ class Outbox:
         self._token += 1
         self._reads.append(ReadLog(self._token, first, last))
         return self._token
+
+    def read_snapshot(self, position: int, at: int) -> int:
+        """Have the state read with which the log begins; returns the token that `SnapshotRead` will name."""
+        self._token += 1
+        self._reads.append(ReadSnapshot(self._token, position, at))
+        return self._token
+
+    def replace_log(self, snapshot: bytes) -> int:
+        """Have the log replaced by a snapshot; returns the token that `Persisted` will name or exceed."""
+        self._token += 1
+        self._persists.append(Persist(self._token, snapshot=snapshot))
+        return self._token
+
+    def relearned(self, position: int, next_offset: int) -> None:
+        """The log was replaced: tell where the frontier is."""
+        self._delivers.append(Relearned(position, next_offset))
 
     def mend(self, frames: tuple[Frame, ...]) -> None:
         """Have frames written where the log lost them."""

@@ -39,6 +39,7 @@ from gateway.core.events import (
     RosterForced,
     Rotted,
     SessionClosed,
+    SnapshotRead,
     SpaceChanged,
     StackConfig,
     Started,
@@ -126,6 +127,13 @@ class Layers:
     def learned(self, up_to: int) -> None:
         """Everything up to the position is decided elsewhere and durable here."""
         self.atomic.learned(up_to)
+
+    def relearned(self) -> None:
+        """The log was replaced by a state: nobody is told of what was decided meanwhile one by one."""
+        state = self.context.window.state
+        self.context.outbox.relearned(state.position, state.next_offset)
+        self.order.relearned()
+        self.peers.refresh()
 
     def installed(self) -> None:
         """A view was installed."""
@@ -306,6 +314,7 @@ class Stack:
             Received: self._taking_part(layers.inbound.on_received),
             LinkChanged: self._taking_part(layers.membership.on_link),
             LogRead: self._taking_part(layers.on_log_read),
+            SnapshotRead: self._taking_part(flush.serving.on_snapshot_read),
             Rotted: self._taking_part(flush.mending.on_rotted),
             Persisted: self._taking_part(layers.on_persisted),
             LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),

@@ -240,6 +240,23 @@ class Window:
             if _is_batch_of(self.at(position), barrier)
         )
 
+    def replace(self, state: LogState) -> None:
+        """The log is what the state says, all of it decided and durable, and nothing behind it.
+
+        Raises:
+            InvariantViolated: less would be decided than was.
+        """
+        invariant(state.position > self.frontier, f"a log decided up to {self.frontier} is replaced by one up to {state.position}")
+        self.state.become(state)
+        self.frames.clear()
+        self.bytes = 0
+        self.end, self.chain = state.position, state.chain
+        self.barriers, self.rosters = [], []
+        self.base = state.position
+        self.runs.clear()
+        self.roster_changes += 1
+        self._marks = [state.position] * len(Stage)
+
     def restore(self, tail: Iterable[Frame]) -> None:
         """Take what a start found behind the frontier, all of it durable."""
         self.extend(tuple(tail), limits.WINDOW_MORE_FRAMES)

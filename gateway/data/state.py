@@ -195,6 +195,11 @@ class LogState(msgspec.Struct, kw_only=True):
         """A state of its own: later frames applied to one do not show in the other."""
         return _DECODER.decode(_ENCODER.encode(self))
 
+    def become(self, other: LogState) -> None:
+        """Say what the other one says, which is not to be used any more."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
+
     def to_bytes(self) -> bytes:
         """The state as a snapshot: magic, version, length and CRC32C, then msgpack."""
         data = _ENCODER.encode(self)
@@ -218,7 +223,10 @@ class LogState(msgspec.Struct, kw_only=True):
             raise Damaged("a snapshot fails its CRC")
         if version != SNAPSHOT_VERSION:
             raise FormatError(f"snapshot version {version} is not known (this release reads {SNAPSHOT_VERSION})")
-        return _DECODER.decode(body)
+        try:
+            return _DECODER.decode(body)
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+            raise FormatError(f"a snapshot is no state of a log: {error}") from error
 
 
 _APPLY: dict[int, Callable[[LogState, Frame], None]] = {

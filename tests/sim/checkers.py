@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.core.actions import Deliver, Persist, Reply, ViewInstalled
+from gateway.core.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
 from gateway.core.events import Recovered, Scalars
 from gateway.core.messages import (
     Confirm,
@@ -17,11 +17,14 @@ from gateway.core.messages import (
     State,
     Vote,
 )
-from gateway.data.frame import Frame
+from gateway.data.bodies import TrimBody, decode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
 from gateway.data.views import coordinator_of, view_text
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate
 from tests.sim.disk import Disk
 from tests.sim.growth import grown
+from tests.sim.trims import TrimChecks
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ class Checks:
         self._placed: dict[tuple[int, int], bytes] = {}  # (view, position) -> the header that was written there
         self._views: dict[int, tuple[tuple[int, ...], int]] = {}
         self._disks: dict[tuple[int, int], bytes] = {}  # (view, number) -> the incarnation that installed it
+        self.trims = TrimChecks()
         self._attempts: dict[int, tuple[Process, tuple[int, ...]]] = {}
         self._confirmed: dict[int, int] = {}  # view -> up to where a CONFIRM left
         self._on_send: dict[type, Any] = {
@@ -68,6 +72,20 @@ class Checks:
             raise Violation(f"{disk.name} cuts its log behind {behind}, and its frontier was {frontier}")
         if behind < min(len(disk.frames), self._log.end) and disk.frames[behind].header == self._log.places[behind].frame.header:
             raise Violation(f"{disk.name} cuts its log behind {behind}, and what it holds there is decided")
+
+    def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
+        """A log is replaced by what is decided, and by nothing that its gateway has shown to be less."""
+        frontier = self._world.gateways[disk.name].frontier
+        self._world.counts["replaced"] += 1
+        if state.position < frontier and not disk.weak:
+            raise Violation(f"{disk.name} replaces its log by a state up to {state.position}, and its frontier was {frontier}")
+        if state != self._log.state_at(state.position):
+            raise Violation(f"{disk.name} replaces its log by a state up to {state.position} that is not what the log says there")
+        places = self._log.places
+        held = disk.frames[state.position :]
+        if held and state.position < len(places) and held[0].header == places[state.position].frame.header:
+            raise Violation(f"{disk.name} replaces its log up to {state.position}, and what it holds behind that is decided")
+        return [place.frame for place in places[: state.position]]
 
     def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
         """None of the scalars goes back, and nothing is accepted that was not promised."""
@@ -214,6 +232,7 @@ class Checks:
             if frame.position != frontier:
                 raise Violation(f"{name} delivers {frame!r} behind position {frontier - 1}")
             if frontier > len(places):
+                self._trim(process, frame)
                 log.add(name, frame, offset, void, process.view.view if process.view else 0)
                 continue
             place = places[frontier - 1]
@@ -222,6 +241,24 @@ class Checks:
                 raise Violation(f"{name} delivers {frame!r} at offset {offset}, void: {void}, and others had {place}")
         if run.next_offset != (log.state.next_offset if last == log.end else log.places[last].offset):
             raise Violation(f"{name} says that offset {run.next_offset} follows position {last}")
+
+    def _trim(self, process: Process, frame: Frame) -> None:
+        """A TRIM that is decided takes nothing that a voter lacks, unless it had to go."""
+        if frame.kind == Kind.TRIM:
+            body = decode_body(TrimBody, frame.body)
+            self._world.counts["trims"] += 1
+            if not 0 < body.position <= self._log.end or self._log.places[body.position - 1].offset != body.offset:
+                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, and that is no place in the log")
+            if lacks := self.trims.lacking(process, body.position):
+                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, and {lacks} lacks some of what goes")
+
+    def relearned(self, process: Process, action: Relearned) -> None:
+        """A frontier that jumps is durable, on a disk that says just that."""
+        disk, state = process.gateway.disk, self._log.state_at(action.position)
+        if action.position > disk.durable or action.position <= process.frontier:
+            raise Violation(f"{disk.name} goes on behind {action.position}, from {process.frontier}; {disk.durable} is durable")
+        if process.stack.decided != state or action.next_offset != state.next_offset:
+            raise Violation(f"{disk.name} goes on behind {action.position}, and says something else than the log there")
 
     def _new(self, process: Process, last: int) -> None:
         view = process.view

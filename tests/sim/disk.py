@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from gateway.core import limits
-from gateway.core.actions import Mend, Persist, ReadLog
+from gateway.core.actions import Mend, Persist, ReadLog, ReadSnapshot
 from gateway.core.events import Event, LogRead, Persisted, Recovered, Rotted, Scalars, SpaceChanged, WriteFailed
 from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
@@ -21,10 +21,11 @@ from gateway.data.frame import Frame, Kind, chained
 from gateway.data.state import LogState
 from tests.sim.lanes import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule
+from tests.sim.trims import Trims
 from tests.sim.violation import Violation
 
-SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about
 LOOKED_AT = 200  # decided positions at the end of the log that a start looks at
+SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about
 
 
 class Mark(NamedTuple):
@@ -46,6 +47,9 @@ class Watch(Protocol):
 
     def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
         """Scalars are about to become durable."""
+
+    def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
+        """The log is about to be replaced by a state; the frames that it stands for."""
 
 
 class Disk:
@@ -74,11 +78,15 @@ class Disk:
         lane_chance = Random()
         lane_chance.setstate(chance.getstate())  # of its own: what lanes need changes nothing of a log
         self.lanes = LaneStore(self, schedule, lane_chance)
+        trim_chance = Random()
+        trim_chance.setstate(chance.getstate())
+        self.trims = Trims(trim_chance)
         self.blank()
 
     def blank(self) -> None:
         """Nothing was ever written."""
         self.lanes.blank()
+        self.trims.blank()
         self.frames: list[Frame] = []
         self.durable = 0
         self.scalars = Scalars()
@@ -92,7 +100,9 @@ class Disk:
         self._report: Callable[[Event], None] = lambda event: None
         self._under_way: tuple[str, Persist | None] = ("", None)
         self._settling = False
+        self._watermarks = [0]  # that there were, each a place where a decision stopped
         self._lost = (0, 0)  # decided positions that were found rotten, and are wanted from others
+        self._state_at: Callable[[int], LogState] = lambda position: LogState()
 
     @property
     def dead(self) -> bool:
@@ -100,9 +110,7 @@ class Disk:
         return self._dead
 
     # What the process wants
-        self._watermarks = [0]  # that there were, each a place where a decision stopped
 
-        self._state_at: Callable[[int], LogState] = lambda position: LogState()
     def persist(self, action: Persist) -> None:
         """Do what the action says, behind what was asked before."""
         self._queue.append((action, self.frontier))
@@ -119,7 +127,8 @@ class Disk:
             return
         found: list[Frame] = []
         size = 0
-        for position in range(action.first, min(action.last, self.durable) + 1):
+        last = action.last if action.first > self.trims.start else 0
+        for position in range(action.first, min(last, self.durable) + 1):
             if position in self.rotten:
                 break
             frame = self.frames[position - 1]
@@ -128,6 +137,15 @@ class Disk:
                 break
             found.append(frame)
         self._report(LogRead(action.token, tuple(found), self._stop(action, action.first + len(found) - 1)))
+
+    def read_snapshot(self, action: ReadSnapshot) -> None:
+        """Read the state with which the log begins."""
+        delay = self._chance.uniform(0.05, 2) * MS + max(0, self.stalled_until - self._schedule.now)
+        self._schedule.after(delay, self._have_read_snapshot, self._life, action)
+
+    def _have_read_snapshot(self, life: int, action: ReadSnapshot) -> None:
+        if life == self._life:
+            self._report(self.trims.read(action, self._state_at))
 
     def _stop(self, action: ReadLog, stop: int) -> int:
         """The last position up to `stop` that no ABORT up to the asked last one reaches over."""
@@ -138,15 +156,6 @@ class Disk:
         ]
         for first, position in reversed(aborts):
             if first <= stop < position:
-    def read_snapshot(self, action: ReadSnapshot) -> None:
-        """Read the state with which the log begins."""
-        delay = self._chance.uniform(0.05, 2) * MS + max(0, self.stalled_until - self._schedule.now)
-        self._schedule.after(delay, self._have_read_snapshot, self._life, action)
-
-    def _have_read_snapshot(self, life: int, action: ReadSnapshot) -> None:
-        if life == self._life:
-            self._report(self.trims.read(action, self._state_at))
-
                 stop = first - 1
         return max(stop, action.first - 1)
 
@@ -214,7 +223,10 @@ class Disk:
             return
         self._busy = True
         action, frontier = self._queue[0]
-        if action.cut is not None:
+        if action.snapshot:
+            self._under_way = ("replace", action)
+            self._schedule.after(self._time(4), self._have_replaced, self._life, action)
+        elif action.cut is not None:
             self._under_way = ("cut", action)
             self._schedule.after(self._time(), self._mark_lowered, self._life, action)
         elif action.scalars is not None:
@@ -236,18 +248,6 @@ class Disk:
         self._report(WriteFailed("input/output error"))
         return True
 
-    def _mark_lowered(self, life: int, action: Persist) -> None:
-        if life != self._life or self._failed():
-            return
-        behind = action.cut or 0
-        self._lower(behind)
-        self._under_way = ("cut lowered", action)
-        self._schedule.after(self._time(), self._have_cut, life, action)
-
-    def _lower(self, behind: int) -> None:
-        if behind < self.mark.position:
-            self.mark = self._mark_at(min(behind, len(self.frames)))
-
     def _have_replaced(self, life: int, action: Persist) -> None:
         if life != self._life or self._failed():
             return
@@ -261,6 +261,18 @@ class Disk:
         self.mark = self._mark_at(state.position)
         self.rotten, self._watermarks = set(), [state.position]
         self.trims.replaced(state.position)
+
+    def _mark_lowered(self, life: int, action: Persist) -> None:
+        if life != self._life or self._failed():
+            return
+        behind = action.cut or 0
+        self._lower(behind)
+        self._under_way = ("cut lowered", action)
+        self._schedule.after(self._time(), self._have_cut, life, action)
+
+    def _lower(self, behind: int) -> None:
+        if behind < self.mark.position:
+            self.mark = self._mark_at(min(behind, len(self.frames)))
 
     def _mark_at(self, position: int) -> Mark:
         if not position:
@@ -280,6 +292,7 @@ class Disk:
             raise Violation(f"{self.name} cuts its log behind {behind}, and it ends at {len(self.frames)}")
         self._watch.cut(self, behind)
         del self.frames[behind:]
+        self.trims.cut(behind)
         self.durable = min(self.durable, behind)
         self.rotten = {position for position in self.rotten if position <= behind}
 
@@ -306,7 +319,7 @@ class Disk:
         frames: list[Frame] = []
         while self._queue:
             action, _ = self._queue[0]
-            if action.cut is not None or action.scalars is not None:
+            if action.cut is not None or action.scalars is not None or action.snapshot:
                 break
             frames += action.frames
             token = action.token
@@ -321,6 +334,7 @@ class Disk:
                 raise Violation(f"{self.name} writes {frame!r} behind position {len(log)}, which it does not continue")
             log.append(frame)
         self._watch.written(self, tuple(frames))
+        self.trims.wrote(frames[0].position, frames[-1].position)
         rides = self._mark_at(self.durable)
         self._under_way = ("sync", None)
         self._schedule.after(self._time(), self._synced, self._life, token, rides, self.frontier)
@@ -377,6 +391,8 @@ class Disk:
             self._lower(action.cut or 0)
             if what == "cut lowered":
                 self._cut(action.cut or 0)
+        elif what == "replace" and action is not None and chance.random() < 0.5:
+            self._replace(LogState.from_bytes(action.snapshot))
         if chance.random() < 0.5:
             self._keep(chance.randint(min(self.durable, len(self.frames)), len(self.frames)))
         self.lanes.kill()
@@ -391,8 +407,7 @@ class Disk:
 
     def _keep(self, end: int) -> None:
         del self.frames[end:]
-        elif what == "replace" and action is not None and chance.random() < 0.5:
-            self._replace(LogState.from_bytes(action.snapshot))
+        self.trims.cut(end)
 
     def _over(self) -> None:
         self._life += 1
@@ -404,6 +419,14 @@ class Disk:
         self.rotten = {position for position in self.rotten if position <= len(self.frames)}
 
     # Starting
+
+    def _step_back(self) -> None:
+        """What a start looks at may be rotten although it was decided: then it begins at a watermark before that."""
+        looked_at = self.watermark - LOOKED_AT
+        rotten = min((position for position in self.rotten if looked_at < position <= self.watermark), default=0)
+        if rotten and self.mark.position >= self.watermark:
+            self.watermark = max(mark for mark in self._watermarks if mark < rotten)
+            self.stepped_back += 1
 
     def recover(self, report: Callable[[Event], None], state_at: Callable[[int], LogState]) -> Recovered:
         """What a start finds; `report` is told what comes of its Persists, `state_at` is the log's state by position."""
@@ -421,15 +444,7 @@ class Disk:
             self.durable = end
         self.durable = min(self.durable, end)
         damage = Damage(end + 1, *self.mark) if end < self.mark.position else None
-    def _step_back(self) -> None:
-        """What a start looks at may be rotten although it was decided: then it begins at a watermark before that."""
-        looked_at = self.watermark - LOOKED_AT
-        rotten = min((position for position in self.rotten if looked_at < position <= self.watermark), default=0)
-        if rotten and self.mark.position >= self.watermark:
-            self.watermark = max(mark for mark in self._watermarks if mark < rotten)
-            self.stepped_back += 1
-
         state = state_at(self.watermark)
+        self.trims.recovered(state)
         lanes = self.lanes.recover(report)
         return Recovered(state.log, self.scalars, state, tuple(self.frames[self.watermark :]), damage, lanes)
-        self.trims.recovered(state)

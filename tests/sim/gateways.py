@@ -17,6 +17,8 @@ from gateway.core.actions import (
     PersistLane,
     ReadLane,
     ReadLog,
+    ReadSnapshot,
+    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -269,6 +271,12 @@ class Process:
             self.frontier = gateway.disk.frontier = action.frames[-1].position
             self.offset = action.next_offset
             gateway.frontier = max(gateway.frontier, self.frontier)
+            gateway.disk.trims.decided(action)
+        elif isinstance(action, Relearned):
+            world.checks.relearned(self, action)
+            self.frontier = gateway.disk.frontier = action.position
+            self.offset = action.next_offset
+            gateway.frontier = max(gateway.frontier, self.frontier)
         elif isinstance(action, SetTimer):
             self._set_timer(action.at_us)
         elif isinstance(action, Reply):
@@ -282,6 +290,8 @@ class Process:
             world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)
+        elif isinstance(action, ReadSnapshot):
+            gateway.disk.read_snapshot(action)
         elif isinstance(action, Mend):
             gateway.disk.mend(action)
         elif isinstance(action, ViewInstalled):

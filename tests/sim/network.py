@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from gateway.core import record
-from gateway.core.messages import Fetched, Forward, Message, Order, Repair
+from gateway.core.messages import Fetched, FetchedSnapshot, Forward, Message, Order, Repair
 from tests.sim.schedule import SECOND, Schedule
 
 BYTES_SHARE = 0.02  # of the messages go through their bytes
@@ -90,6 +90,8 @@ class Network:
             size += sum([frame.size for frame in message.frames])
         elif isinstance(message, Order | Repair | Fetched):
             size += sum([frame.size for frame in message.frames])
+        elif isinstance(message, FetchedSnapshot):
+            size += len(message.data)
         free_at = (path.free_at if path.free_at > now else now) + size * self.us_a_byte
         if free_at - now > QUEUE_US:
             self.lost += 1

@@ -22,11 +22,13 @@ def draw(seed: int, members: int = 0) -> Options:
     size = chance.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 7))
     members = members or size
     share = chance.choice((0.0, 0.15, 0.3, 0.5, 0.8))
-    faults = {fault for fault in FAULTS if chance.random() < share}
+    faults = {fault for fault in FAULTS if fault != "trim" and chance.random() < share}
     if members == 1:
         faults &= ALONE
     elif members == 2:
         faults -= DESTRUCTIVE
+    if Random(f"{seed}/trim").random() < share:
+        faults.add("trim")
     lanes = Random(f"{seed}/lanes")  # of its own: the seeds that there were stay what they were
     return Options(
         seed=seed,

@@ -28,6 +28,9 @@ class Nobody:
     def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
         pass
 
+    def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
+        return list(chain_of(state.position))
+
 
 class Bench:
     """One disk, its clock, and what it reported."""

@@ -10,6 +10,8 @@ from gateway.core.actions import (
     Peers,
     Persist,
     ReadLog,
+    ReadSnapshot,
+    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -29,6 +31,8 @@ from gateway.core.messages import (
     Echo,
     Fetch,
     Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
     Forward,
     Heartbeat,
     Install,
@@ -204,6 +208,10 @@ def view_message_text(message: Message) -> str:
             return f"FETCH {first}-{'' if last >= 1 << 32 else last} ({view_text(view) if view else 'decided ones'})"
         case Fetched() as fetched:
             return f"FETCHED {frames_text(fetched.frames) or 'nothing'}"
+        case FetchSnapshot(_, position, at):
+            return f"FETCHSNAPSHOT {position} from byte {at}"
+        case FetchedSnapshot() as piece:
+            return f"FETCHEDSNAPSHOT {piece.position}"
         case Probe():
             return "PROBE"
         case Heartbeat() as beat:
@@ -250,11 +258,16 @@ def action_text(action: Action, names: dict[int, str], mono_us: int) -> str:
     match action:
         case Persist(token, frames, scalars, cut):
             parts = [f"cut behind {cut}"] if cut is not None else []
+            parts += ["snapshot"] if action.snapshot else []
             parts += [frames_text(frames)] if frames else []
             if scalars is not None:
                 views = {"promised": scalars.promised, "accepted": scalars.accepted, "coordinated": scalars.coordinated}
                 parts.append(" ".join(f"{name}={view_text(view)}" for name, view in views.items()))
             return f"persist ({token}) {' '.join(parts)}"
+        case ReadSnapshot(token, position):
+            return f"read snapshot ({token}) {position or ''}"
+        case Relearned(position, next_offset):
+            return f"relearned up to {position} (next offset {next_offset})"
         case ReadLog(token, first, last):
             return f"read ({token}) {first}-{last}"
         case Send(to, message):

@@ -11,7 +11,8 @@ from typing import Protocol
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.flush.logs import Common, Extent, common
-from gateway.core.messages import Damage, Fetch, Fetched
+from gateway.core.flush.relearning import Relearning
+from gateway.core.messages import Damage, Fetch, Fetched, FetchedSnapshot
 from gateway.core.peers import Peers
 from gateway.core.runs import whole
 from gateway.core.window import Stage
@@ -64,7 +65,8 @@ class Adopting:
         damage: the end of the own log that cannot be read, until it is replaced.
     """
 
-    def __init__(self, context: Context, log: Log, peers: Peers) -> None:
+    def __init__(self, context: Context, log: Log, peers: Peers, relearning: Relearning) -> None:
+        self._relearning = relearning
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -94,11 +96,12 @@ class Adopting:
     def stop(self) -> None:
         """Give it up."""
         self._wanted = None
+        self._relearning.stop()
 
     def ask(self) -> None:
         """Ask for what comes next, unless that is on its way, or there is no room before more of what came is decided here."""
         wanted = self._wanted
-        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next:
+        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._relearning.busy:
             return
         if wanted.source != self._standing.me and not self._has_room(0):
             return
@@ -132,6 +135,8 @@ class Adopting:
         wanted = self._wanted
         if wanted is None or sender != wanted.of or message.view != wanted.view or message.first != wanted.next:
             return False
+        if self._relearning.busy:
+            return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
         if not self._standing.taking_part:
@@ -145,6 +150,41 @@ class Adopting:
             wanted.unable.add(sender)
             self._put(wanted)
         return True
+
+    def on_snapshot(self, sender: int, message: FetchedSnapshot) -> bool:
+        """A piece of the state came with which the log begins where frames were asked for; whether that was so."""
+        wanted, damage = self._wanted, self.damage
+        if wanted is None or sender != wanted.of or message.view != wanted.view:
+            return False
+        if not self._relearning.busy and message.position < wanted.next:
+            return False
+        wanted.silent = 0
+        # A damaged end that reaches further counted as present: the mark that names it must not be lost before it is there again.
+        reaches = damage is not None and damage.last > message.position
+        if reaches or not self._relearning.on_piece(sender, message, wanted.end):
+            self._relearning.stop()
+            wanted.unable.add(sender)
+            self._put(wanted)
+        return True
+
+    def known(self, position: int) -> None:
+        """The log is the wanted one up to the position, which is decided."""
+        wanted = self._wanted
+        if wanted is not None:
+            wanted.next, wanted.asked = max(wanted.next, position + 1), 0
+            wanted.stop = max(wanted.stop, self._window.reach(position))
+            wanted.unable.clear()
+            self.durable()
+            self.ask()
+
+    def relearned(self) -> None:
+        """The log was replaced by the state, and goes on behind it."""
+        self.damage = None
+        wanted = self._wanted
+        if wanted is not None:
+            wanted.next, wanted.asked = self._window.end + 1, 0
+            wanted.unable.clear()
+            self.ask()
 
     def durable(self) -> None:
         """More is durable: what its source had decided is decided here too, or a log that is far behind would never find room."""
@@ -237,7 +277,10 @@ class Adopting:
     def beat(self) -> None:
         """One heartbeat passed: the question is put again now and then."""
         wanted = self._wanted
-        if wanted is not None:
+        if wanted is not None and not self._relearning.replacing:
             wanted.silent += 1
             if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
-                self._put(wanted)
+                if self._relearning.busy:
+                    self._relearning.ask()
+                else:
+                    self._put(wanted)

@@ -18,10 +18,11 @@ from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.learner import Learner
 from gateway.core.flush.logs import Extent
 from gateway.core.flush.mending import Mending
+from gateway.core.flush.relearning import Relearning
 from gateway.core.flush.serving import Serving
 from gateway.core.life import LIFE, Phase, Step
 from gateway.core.machine import Machine
-from gateway.core.messages import Fetch, Fetched, Install, Installed, Propose, Reject, State
+from gateway.core.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
@@ -50,6 +51,9 @@ class Layers(Protocol):
     def learned(self, up_to: int) -> None:
         """Everything up to the position is decided elsewhere and durable here."""
 
+    def relearned(self) -> None:
+        """The log was replaced by a state, all of it decided."""
+
     def installed(self) -> None:
         """A view was installed."""
 
@@ -76,6 +80,7 @@ class Flush:
         adopting, serving: taking and giving frames.
         candidate: the candidate's half.
         learner: catches up outside of views.
+        relearning: takes over the begin of another log where the frames are gone.
         mending: fetches again what the disk lost of the decided log.
         scalars, token: the last scalars that were asked for, and the Persist that is under way with them, 0 if none is.
         watermark: the frontier that is known durably.
@@ -90,10 +95,11 @@ class Flush:
         self._layers = layers
         self._peers = peers
         self.life = Machine("flush", LIFE, Phase.BORN)
-        self.adopting = Adopting(context, layers, peers)
+        self.relearning = Relearning(context, self._known, self._relearned)
+        self.adopting = Adopting(context, layers, peers, self.relearning)
         self.serving = Serving(context)
         self.candidate = Candidate(context, self, layers, peers)
-        self.learner = Learner(context, peers, self.adopting, layers.learned)
+        self.learner = Learner(context, peers, self.adopting, self.relearning, layers.learned)
         self.mending = Mending(context, peers)
         self.scalars = Scalars()
         self.token = 0
@@ -188,6 +194,7 @@ class Flush:
 
     def on_persisted(self, event: Persisted) -> None:
         """The scalars under way are durable: the next step."""
+        self.relearning.persisted(event.token)
         self.learner.durable()
         self.adopting.durable()
         if not self.token or event.token < self.token:
@@ -321,10 +328,39 @@ class Flush:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_fetched(sender, message)
         elif self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
-            if self.candidate.attempt is not None:
-                self.candidate.adopted()
-            else:
-                self._adopted()
+            self._went_on()
+
+    def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
+        """A piece of the state with which the log to adopt begins."""
+        if not message.view:
+            if self.phase is Phase.SEARCHING:
+                self.learner.on_snapshot(sender, message)
+        elif self.phase is Phase.ADOPTING and self.adopting.on_snapshot(sender, message):
+            self._went_on()
+
+    def _known(self, position: int) -> None:
+        """The log holds everything up to the position, and that is decided."""
+        if self.phase is Phase.ADOPTING:
+            self.adopting.known(position)
+        else:
+            self.learner.known(position)
+
+    def _relearned(self) -> None:
+        """The log was replaced by a state."""
+        self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
+        self._layers.relearned()
+        self.adopting.relearned()
+        if self.phase is Phase.ADOPTING:
+            self._went_on()
+        elif self.phase is Phase.SEARCHING:
+            self.learner.relearned()
+
+    def _went_on(self) -> None:
+        """There is more of the log to adopt."""
+        if self.candidate.attempt is not None:
+            self.candidate.adopted()
+        else:
+            self._adopted()
 
     def _adopted(self) -> None:
         done = self.adopting.done()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.flush.adopt import Adopting
-from gateway.core.messages import Fetch, Fetched
+from gateway.core.flush.relearning import Relearning
+from gateway.core.messages import Fetch, Fetched, FetchedSnapshot
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 
@@ -23,7 +24,10 @@ class Learner:
         ready: whether everything was held that was decided when the source answered last, a moment ago.
     """
 
-    def __init__(self, context: Context, peers: Peers, adopting: Adopting, decide: Callable[[int], None]) -> None:
+    def __init__(
+        self, context: Context, peers: Peers, adopting: Adopting, relearning: Relearning, decide: Callable[[int], None]
+    ) -> None:
+        self._relearning = relearning
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
@@ -44,17 +48,23 @@ class Learner:
     def stopped(self) -> None:
         """This gateway learns no more: it is in a view, or about to be."""
         self._source = self._ready = 0
+        self._relearning.stop()
 
     def beat(self) -> None:
         """One heartbeat, in no view: look for a source, ask again."""
         self._ready = max(self._ready - 1, 0)
+        if self._relearning.replacing:
+            return
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
+            if self._silent > 1:
+                self._relearning.ask()  # one piece of many may be lost
             return
         if self._source:
             self._unable.add(self._source)
         self._source = 0
+        self._relearning.stop()
         self._look()
 
     def _look(self) -> None:
@@ -86,6 +96,8 @@ class Learner:
         """Decided frames, or none, when there are no others."""
         if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
             return
+        if self._relearning.busy:
+            return
         if not message.frames and not message.stop:
             self._unable.add(sender)
             self._source = 0
@@ -107,6 +119,32 @@ class Learner:
             self._ready = limits.READY_HEARTBEATS
         self._ask()
         self.durable()
+
+    def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
+        """A piece of the state came with which the source's log begins, further up than what was asked for."""
+        if sender != self._source or message.source <= self._standing.accepted:
+            return
+        if not self._relearning.busy and message.position < self._next:
+            return
+        self._silent = 0
+        if not self._relearning.on_piece(sender, message, limits.POSITION_MAX):
+            self._unable.add(sender)
+            self._source = 0
+
+    def known(self, position: int) -> None:
+        """The log holds everything up to the position, and that is decided."""
+        self._go_on(position + 1, self._window.reach(position))
+        self.durable()
+
+    def relearned(self) -> None:
+        """The log was replaced by the state, and goes on behind it."""
+        self._go_on(self._window.end + 1, self._window.frontier)
+
+    def _go_on(self, following: int, stop: int) -> None:
+        self._unable.clear()
+        self._next, self._stop = following, stop
+        if self._source:
+            self._ask()
 
     def durable(self) -> None:
         """More may be durable: the frontier follows."""

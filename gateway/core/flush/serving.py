@@ -1,4 +1,7 @@
-"""Giving frames of this member's log to others: to those of a view change, and to learners (design, 4.2 and 5.3)."""
+"""Giving this member's log to others: to those of a view change, and to learners (design, 4.2, 5.3 and 5.4).
+
+Frames as far as they are here. To who lacks what was trimmed here the state goes with which the log begins, piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.events import LogRead
-from gateway.core.messages import Fetch, Fetched, Reject
+from gateway.core.events import LogRead, SnapshotRead
+from gateway.core.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Reject
 from gateway.data.frame import Frame
 
 
 class _Reading(NamedTuple):
     token: int
     to: int
-    message: Fetch
+    message: Fetch | FetchSnapshot
 
 
 class Serving:
@@ -60,13 +63,54 @@ class Serving:
 
     def on_log_read(self, event: LogRead) -> None:
         """The log was read."""
-        reading = next((one for one in self._reading.values() if one.token == event.token), None)
-        if reading is None:
+        reading = self._read(event.token)
+        if reading is None or not isinstance(reading.message, Fetch):
             return
         message = reading.message
-        del self._reading[reading.to, message.last < limits.POSITION_MAX]
-        if self._serves(message.view):
+        adopts = message.view or message.last == limits.POSITION_MAX  # what is only mended is wanted as it was
+        if not event.frames and adopts and message.first < self._window.state.start:
+            self._read_snapshot(reading.to, message, 0, 0)
+        elif self._serves(message.view):
             source = 0 if message.view else self._standing.view
             stop = event.stop if event.frames else 0
             fetched = Fetched(view=message.view, first=message.first, frames=event.frames, source=source, stop=stop)
             self._outbox.send(reading.to, fetched)
+
+    def _read(self, token: int) -> _Reading | None:
+        """What was read with the token, no longer under way; None if it is not wanted any more."""
+        found = next((one for one in self._reading.items() if one[1].token == token), None)
+        if found is None:
+            return None
+        del self._reading[found[0]]
+        return found[1]
+
+    def on_fetch_snapshot(self, sender: int, message: FetchSnapshot) -> None:
+        """The next piece of a state is wanted."""
+        if self._serves(message.view):
+            self._read_snapshot(sender, message, message.position, message.at)
+
+    def _read_snapshot(self, to: int, message: Fetch | FetchSnapshot, position: int, at: int) -> None:
+        self._reading[to, False] = _Reading(self._outbox.read_snapshot(position, at), to, message)
+
+    def on_snapshot_read(self, event: SnapshotRead) -> None:
+        """A piece of the state was read."""
+        reading = self._read(event.token)
+        if reading is None or not self._serves(reading.message.view):
+            return
+        message = reading.message
+        source = 0 if message.view else self._standing.view
+        if not event.size and isinstance(message, Fetch):
+            self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
+            return
+        asked = message if isinstance(message, FetchSnapshot) else FetchSnapshot(message.view, event.position, 0)
+        self._outbox.send(
+            reading.to,
+            FetchedSnapshot(
+                view=message.view,
+                position=asked.position,
+                size=event.size,
+                at=asked.at if event.size else 0,
+                data=event.data,
+                source=source,
+            ),
+        )

@@ -264,6 +264,18 @@ class ForwardTable:
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
+    def relearned(self) -> None:
+        """The decided log went on without telling of each batch: what it settles is answered from what it says now."""
+        producers = self._window.state.producers
+        for queue in list(self._all()):
+            line = producers.get(queue.producer)
+            settled = [frame for frame in queue.frames if not _open(frame, line)]
+            for frame in settled:
+                self._turn_away(queue.session, frame, line, full=False)
+            self._dropped(settled)
+            queue.frames = deque(frame for frame in queue.frames if _open(frame, line))
+            self._tidy(queue)
+
     def forgotten(self, producer: int) -> None:
         """The producer is no longer in the table."""
         for queue in list(self._queues.get(producer, {}).values()):
@@ -328,6 +340,11 @@ class ForwardTable:
         if line.epoch > queue.epoch:
             return []
         return [frame for frame in queue.frames if frame.last_sequence > line.sequence]
+
+
+def _open(frame: Frame, line: Producer | None) -> bool:
+    """Whether the outcome of a batch is still to come, as the decided log has its producer."""
+    return line is not None and not line.closed and frame.epoch == line.epoch and frame.last_sequence > line.sequence
 
 
 def _first_sequence(frame: Frame) -> int:

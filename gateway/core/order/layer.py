@@ -182,6 +182,12 @@ class Ordering:
         """The window begins, or its end was cut: the received-table goes back with it."""
         self.received.rebuild(self._window.frames)
 
+    def relearned(self) -> None:
+        """The log was replaced by a state: who waits for what was decided up to there is answered from that."""
+        self.rebuild()
+        self.forward.relearned()
+        self.requests.relearned()
+
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Take frames that another member's log has, on their way to the disk: how many follow, and why the next one does not."""
         for taken, frame in enumerate(frames):

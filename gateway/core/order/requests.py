@@ -251,6 +251,28 @@ class Requests:
                     for fenced in self._take(ask):
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
 
+    def relearned(self) -> None:
+        """The decided log went on without telling of each frame: what it holds is answered from what it says now."""
+        self.names = Names(self._window.state)
+        for request in list(self._all()):
+            ask = request.ask
+            answer: RequestAnswer | None = None
+            if isinstance(ask, AskEpoch):
+                answer = self._epoch_answer(request.number, ask)
+            elif isinstance(ask, AskTopic) and ask.name in self.names.topics:
+                answer = TopicOpened(request.number, self.names.topics[ask.name])
+            if answer is not None:
+                self._outbox.answers(request.session).append(answer)
+                key = _key(ask)
+                self._keep(key, [other for other in self._waiting[key] if other is not request])
+            elif isinstance(ask, AskOffsets):
+                # Whether it is among what was decided is not known; its client looks, and commits again.
+                reason = f"the log here went on without telling of each commit; commit {ask.offset} again"
+                self.deny(request.session, request.number, "busy", reason, retry=True)
+                key = _key(ask)
+                self._keep(key, [other for other in self._waiting[key] if other is not request])
+        self._forget_decided()
+
     # Time and views
 
     def installed(self) -> None:

@@ -22,6 +22,8 @@ all_views = st.one_of(
     st.builds(messages.Install, view=small, members=st.just((1, 2, 3)), end=small, chain=small, base=small, table=st.just(())),
     st.builds(messages.Installed, small),
     st.builds(messages.Fetch, small, small, small),
+    st.builds(messages.FetchSnapshot, small, small, small),
+    st.builds(messages.FetchedSnapshot, view=small, position=small, size=small, at=small, data=st.binary(max_size=9), source=small),
     st.builds(messages.Fetched, view=small, first=small, frames=st.just(()), source=small, stop=small),
     st.builds(messages.Missing, small, st.just(((1, 2),)), small),
     st.builds(messages.Repairing, small, st.just(((1, 2),))),
