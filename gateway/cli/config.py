@@ -17,7 +17,7 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Explain every mistake in FILE: where, what, what to do. Exit code 1 if there is any; advice alone is none."""
+    """Explain every mistake in FILE: where, what, what to do. Exit code 2 if there is any, as `tutti serve` has for it; advice is none."""
     from gateway.config import advice, check_config
 
     config, mistakes = check_config(file)
@@ -33,4 +33,4 @@ def check(file: str, as_json: bool) -> int:
         print(f"{file}: good: gateway {config.name} of group {config.group.name}, {places}, data in {config.data}")
         for one in advised:
             print(f"advice: {one.text(file)}")
-    return 1 if mistakes else 0
+    return 2 if mistakes else 0

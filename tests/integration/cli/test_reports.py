@@ -147,7 +147,8 @@ def test_a_config_is_checked(tmp_path: Path) -> None:
     assert good.out.startswith(f"{file}: good: gateway jfk of group ingest, clients at 127.0.0.1:7400, reads at 127.0.0.1:7402")
     file.write_text('nam = "jfk"\ndata = 3\nlisten = "127.0.0.1:7400"\n')
     bad = tutti("config", "check", str(file))
-    assert (bad.code, len(bad.lines)) == (1, 3)
+    assert (bad.code, len(bad.lines)) == (2, 3)
+    assert tutti("serve", "--config", str(file)).code == bad.code
     told = tutti("config", "check", str(file), "--json").json
     assert (told["ok"], [mistake["key"] for mistake in told["mistakes"]]) == (False, ["name", "nam", "data"])
 
