@@ -5,8 +5,8 @@ The first byte of the first part tells its form:
 - `I` introduction: msgpack of `Introduction`.
 - `C` control: msgpack of one message that holds no frames.
 - `F` frames: mode u8, frame count u16, head length u32; then the message itself with no frames (msgpack), padded to 8 bytes; then
-  in mode 0 the frames back to back as they stand on disk, in mode 1 their headers (96 bytes each) with each one's progress (padded
-  to 8 bytes) behind it, and one part for each body. Small bodies are joined, because a part costs more than a copy of 8 KiB.
+  the frames back to back as they stand on disk. In mode 1 each body over 8 KiB is a part of its own instead: a part costs more than
+  a copy of 8 KiB, and less than one of a large body.
 - `R` refusal: msgpack of `Refusal`, on the connection that the introduction came by.
 
 What comes from a network is looked at here for its form and lengths. What frames mean, and each body's CRC, are the core's to
@@ -26,7 +26,6 @@ from gateway.data.frame import (
     HEADER_SIZE,
     Buffer,
     Frame,
-    decode_frame,
     decode_header,
     padded,
     progress_length_at,
@@ -104,18 +103,18 @@ def encode(message: Message, *, whole: bool = False) -> list[Buffer]:
         return [CONTROL + _ENCODER.encode(message)]
     frames = message.frames
     head = _ENCODER.encode(msgspec.structs.replace(message, frames=()))
-    joined = whole or all(frame.body_length <= limits.JOINED_BODY_BYTES_MAX for frame in frames)
-    out: list[Buffer] = [_PREFIX.pack(FRAMES, JOINED if joined else APART, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
-    if joined:
-        for frame in frames:
-            out.append(frame.packed_header())
-            out += frame.extents()[1:]
-        return [b"".join(out)]
+    joined_max = limits.BODY_BYTES_MAX if whole else limits.JOINED_BODY_BYTES_MAX
+    mode = APART if any(frame.body_length > joined_max for frame in frames) else JOINED
+    first: list[Buffer] = [_PREFIX.pack(FRAMES, mode, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
+    bodies: list[Buffer] = []
     for frame in frames:
-        out.append(frame.packed_header())
-        if frame.progress:
-            out += (frame.progress, _PADDING[-len(frame.progress) & 7])
-    return [b"".join(out), *(frame.body for frame in frames)]
+        first.append(frame.packed_header())
+        if frame.body_length > joined_max:
+            first += (frame.progress, _PADDING[-len(frame.progress) & 7])
+            bodies.append(frame.body)
+        else:
+            first += frame.extents()[1:]
+    return [b"".join(first), *bodies]
 
 
 def decode(parts: Sequence[Buffer]) -> Message:
@@ -134,44 +133,36 @@ def decode(parts: Sequence[Buffer]) -> Message:
         message = _MESSAGES.decode(memoryview(data)[_PREFIX.size : _PREFIX.size + length])
     except _WRONG as error:
         raise FormatError(f"a message of a gateway is malformed: {error}") from error
-    if not isinstance(message, WITH_FRAMES) or message.frames:
-        raise FormatError(f"a {type(message).__name__} comes with frames")
-    if mode not in (JOINED, APART) or not count or len(parts) != (1 if mode == JOINED else 1 + count):
-        raise FormatError(f"a message of {count} frames (mode {mode}) has {len(parts)} parts")
-    at = _PREFIX.size + padded(length)
-    frames = _joined(data, at, count) if mode == JOINED else _apart(parts, at)
+    if not isinstance(message, WITH_FRAMES) or message.frames or not count or mode not in (JOINED, APART):
+        raise FormatError(f"a {type(message).__name__} comes with {count} frames (mode {mode})")
+    frames = _frames(
+        parts, _PREFIX.size + padded(length), count, limits.JOINED_BODY_BYTES_MAX if mode == APART else limits.BODY_BYTES_MAX
+    )
     msgspec.structs.force_setattr(message, "frames", tuple(frames))
     return message
 
 
-def _joined(data: Buffer, at: int, count: int) -> list[Frame]:
-    frames = []
-    for _ in range(count):
-        frame = decode_frame(data, at)
-        at += frame.size
-        frames.append(frame)
-    if at != len(data):
-        raise FormatError(f"a message has {len(data)} bytes where {at} were announced")
-    return frames
-
-
-def _apart(parts: Sequence[Buffer], at: int) -> list[Frame]:
+def _frames(parts: Sequence[Buffer], at: int, count: int, joined_max: int) -> list[Frame]:
     data = parts[0]
     view = memoryview(data)
     frames = []
-    for body in parts[1:]:
+    apart = 0
+    for _ in range(count):
         frame = decode_header(data, at)
         length = progress_length_at(data, at)
         at += HEADER_SIZE
         if length:
             frame.progress = bytes(view[at : at + length])
             at += padded(length)
-        frame.body = memoryview(body)
+        if frame.body_length > joined_max:
+            apart += 1
+            frame.body = memoryview(parts[apart]) if apart < len(parts) else b""
+        else:
+            frame.body = view[at : at + frame.body_length]
+            at += padded(frame.body_length)
         if len(frame.progress) != length or len(frame.body) != frame.body_length:
-            raise FormatError(
-                f"the body of position {frame.position} has {len(body)} bytes and its header says {frame.body_length}"
-            )
+            raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {frame.body_length}")
         frames.append(frame)
-    if at != len(data):
-        raise FormatError(f"a message has {len(data)} bytes in its first part where {at} were announced")
+    if at != len(data) or apart != len(parts) - 1:
+        raise FormatError(f"a message of {len(data)} bytes and {len(parts)} parts has {at} bytes and {1 + apart} parts announced")
     return frames

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core import limits
-from gateway.core.messages import Forward, Message, Order, Vote
+from gateway.core.messages import Fetched, Forward, Message, Order, Vote
 from gateway.data.frame import Frame, Kind
 from gateway.errors import FormatError
 from gateway.transport.codec import (
@@ -46,10 +46,9 @@ def test_frames_of_any_size_come_as_they_were_and_large_bodies_are_not_copied(
 ) -> None:
     frames = tuple(frame(size, progress=progress, placed=placed) for size in sizes)
     parts = encode(Order(9, frames) if placed else Forward(9, frames))
-    if max(sizes) > limits.JOINED_BODY_BYTES_MAX:
-        assert all(part is one.body for part, one in zip(parts[1:], frames, strict=True))
-    else:
-        assert len(parts) == 1
+    large = [one.body for one in frames if one.body_length > limits.JOINED_BODY_BYTES_MAX]
+    assert len(parts) == 1 + len(large)
+    assert all(part is body for part, body in zip(parts[1:], large, strict=True))
     again = decode([memoryview(bytes(part)) for part in parts])
     assert isinstance(again, Order | Forward)
     assert again.frames == frames
@@ -82,6 +81,12 @@ def test_introductions_and_refusals_come_as_they_were() -> None:
     assert decode_introduction(encode_introduction(INTRODUCTION)) == INTRODUCTION
     refusal = Refusal(1, "g", "jfk", "another group")
     assert decode_refusal(encode_refusal(refusal)) == refusal
+
+
+def test_as_many_frames_as_a_fetch_may_bring_come_as_they_were() -> None:
+    frames = [frame(0) for _ in range(limits.FETCHED_FRAMES_MAX - 1)]
+    fetched = Fetched(view=0, first=7, frames=(*frames, frame(100_000)), source=9, stop=7)
+    assert decode(encode(fetched)) == fetched
 
 
 def test_a_message_without_frames_is_small() -> None:
