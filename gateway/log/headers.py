@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import Kind, check_payload
 from gateway.errors import Damaged, FormatError
 from gateway.log.layout import FRAMES_AT, SegmentHeader, positions_named, read_header, segment_path
+from gateway.log.snapshot import Snapshot, read_snapshot
+from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, walk
 
 
@@ -49,10 +52,43 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     return made if logs == {log} else []
 
 
+def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot) -> None:
+    """Write bad headers of segments again, as far as the log before them is whole: all that stands in one follows from it.
+
+    Args:
+        firsts: of the segments, that of the snapshot first.
+        base: where to start.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    if all(_header(directory, first) for first in firsts):
+        return
+    position, chain, place = base.position, base.state.chain, base.place
+    for first in firsts:
+        if _header(directory, first) is None:
+            before = read_snapshot(directory, first)
+            known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
+            if known is None:
+                return
+            _write(directory, storage, first, known, base.state.log)
+        found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=None)
+        position, chain, place = found.position, found.chain, FRAMES_AT
+
+
+def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
+    fd = storage.open(segment_path(directory, first))
+    try:
+        storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
+        storage.make_durable(fd)
+    finally:
+        storage.close(fd)
+
+
 def _header(directory: str, first: int) -> SegmentHeader | None:
     try:
         return read_header(directory, first)
-    except Damaged:
+    except (Damaged, OSError):
         return None
 
 

@@ -4,8 +4,10 @@ The newest good mark says how far earlier syncs reached. A log that ends at or a
 written and not synced in time, it is *torn*, and is cut. A log that ends below it has lost what was durable: that is *damage*, and
 nothing is changed. The two are told apart by the mark alone.
 
-Damage above the watermark in a log that other gateways vote on is not the end: they may hold what is lost, and the group learns of
-it (`Recovered.damage`). Any other damage is for a person to look at.
+Damage in a log that other gateways vote on is not the end: they may hold what is lost, and the group learns of it
+(`Recovered.damage`). Where it was decided already, the start goes back to an earlier watermark, before it, and learns again what is
+decided; only what the mark names counts as having been there. A bad header of a segment is made again. In a log of one gateway, and
+where the mark does not reach what was decided, it is for a person to look at.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
 from gateway.core.messages import Damage
 from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
+from gateway.log.headers import mend_headers
 from gateway.log.index import Rows, no_rows
 from gateway.log.layout import (
     FRAMES_AT,
@@ -123,14 +127,18 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     if stored is None or not firsts:
         return _blank(stored)
     check_begin(directory, firsts)
-    check_end(directory, firsts, stored.segment)
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
+    if _several(base.state.roster.values()):
+        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base)
+    check_end(directory, firsts, stored.segment)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")
     header = _check_segments(directory, firsts, base, log)
     ending = _go_along(directory, firsts, base, frontier)
+    if ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
+        frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
     # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0))
     if damage is None:
@@ -178,7 +186,29 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
     return header
 
 
-def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int) -> _Ending:
+_Begin = tuple[int, Snapshot, _Ending]  # a frontier, the snapshot to start from, and where the log behind that ends
+
+
+def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _Begin) -> _Begin:
+    """Begin at an earlier watermark than the one that cannot be reached: one before the damage. Any other place will not do, as a
+    batch before it might be void by an ABORT behind it. Where there is none, all stays as it was.
+    """
+    frontier, base, ending = begin
+    marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
+    stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
+    for stop in stops:
+        if stop >= frontier or stop > ending.position:
+            continue
+        base = _base(directory, stop)
+        if base.segment < firsts[0]:
+            break
+        frontier, ending = stop, _go_along(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
+        if ending.position >= frontier:
+            return frontier, base, ending
+    return begin
+
+
+def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _Ending:
     walks: list[Walk] = []
     position, chain, place = base.position, base.state.chain, base.place
     firsts = [first for first in firsts if first >= base.segment]
@@ -186,7 +216,8 @@ def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int) 
         header = read_header(directory, first)
         if (at or position == first) and (first != position or header.chain != chain):
             return _Ending(walks, position - 1, chain, firsts[at:])
-        found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=frontier + 1)
+        segment = SegmentMap(segment_path(directory, first), first)
+        found = walk(segment, place, position, chain, last=last, bodies_from=frontier + 1)
         walks.append(found)
         position, chain, place = found.position, found.chain, FRAMES_AT
     return _Ending(walks, position - 1, chain, [])
@@ -223,7 +254,11 @@ def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
-    return any(sum(voter.voting for voter in roster) > 1 for roster in rosters)
+    return any(map(_several, rosters))
+
+
+def _several(roster: Iterable[Voter]) -> bool:
+    return sum(voter.voting for voter in roster) > 1
 
 
 def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Damaged:

@@ -53,6 +53,7 @@ class Stop(enum.Enum):
     CLEAN = "an empty place"
     HEADER = "a bad header"
     BODY = "a bad body"
+    UNREADABLE = "bytes that the device cannot read"
 
 
 class Abort(NamedTuple):
@@ -119,6 +120,16 @@ class SegmentMap:
             if error.errno in _NOT_KNOWN:
                 return  # an older kernel: the pages come one by one
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {start + length}: {error.strerror}") from error
+
+    def readable(self, start: int, end: int, least: int) -> int:
+        """Read bytes in up to `end`, or to `least` where that cannot be; up to where they can be read, 0 if not that far."""
+        for upto in (end, least):
+            try:
+                self.populate(start, upto)
+            except Damaged:
+                continue
+            return upto
+        return 0
 
     def release(self, start: int, end: int) -> None:
         """The bytes are not needed soon: they leave this process's memory (the page cache keeps them as it likes)."""
@@ -228,7 +239,6 @@ def walk(
 
     Raises:
         WrongDirectory: a frame is whole and of a version or kind that this release does not know.
-        Damaged: the device cannot read the bytes.
     """
     found = Walk(segment, position, place, chain)
     view, size, places = segment.view, segment.size, found.places
@@ -242,8 +252,10 @@ def walk(
             found.stop = Stop.FULL
             break
         if place + HEADER_SIZE > populated:
-            populated = place + _AHEAD_BYTES
-            segment.populate(place, populated)
+            populated = segment.readable(place, place + _AHEAD_BYTES, place + HEADER_SIZE)
+            if not populated:
+                found.stop = Stop.UNREADABLE
+                break
             if place - kept > _BEHIND_BYTES:
                 segment.release(kept, place)
                 kept = place
@@ -273,8 +285,8 @@ def walk(
 
 
 def _payload_good(segment: SegmentMap, place: int, end: int) -> bool:
-    segment.populate(place, end)
     try:
+        segment.populate(place, end)
         check_payload(decode_frame(segment.view, place))
     except Damaged:
         return False

@@ -302,22 +302,102 @@ def test_only_a_log_that_others_vote_on_can_be_healed(
         assert file.read_bytes() == data
 
 
-@pytest.mark.parametrize("where", ["decided", "last header", "last marks", "last segment gone", "first segment gone"])
+def test_a_start_goes_back_to_a_watermark_before_what_was_decided_and_is_lost(tmp_path: Path) -> None:
+    """Wherever it is lost; what is written there again makes the log whole."""
+    writer, _, close = opened(tmp_path / "good", OPTIONS)
+    stops = {0}
+    for begin in range(0, LAST, 5):
+        writer.append(HISTORY.frames[begin : begin + 5])
+        writer.sync()
+        stop = HISTORY.settled(min(begin + 3, LAST))
+        if stop > max(stops):
+            decide(writer, HISTORY, max(stops) + 1, stop)
+            stops.add(stop)
+    while writer.idle():
+        continue
+    close()
+    other_boot(tmp_path / "good")
+    decided = max(stops)
+    for position in range(decided - 30, decided + 1, 6):
+        path = tmp_path / str(position)
+        shutil.copytree(tmp_path / "good", path)
+        for snapshot in (path / "log").glob("*.snap"):
+            if int(snapshot.stem) > decided - 40:
+                snapshot.unlink()  # a start looks at what none of them covers
+        rot(path, position)
+        writer, recovered, close = opened(path, OPTIONS)
+        assert recovered.damage == lost(position)
+        assert recovered.state.position in stops
+        assert recovered.state.position < position
+        assert list(recovered.tail) == HISTORY.frames[recovered.state.position : position - 1]
+        writer.append(HISTORY.frames[position - 1 :])
+        writer.sync()
+        close()
+        whole(path, HISTORY)
+
+
+def test_a_start_does_not_go_back_where_the_mark_says_less_than_was_shown(tmp_path: Path) -> None:
+    """More was durable here than any mark names: the group must not take this gateway's word for less."""
+    writer, _, close = opened(tmp_path / "one", OPTIONS)
+    writer.append(HISTORY.frames)
+    writer.sync()
+    decide(writer, HISTORY, 1, DECIDED)
+    while writer.idle():
+        continue
+    other = other_log(LAST)
+    writer.append(other.frames[LAST:])
+    writer.sync()
+    shown = other.settled(len(other.frames))
+    writer.frontier(shown, other.offset_after(shown))
+    live = (tmp_path / "one" / "live").read_bytes()
+    rot(tmp_path / "one", LAST - 1)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    close()
+    found = (tmp_path / "two" / "live").read_bytes()
+    assert found == live
+    inode = (tmp_path / "two" / "live").stat().st_ino.to_bytes(8, "little")
+    (tmp_path / "two" / "live").write_bytes(live[:24] + inode + live[32:])  # as if this were no copy
+    with pytest.raises(Damaged, match=f"damaged at position {LAST - 1} "):
+        start(tmp_path / "two")
+
+
+@pytest.mark.parametrize("number", [-1, -2])
+def test_a_bad_header_of_a_segment_is_made_again_by_a_start(tmp_path: Path, number: int) -> None:
+    firsts = marked(tmp_path)
+    file = tmp_path / "log" / f"{firsts[number]:020d}.seg"
+    before = file.read_bytes()
+    file.write_bytes(bytes(52) + before[52:])
+    assert start(tmp_path).damage is None
+    assert file.read_bytes() == before
+    whole(tmp_path, HISTORY)
+
+
+@pytest.mark.parametrize("where", ["last marks", "last segment gone", "first segment gone"])
 def test_any_other_damage_is_for_a_person_to_look_at(tmp_path: Path, where: str) -> None:
     firsts = marked(tmp_path)
     last = tmp_path / "log" / f"{firsts[-1]:020d}.seg"
-    if where == "decided":
-        rot(tmp_path, DECIDED)
-        for snapshot in (tmp_path / "log").glob("*.snap"):
-            snapshot.unlink()  # a start looks at what none of them covers
-    elif where == "last segment gone":
+    if where == "last segment gone":
         last.unlink()
     elif where == "first segment gone":
         (tmp_path / "log" / f"{1:020d}.seg").unlink()
     else:
         data = bytearray(last.read_bytes())
-        low, high = (0, 52) if where == "last header" else (4096, FRAMES_AT)
-        data[low:high] = bytes(high - low)
+        data[4096:FRAMES_AT] = bytes(FRAMES_AT - 4096)
         last.write_bytes(data)
+    with pytest.raises(Damaged):
+        start(tmp_path)
+
+
+@pytest.mark.parametrize("where", [DECIDED, "header"])
+def test_a_gateway_alone_halts_where_what_was_decided_is_lost(tmp_path: Path, where: int | str) -> None:
+    history = sample(120, size=4000)
+    firsts = marked(tmp_path, history)
+    if where == "header":
+        file = tmp_path / "log" / f"{firsts[-1]:020d}.seg"
+        file.write_bytes(bytes(52) + file.read_bytes()[52:])
+    else:
+        rot(tmp_path, DECIDED)
+        for snapshot in (tmp_path / "log").glob("*.snap"):
+            snapshot.unlink()
     with pytest.raises(Damaged):
         start(tmp_path)
