@@ -55,6 +55,7 @@ class Loop:
         self._kept_at = 0.0
         self._heard_at = time.monotonic()
         self._trimmed = False
+        self._shed_clients = False  # and memory was above its bound still
 
     def _make_pollers(self) -> None:
         """One for everything, and one without the clients, for when nothing more is taken from them."""
@@ -117,11 +118,22 @@ class Loop:
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
-            self._log.error("memory is above its bound: all client connections are closed", resident_bytes=resident)
-            self._port.reopen()
-            self._make_pollers()
-            self._driver.drop_clients()
-            memory.trim()
+            self._shed(resident)
         elif not self._trimmed and now - self._heard_at > limits.TRIM_IDLE_US / US:
             memory.trim()
             self._trimmed = True
+        if resident <= limits.NODE_MEMORY_BYTES_MAX:
+            self._shed_clients = False
+
+    def _shed(self, resident: int) -> None:
+        """Drop what clients queued; where that was not it, what other gateways did, or who says it is one."""
+        if not self._shed_clients:
+            self._log.error("memory is above its bound: all client connections are closed", resident_bytes=resident)
+            self._port.reopen()
+            self._driver.drop_clients()
+        else:
+            self._log.error("memory is above its bound: all connections of other gateways are closed", resident_bytes=resident)
+            self._transport.relieve()
+        self._shed_clients = not self._shed_clients
+        self._make_pollers()
+        memory.trim()

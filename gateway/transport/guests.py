@@ -51,6 +51,10 @@ class Guests:
         """All that introduced themselves and were not refused; those with `number` 0 are not taken."""
         return iter(self._guests.values())
 
+    def clear(self) -> None:
+        """Every connection is gone."""
+        self._guests.clear()
+
     def named(self, numbers: Mapping[str, int]) -> None:
         """The names that this gateway was told of."""
         self._numbers = dict(numbers)

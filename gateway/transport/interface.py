@@ -90,6 +90,14 @@ class Transport(Protocol):
     def troubles(self) -> list[Trouble]:
         """What went wrong since this was asked last, each once, for the log."""
 
+    def relieve(self) -> None:
+        """Memory is short: drop what came and was not taken, and every connection that came in. The others make theirs anew, and
+        what was lost is healed as any loss.
+
+        Raises:
+            TuttiError: the own port cannot be had again.
+        """
+
     def facts(self) -> dict[str, object]:
         """For the status: what was sent, received, lost, per peer."""
 

@@ -205,6 +205,11 @@ class MemoryTransport:
         """What went wrong since this was asked last."""
         return self._troubles.take()
 
+    def relieve(self) -> None:
+        """Memory is short: drop what came and was not taken."""
+        self._wires.lost += len(self._came)
+        self._came.clear()
+
     def facts(self) -> dict[str, object]:
         """For the status."""
         return {"kind": "memory", "sent": self._sent, "lost": self._wires.lost, "peers": sorted(self._up)}

@@ -8,6 +8,7 @@ queued for a connection that does not stand: what is sent then is lost, and coun
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
@@ -39,7 +40,9 @@ from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
 
 WHO = ""  # the reason for which who never introduced itself is refused
-PARTS_MAX = 1 + limits.FRAMES_A_MESSAGE_MAX
+#: Flags as numbers: ZeroMQ's names cost a microsecond where they are joined.
+_LAST, _MORE, _READABLE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.POLLIN)
+PARTS_MAX = 1 + limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX
 
 
 class Mesh:
@@ -58,6 +61,7 @@ class Mesh:
             TuttiError: the address cannot be bound.
         """
         self._me = me
+        self._listen = listen
         self._clock_us = clock_us
         self._links: dict[int, Link] = {}
         self._guests = Guests(me, clock_us)
@@ -194,7 +198,7 @@ class Mesh:
         last = len(parts) - 1
         try:
             for place, part in enumerate(parts):  # only the first may find no room: ZeroMQ takes a message whole
-                send(part, zmq.NOBLOCK | (zmq.SNDMORE if place < last else 0), copy=len(part) < limits.MESH_ZERO_COPY_BYTES_MIN)
+                send(part, _MORE if place < last else _LAST, copy=len(part) < limits.MESH_ZERO_COPY_BYTES_MIN)
         except zmq.ZMQError:
             link.lost += 1
             return
@@ -226,9 +230,9 @@ class Mesh:
         socket = self._socket
         size = 0
         for _ in range(messages_max):
-            if size >= bytes_max or not int(socket.get(zmq.EVENTS)) & int(zmq.POLLIN):  # a receive in vain costs five times as much
+            if size >= bytes_max or not int(socket.get(zmq.EVENTS)) & _READABLE:  # a receive in vain costs five times as much
                 return
-            routing = socket.recv(zmq.NOBLOCK)
+            routing = socket.recv(_LAST)
             first, parts, length = self._rest()
             size += length
             received = self._take(routing, first, parts, length)
@@ -367,6 +371,22 @@ class Mesh:
             if self._door.trouble:
                 self._tell(self._me.gateway, self._door.trouble)
         return self._troubles.take()
+
+    def relieve(self) -> None:
+        """Memory is short: drop what came and was not taken, and every connection that came in."""
+        self._socket.close(0)
+        self._guests.clear()
+        self.changes += 1
+        give_up_us = self._clock_us() + limits.PORT_WAIT_US
+        while True:  # the old socket lets go of its address in ZeroMQ's own time
+            try:
+                self._socket = self._bind(self._listen)
+            except TuttiError:
+                if self._clock_us() > give_up_us:
+                    raise
+                time.sleep(limits.PORT_LOOK_US / 1_000_000)
+            else:
+                return
 
     def facts(self) -> dict[str, object]:
         """For the status."""

@@ -313,6 +313,11 @@ class Multicast:
         self._unheard()
         return [*self._mesh.troubles(), *self._troubles.take()]
 
+    def relieve(self) -> None:
+        """Memory is short: drop what came and was not taken, and every connection that came in."""
+        self._ears.clear()
+        self._mesh.relieve()
+
     def facts(self) -> dict[str, object]:
         """For the status."""
         hearing = self._hearing()
