@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
 from gateway.errors import InvariantViolated
 from gateway.log.index import LONG_AGO, IndexWriter, encode_row, index_sealed
 from gateway.log.layout import FRAMES_AT, index_path, positions_named
@@ -60,6 +61,13 @@ class Indexer:
         for position in positions_named(self._directory, "snap"):
             if position not in {*firsts, self._within}:
                 remove_snapshot(self._directory, position, self._storage)
+
+    def replaced(self, state: LogState) -> None:
+        """The log is what a state says, and its segments are the writer's new ones."""
+        self.state = state
+        self._view = state.view
+        self._snapshot_at, self._within = state.position + 1, 0
+        self._unwritten = None
 
     def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
         """Index a decided run. What is indexed already is passed over, so that after a lack of room the call can be made again.

@@ -123,6 +123,12 @@ class LivePage:
         """Readers are to map files anew."""
         self._words[GENERATION] += 1
 
+    def replaced(self, state: LogState) -> None:
+        """The log is what `state` says, and its one segment begins behind it."""
+        self.cut(state.position + 1)
+        self.frontier(state.position, state.next_offset)
+        self.indexed(state)
+
     def indexed(self, state: LogState) -> None:
         """Say that index rows are written as far as `state`."""
         words = self._words

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from gateway.core.messages import Damage
+from gateway.data.frame import Frame
 from gateway.log.marks import Mark
 
 End = tuple[int, int, int]  # of a log: position, view and chain of its last frame
@@ -44,7 +46,24 @@ class Marking:
     def next(self, end: End | None = None) -> Mark:
         """The next mark; it names `end` if that is given."""
         self._sequence += 1
-        return Mark(self._sequence, *(end or self.held), *self.frontier, time.time_ns() // 1000)
+        return Mark(self._sequence, *(end or self.held), *self.frontier, now_us())
+
+    def contradicted(self, frames: Sequence[Frame]) -> bool:
+        """Whether these, which are to be written next, put another frame in the place of the damaged end."""
+        damage = self.damage
+        if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
+            return False
+        return frames[damage.last - frames[0].position].header_crc != damage.chain
+
+    def sequence_of_next(self) -> int:
+        """The number of a mark that is made elsewhere: above all others."""
+        self._sequence += 1
+        return self._sequence
+
+    def replaced(self, end: End, frontier: tuple[int, int], mark: Mark) -> None:
+        """The log is another one, and `mark` says so durably."""
+        self.frontier = frontier
+        self.cut(end, mark)
 
     def synced(self, end: End) -> bool:
         """The log is durable up to `end`, and so is what stands in the slot: whether there was something new in it."""
@@ -65,3 +84,8 @@ class Marking:
         self.durable = end
         self.damage = None
         self.set(mark)
+
+
+def now_us() -> int:
+    """Wall clock, us."""
+    return time.time_ns() // 1000

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Sequence
 
-from gateway.log.index import IndexWriter
-from gateway.log.layout import LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
+from gateway.data.frame import Frame
+from gateway.errors import invariant
+from gateway.log.index import IndexWriter, no_rows
+from gateway.log.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
+from gateway.log.marking import End
 from gateway.log.marks import Mark, segment_marks
 from gateway.log.recovery import FoundSegment
 from gateway.log.storage import Storage, patiently
@@ -111,6 +115,12 @@ def older_slot(marks: list[Mark | None]) -> int:
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 
+def new_segment(directory: str, storage: Storage, first: int, fd: int, size: int) -> Segment:
+    """A segment that was just begun, with an empty index."""
+    index = IndexWriter(index_path(directory, first), first, no_rows(), storage)
+    return Segment(first, fd, size, FRAMES_AT, index, 1)
+
+
 def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
     """A segment as a start found it."""
     path = segment_path(directory, found.first)
@@ -120,3 +130,20 @@ def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
     segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(directory, found.first)))
     segment.undecided = found.undecided
     return segment
+
+
+def unwritten(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
+    """Those of `frames` that a log does not hold yet which ends there.
+
+    Raises:
+        InvariantViolated: it holds others.
+    """
+    position, _, chain = end
+    if not frames or frames[0].position > position:
+        return frames
+    known = position - frames[0].position + 1
+    invariant(
+        known <= len(frames) and frames[known - 1].header_crc == chain,
+        f"frames {frames[0].position} to {frames[-1].position} differ from the log, which ends at {position}",
+    )
+    return frames[known:]

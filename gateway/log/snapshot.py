@@ -22,7 +22,7 @@ _MAGIC = b"TUTN"
 _VERSION = 1
 _HEAD = struct.Struct("<4sIQQQII")
 _CRC = struct.Struct("<I")
-_BODY_AT = _HEAD.size + _CRC.size
+STATE_AT = _HEAD.size + _CRC.size  # where the LogState stands
 
 
 class Snapshot(NamedTuple):
@@ -68,13 +68,13 @@ def read_snapshot(directory: str, position: int) -> Snapshot | None:
     except OSError:
         return None  # gone, or unreadable: an earlier one serves as well
     head = data[: _HEAD.size]
-    if len(data) < _BODY_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
+    if len(data) < STATE_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         return None
     _, version, named, segment, place, rows_crc, _ = _HEAD.unpack(head)
     if version != _VERSION or named != position:
         return None
     try:
-        state = LogState.from_bytes(data[_BODY_AT:])
+        state = LogState.from_bytes(data[STATE_AT:])
     except FormatError:
         return None
     return Snapshot(state, segment, place, rows_crc) if state.position + 1 == position else None

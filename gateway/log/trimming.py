@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.events import TrimProposed
-from gateway.data.state import LogState
-from gateway.log.layout import positions_named, remove_before, segment_path
+from gateway.log.indexer import Indexer
+from gateway.log.layout import positions_named, remove_before, segment_path, snapshot_path
 from gateway.log.live import LivePage
 from gateway.log.options import LogOptions
 from gateway.log.room import Room
-from gateway.log.snapshot import read_snapshot
+from gateway.log.segment import Segment
+from gateway.log.snapshot import STATE_AT, read_snapshot
 from gateway.log.start import Start, read_start, write_start
 from gateway.log.storage import Storage
 
@@ -49,8 +51,19 @@ class Trimming:
         start: where the log begins, durably.
     """
 
-    def __init__(self, directory: str, options: LogOptions, storage: Storage, room: Room, live: LivePage, state: LogState) -> None:
-        """Go on with the log that `state` is the decided part of."""
+    def __init__(
+        self,
+        directory: str,
+        options: LogOptions,
+        storage: Storage,
+        room: Room,
+        live: LivePage,
+        segments: Sequence[Segment],
+        indexer: Indexer,
+    ) -> None:
+        """Go on with a log whose writer has these segments and this indexer."""
+        self._segments = segments
+        self._indexer = indexer
         self._directory = directory
         self._options = options
         self._storage = storage
@@ -63,12 +76,13 @@ class Trimming:
         self._places: dict[int, _Place] = {}
         self._known: tuple[int, list[tuple[int, int]]] = (0, [])  # newest segment, and (first position, bytes) of all
         live.start(self.start.offset)
-        self.decided(state)
+        self._decided()
 
     # Carrying out
 
-    def decided(self, state: LogState) -> None:
-        """The decided log goes as far as `state`."""
+    def _decided(self) -> None:
+        """Note what was decided since."""
+        state = self._indexer.state
         if state.start > self._told:
             self._told = state.start
             if (state.start, state.start_offset) > self.start[:2]:
@@ -81,6 +95,7 @@ class Trimming:
         Raises:
             OSError: the disk did not take it.
         """
+        self._decided()
         due = None
         while self._due and self._due[0].decided <= watermark:
             due = self._due.popleft()
@@ -106,19 +121,46 @@ class Trimming:
         self._known = (0, [])
         self._places = {position: place for position, place in self._places.items() if position > start.first}
 
+    def replaced(self) -> None:
+        """The log was replaced, and begins where the directory says."""
+        start = read_start(self._directory)
+        self._due.clear()
+        self._told = 1
+        self.start = start
+        self._places.clear()
+        self._known = (0, [])
+        self._left = True
+        self._live.start(start.offset)
+
+    # Giving it to others
+
+    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+        """Bytes of the state with which the log begins (design, 5.4): of the one up to `position`, or of whichever it is if that is
+        0, from byte `at` on, as many as `limits.FETCH_BYTES`. Up to where it goes, its size, and the bytes; size 0 if it is gone.
+        """
+        first = self.start.first
+        if first == 1 or position not in (0, first - 1):
+            return position, 0, b""
+        path = snapshot_path(self._directory, first)
+        fd = self._storage.open(path)
+        try:
+            size = self._storage.size(fd) - STATE_AT
+            return first - 1, size, self._storage.read(fd, limits.FETCH_BYTES, STATE_AT + at)
+        finally:
+            self._storage.close(fd)
+
     # Proposing
 
-    def propose(self, newest: int, decided: int, now_us: int) -> TrimProposed | None:
-        """What retention lets go, None if nothing; whole segments, all of them decided, and never the newest.
+    def propose(self, now_us: int) -> TrimProposed | None:
+        """What retention lets go at wall clock `now_us`, None if nothing: whole segments, all of them decided, never the newest.
 
-        Args:
-            newest: first position of the newest segment.
-            decided: the last position that is decided and indexed here.
-            now_us: wall clock.
+        Raises:
+            OSError: the directory cannot be looked at.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
-        segments = self._segments(newest)
+        decided = self._indexer.indexed
+        segments = self._sizes()
         held = sum(size for _, size in segments)
         places: list[tuple[int, int]] = []
         forced = 0
@@ -142,7 +184,8 @@ class Trimming:
             return True
         return bool(options.retention_us and place.time_us and now_us - place.time_us > factor * options.retention_us)
 
-    def _segments(self, newest: int) -> list[tuple[int, int]]:
+    def _sizes(self) -> list[tuple[int, int]]:
+        newest = self._segments[-1].first if self._segments else 0
         if self._known[0] != newest:
             firsts = positions_named(self._directory, "seg")
             self._known = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]

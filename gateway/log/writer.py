@@ -13,25 +13,26 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.core import limits
-from gateway.core.events import Recovered, Scalars, TrimProposed
+from gateway.core.events import Recovered, Scalars
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
+from gateway.data.state import LogState
 from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
 from gateway.log import quarantine, tail
 from gateway.log.directory import Directory
 from gateway.log.fetch import Fetcher
-from gateway.log.index import IndexWriter, no_rows
 from gateway.log.indexer import Indexer
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, index_path, read_header
+from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, read_header
 from gateway.log.live import LivePage
 from gateway.log.marking import End, Marking
 from gateway.log.mending import Mender
 from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
 from gateway.log.recovery import Found, recover
+from gateway.log.replacing import finish_replacing, replace_log
 from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
-from gateway.log.segment import Segment, begin_segment, prepared_paths, reopen
+from gateway.log.segment import Segment, begin_segment, new_segment, prepared_paths, reopen, unwritten
 from gateway.log.storage import Storage
 from gateway.log.trimming import Trimming
 
@@ -39,7 +40,7 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`. `mender` looks at what is decided, for damage."""
+    """Writes one directory. Made by `open`. `mender` looks for damage in what is decided, `trimming` for what may go."""
 
     def __init__(self, directory: Directory, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
         """Go on where `found` ends."""
@@ -66,7 +67,7 @@ class LogWriter:
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
         self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
-        self._trimming = Trimming(self._path, options, storage, self._room, live, found.state)
+        self.trimming = Trimming(self._path, options, storage, self._room, live, self._segments, self._indexer)
         self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
 
     @classmethod
@@ -86,6 +87,7 @@ class LogWriter:
         except OSError as error:
             raise failure_of("making the live page of", directory.path, error) from error
         try:
+            finish_replacing(directory.path, storage, options)
             found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
@@ -123,7 +125,7 @@ class LogWriter:
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
-        frames = self._new_of(frames)
+        frames = unwritten(frames, self._end)
         if not frames:
             return
         self._preparer.wrote()
@@ -175,26 +177,11 @@ class LogWriter:
 
     def _look_at_damage(self, frames: Sequence[Frame]) -> None:
         """Where another frame takes the place of the damaged end, the mark must be lowered first: it would tell of mixed files."""
-        damage = self._marking.damage
-        if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
-            return
-        if frames[damage.last - frames[0].position].header_crc != damage.chain:
+        if self._marking.contradicted(frames):
             mark = self._marking.next(self._marking.durable)
             self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
             self._marking.set(mark)
             self._marking.damage = None
-
-    def _new_of(self, frames: Sequence[Frame]) -> Sequence[Frame]:
-        """Those of `frames` that are not in the log yet."""
-        position, _, chain = self._end
-        if not frames or frames[0].position > position:
-            return frames
-        known = position - frames[0].position + 1
-        invariant(
-            known <= len(frames) and frames[known - 1].header_crc == chain,
-            f"frames {frames[0].position} to {frames[-1].position} differ from the log, which ends at {position}",
-        )
-        return frames[known:]
 
     def _roll(self, frame: Frame) -> None:
         """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
@@ -226,8 +213,7 @@ class LogWriter:
         if self._segments:
             self._segments[-1].last = position
         self._marking.set(mark)
-        index = IndexWriter(index_path(self._path, first), first, no_rows(), self._storage)
-        self._segments.append(Segment(first, fd, size, FRAMES_AT, index, 1))
+        self._segments.append(new_segment(self._path, self._storage, first, fd, size))
         if position:  # the first one is missed by the log's uuid in the identity, once it has durably begun
             self._scalars.write(self._scalars.scalars, mark, first)
         if self._indexer.state.position == position:
@@ -264,8 +250,7 @@ class LogWriter:
             self._marking.written = mark
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make the scalars durable, and with them the mark of what is durable. With a view that is accepted a damage is over: the
-        log is the one that was installed.
+        """Make the scalars durable, and with them the mark of what is durable. A view that is accepted ends a damage.
 
         Raises:
             DiskFull: there is no room for them.
@@ -317,9 +302,7 @@ class LogWriter:
         if not kept:
             self._directory.remember_log(b"")  # the log has not begun: another one may
         tail.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
-        for segment in gone:
-            segment.index.close()
-            self._storage.close(segment.fd)
+        self._let_go(gone)
         del self._segments[len(kept) :]
         if kept:
             kept[-1].shorten(len(places))
@@ -343,6 +326,36 @@ class LogWriter:
             self._fetcher.cut(self._end[0])
             self._live.cut(segment.first)
         self._spoiled, self._later = False, []
+
+    def replace(self, snapshot: bytes) -> None:
+        """Put what a snapshot (LogState as bytes) says in the log's place, durably: it is decided, and more than is so here.
+
+        Raises:
+            DiskFull, DiskFailed: as `cut`.
+        """
+        self._check_usable()
+        state = LogState.from_bytes(snapshot)
+        decided, end = self._marking.frontier[0], (state.position, state.view, state.chain)
+        invariant(decided < state.position, f"a log decided up to {decided} is replaced by one up to {state.position}")
+        self._cutting = True
+        args = self._path, self._storage, self._options, self._scalars, state, self._marking.sequence_of_next()
+        with self._watching("replacing"):
+            segment, mark = self._room.with_room(lambda: replace_log(*args), "a snapshot")
+        self._let_go(self._segments)
+        self._segments[:] = [segment]
+        self._end, self._log, self._spoiled, self._later = end, state.log, False, []
+        self._marking.replaced(end, (state.position, state.next_offset), mark)
+        self._indexer.replaced(state)
+        self._fetcher.cut(0)
+        self._directory.remember_log(self._log)
+        self.trimming.replaced()
+        self._live.replaced(state)
+        self._cutting = False
+
+    def _let_go(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.index.close()
+            self._storage.close(segment.fd)
 
     # Reading back
 
@@ -378,8 +391,7 @@ class LogWriter:
             if frames and not self._directory.identity.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
-            self._trimming.decided(self._indexer.state)
-            self._trimming.carry_out(self._marking.newest.frontier_position)
+            self.trimming.carry_out(self._marking.newest.frontier_position)
 
     # Beside the writing
 
@@ -401,13 +413,7 @@ class LogWriter:
                 self._write_slot(self._segments[-1])
                 self._sync()
         with self._watching("trimming"):
-            return self._trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
-
-    def trimmable(self, now_us: int) -> TrimProposed | None:
-        """What retention lets go at wall clock `now_us`, None if nothing: to be told to the stack."""
-        with self._watching("looking at the segments of"):
-            newest = self._segments[-1].first if self._segments else 0
-            return self._trimming.propose(newest, self._indexer.indexed, now_us)
+            return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
 
     def space(self) -> Space:
         """How much room there is, and whether new messages are to be refused for the lack of it."""
@@ -422,9 +428,7 @@ class LogWriter:
                     self._write_slot(self._segments[-1])
                     self._sync()
         finally:
-            for segment in self._segments:
-                segment.index.close()
-                self._storage.close(segment.fd)
+            self._let_go(self._segments)
             self._scalars.close()
             self._live.close()
 

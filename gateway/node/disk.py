@@ -21,8 +21,8 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Mend, Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, TrimProposed, WriteFailed
+from gateway.core.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame
 from gateway.errors import DiskFull, TuttiError, invariant
 from gateway.log.options import Space
@@ -35,6 +35,16 @@ US = 1_000_000
 NS_PER_US = 1000
 US_PER_MS = 1000
 _LATE_S = 2.0  # a disk that never rests looks for damage so late
+
+
+class Trimming(Protocol):
+    """What is needed of `gateway.log.trimming.Trimming`."""
+
+    def propose(self, now_us: int) -> TrimProposed | None:
+        """What retention lets go at this time (us, UTC), None if nothing."""
+
+    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+        """Bytes of the state with which the log begins, from one on: up to which position it goes, its size, and the bytes."""
 
 
 class Log(Protocol):
@@ -68,8 +78,12 @@ class Log(Protocol):
     def space(self) -> Space:
         """How much room there is."""
 
-    def trimmable(self, now_us: int) -> TrimProposed | None:
-        """What retention lets go at this time (us, UTC), None if nothing."""
+    @property
+    def trimming(self) -> Trimming:
+        """Looks at what may go."""
+
+    def replace(self, snapshot: bytes) -> None:
+        """Put what a snapshot says in the log's place, durably; after a lack of room the same comes again."""
 
 
 class Disk:
@@ -94,10 +108,10 @@ class Disk:
         self._report = report
         self._indexed = indexed
         self._log = log
-        self._queue: Mailbox[Persist | ReadLog | Deliver | Mend | int | None] = Mailbox()
+        self._queue: Mailbox[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int | None] = Mailbox()
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
-        self._reads: deque[ReadLog] = deque()
+        self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # what was decided found no room in the index
         self._appended = 0  # bytes since the last sync
@@ -119,8 +133,8 @@ class Disk:
         invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and scalars")
         self._queue.put(action)
 
-    def read(self, action: ReadLog) -> None:
-        """Queue a read of the log."""
+    def read(self, action: ReadLog | ReadSnapshot) -> None:
+        """Queue a read of the log, or of the state with which it begins."""
         self._queue.put(action)
 
     def mend(self, action: Mend) -> None:
@@ -193,7 +207,7 @@ class Disk:
                 self._stopping = True
             elif isinstance(item, Persist):
                 self._waiting.append(item)
-            elif isinstance(item, ReadLog):
+            elif isinstance(item, ReadLog | ReadSnapshot):
                 self._reads.append(item)
             elif isinstance(item, Mend):
                 self.scrubbing.put(item)
@@ -222,6 +236,9 @@ class Disk:
         if not self._reads:
             return False
         action = self._reads.popleft()
+        if isinstance(action, ReadSnapshot):
+            self._report(self._piece(action))
+            return True
         frames: tuple[Frame, ...] = ()
         stop = action.first - 1
         try:
@@ -232,6 +249,13 @@ class Disk:
             self.scrubbing.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
+
+    def _piece(self, action: ReadSnapshot) -> SnapshotRead:
+        try:
+            return SnapshotRead(action.token, *self._writer.trimming.piece(action.position, action.at))
+        except Exception:  # noqa: BLE001 - likewise
+            self._log.exception("the state with which the log begins could not be read for another gateway")
+            return SnapshotRead(action.token, action.position, 0, b"")
 
     def _guarded(self, act: Callable[[], bool]) -> bool:
         """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
@@ -289,14 +313,19 @@ class Disk:
 
     def _write(self) -> bool:
         """Make what waits durable, up to one sync's worth, and report it."""
-        if self._waits_for_room() or not self._cut():
+        if self._waits_for_room() or not self._replace() or not self._cut():
             return False
         frames: list[Frame] = []
         token = size = 0
         done = 0
         scalars: Scalars | None = None
         for action in self._waiting:
-            if (action.scalars is not None and frames) or action.cut is not None or size >= limits.SYNC_BYTES_MAX:
+            if (
+                (action.scalars is not None and frames)
+                or action.cut is not None
+                or action.snapshot
+                or size >= limits.SYNC_BYTES_MAX
+            ):
                 break
             if action.scalars is not None:
                 scalars = action.scalars
@@ -321,6 +350,19 @@ class Disk:
             self._count(took_us, len(frames), size)
         for _ in range(done):
             self._waiting.popleft()
+        return True
+
+    def _replace(self) -> bool:
+        """Replace the log if that comes next; False if there is no room for it."""
+        if not self._waiting or not self._waiting[0].snapshot:
+            return True
+        try:
+            self._writer.replace(self._waiting[0].snapshot)
+        except DiskFull as error:
+            self._is_full(error)
+            return False
+        self._waiting[0] = msgspec.structs.replace(self._waiting[0], snapshot=b"")  # done, whatever becomes of the rest
+        self._indexed()
         return True
 
     def _cut(self) -> bool:
@@ -374,7 +416,7 @@ class Disk:
         now = time.monotonic()
         if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
             self._retention_looked_at = now
-            proposed = self._writer.trimmable(time.time_ns() // NS_PER_US)
+            proposed = self._writer.trimming.propose(time.time_ns() // NS_PER_US)
             if proposed is not None:
                 self._report(proposed)
 

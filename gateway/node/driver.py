@@ -22,6 +22,8 @@ from gateway.core.actions import (
     Peers,
     Persist,
     ReadLog,
+    ReadSnapshot,
+    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -254,10 +256,12 @@ class Driver:
         return {
             Persist: self._persist,
             ReadLog: self._disk.read,
+            ReadSnapshot: self._disk.read,
             Mend: self._disk.mend,
             Send: network.send,
             Reply: self._reply,
             Deliver: self._deliver,
+            Relearned: self._relearned,
             SetTimer: self._set_timer,
             ViewInstalled: self._view,
             Halt: self._halt,
@@ -321,6 +325,14 @@ class Driver:
                 meters.frames_committed += 1
                 meters.records_committed += frame.count
         self._landed += self._under_way.landed(run.frames)
+
+    def _relearned(self, action: Relearned) -> None:
+        self._log.info(
+            "the log was replaced: what was missing here was trimmed elsewhere", position=action.position, start=action.next_offset
+        )
+        self.position, self.offset = action.position, action.next_offset
+        self._frontier(action.position, action.next_offset)
+        self._under_way.replaced(action.position)
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view

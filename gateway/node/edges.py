@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog
+from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog, ReadSnapshot
 from gateway.core.events import Event, Now
 from gateway.data.wire import Duplicate
 from gateway.node.port import Sent
@@ -24,7 +24,7 @@ class DiskQueue(Protocol):
     def persist(self, action: Persist) -> None:
         """Queue what is to become durable."""
 
-    def read(self, action: ReadLog) -> None:
+    def read(self, action: ReadLog | ReadSnapshot) -> None:
         """Queue what is to be read from the log."""
 
     def mend(self, action: Mend) -> None:

@@ -47,6 +47,12 @@ class UnderWay:
         while self._flights and self._flights[-1][0] > position:
             self._flights.pop()
 
+    def replaced(self, position: int) -> None:
+        """The log is decided up to a position, and holds nothing else."""
+        self._sizes.clear()
+        self._flights.clear()
+        self.bytes, self.decided = 0, position
+
     def landed(self, frames: Sequence[Frame]) -> Landed:
         """These are decided, which come next; returns since when they were waited for."""
         for _ in frames:

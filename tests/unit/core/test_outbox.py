@@ -14,6 +14,8 @@ from gateway.core.actions import (
     PersistLane,
     ReadLane,
     ReadLog,
+    ReadSnapshot,
+    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -47,14 +49,16 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.answers(7).append(Done(1))
     box.deliver_lane(DeliverUnordered(1, b"", 0, ()))
     box.deliver((), (), frozenset(), 0)
+    box.relearned(1, 0)
     box.send(2, Confirm(1, 1))
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
     box.read_log(1, 2)
+    box.read_snapshot(0, 0)
     box.mend(())
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    written, told = [Persist, ReadLog, Mend, PersistLane, ReadLane], [Deliver, DeliverUnordered, Reply]
+    written, told = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane], [Deliver, Relearned, DeliverUnordered, Reply]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []

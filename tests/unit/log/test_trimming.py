@@ -15,7 +15,7 @@ from gateway.data.frame import Kind
 from gateway.errors import Damaged, OffsetOutOfRange, WrongDirectory
 from gateway.log.digest import digest
 from gateway.log.inspect import inspect
-from gateway.log.layout import positions_named, snapshot_path
+from gateway.log.layout import FRAMES_AT, positions_named, snapshot_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.start import Start, read_start, start_path, write_start
@@ -123,7 +123,7 @@ def test_a_reader_that_was_there_before_is_told_and_keeps_what_it_holds(tmp_path
     settle(writer)
     assert firsts(tmp_path)[0] == position
     assert seen([held]) == expected(history, 0, 1)
-    assert view.segment.frame(view.segment.view.obj and 12288).position == 1
+    assert view.segment.frame(FRAMES_AT).position == 1
     with pytest.raises(OffsetOutOfRange, match=f"begins at offset {history.offset_after(position - 1)}"):
         list(batches)
     with pytest.raises(OffsetOutOfRange):
@@ -198,14 +198,14 @@ def test_retention_by_bytes_lets_the_oldest_segments_go_and_forces_what_is_far_o
     before = firsts(tmp_path)
     assert len(before) > 8
     writer, _, close = opened(tmp_path, BYTES)
-    proposed = writer.trimmable(NOW_US)
+    proposed = writer.trimming.propose(NOW_US)
     kept, twice = before[-3:], before[-6:]
     assert proposed == TrimProposed(
         tuple((first, history.offset_after(first - 1)) for first in before[1:] if first <= kept[0]), twice[0]
     )
     close()
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=len(before) * SMALL.segment_bytes))
-    assert writer.trimmable(NOW_US) is None
+    assert writer.trimming.propose(NOW_US) is None
     close()
 
 
@@ -217,15 +217,15 @@ def test_retention_by_time_goes_by_the_clock_of_the_log(tmp_path: Path) -> None:
     age = 1_000_000
     now = ages[before[3]] + age + 1
     writer, _, close = opened(tmp_path, replace(SMALL, retention_us=age))
-    proposed = writer.trimmable(now)
+    proposed = writer.trimming.propose(now)
     assert proposed is not None
     assert [position for position, _ in proposed.places] == [first for first in before[1:] if 0 < ages[first] < now - age]
     assert proposed.forced == 0
-    later = writer.trimmable(now + age)
+    later = writer.trimming.propose(now + age)
     assert later is not None
     assert later.places[-1][0] == before[-1]
     assert later.forced == proposed.places[-1][0]
-    assert writer.trimmable(ages[before[1]]) is None
+    assert writer.trimming.propose(ages[before[1]]) is None
     close()
 
 
@@ -234,15 +234,15 @@ def test_the_newest_segment_and_what_is_undecided_stay(tmp_path: Path) -> None:
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=1))
     writer.append(history.frames)
     writer.sync()
-    assert writer.trimmable(NOW_US) is None
+    assert writer.trimming.propose(NOW_US) is None
     before = firsts(tmp_path)
     until = history.settled(before[2] + 1)
     decide(writer, history, 1, until)
-    proposed = writer.trimmable(NOW_US)
+    proposed = writer.trimming.propose(NOW_US)
     assert proposed is not None
     assert proposed.places[-1][0] == proposed.forced == before[2]
     decide(writer, history, until + 1, len(history.frames))
-    proposed = writer.trimmable(NOW_US)
+    proposed = writer.trimming.propose(NOW_US)
     assert proposed is not None
     assert proposed.places[-1][0] == before[-1]
     close()
@@ -253,7 +253,7 @@ def test_one_trim_takes_no_more_segments_than_a_proposal_names(tmp_path: Path, m
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=1))
-    proposed = writer.trimmable(NOW_US)
+    proposed = writer.trimming.propose(NOW_US)
     assert proposed is not None
     assert [position for position, _ in proposed.places] == firsts(tmp_path)[1:3]
     close()

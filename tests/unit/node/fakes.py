@@ -192,6 +192,22 @@ class Mender:
         self.suspects.append(position)
 
 
+class Trimming:
+    """Proposes what it is told, and reads one state."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self.proposed: TrimProposed | None = None
+
+    def propose(self, now_us: int) -> TrimProposed | None:
+        return self.proposed
+
+    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+        if self._writer.unreadable:
+            raise OSError(5, "unreadable")
+        return position or 7, 9, b"123456789"[at:]
+
+
 class Writer:
     """A log that only notes what is done to it; fails or is full on demand."""
 
@@ -203,7 +219,7 @@ class Writer:
         self.unreadable = False
         self.frame = batch_frame()  # what a read finds
         self.room = Space(1 << 40, False, "")
-        self.proposed: TrimProposed | None = None
+        self._trimming = Trimming(self)
         self.mender = Mender()
 
     def append(self, frames: Sequence[Frame]) -> None:
@@ -243,8 +259,14 @@ class Writer:
     def space(self) -> Space:
         return self.room
 
-    def trimmable(self, now_us: int) -> TrimProposed | None:
-        return self.proposed
+    @property
+    def trimming(self) -> Trimming:
+        return self._trimming
+
+    def replace(self, snapshot: bytes) -> None:
+        if self.full:
+            raise DiskFull("no room for a snapshot")
+        self.done.append(f"replace {snapshot.decode()}")
 
 
 def message(routing: bytes, parts: Sequence[bytes | bytearray | memoryview]) -> Message:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SpaceChanged, TrimProposed, WriteFailed
+from gateway.core.actions import Deliver, Persist, ReadLog, ReadSnapshot
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
@@ -233,15 +233,42 @@ def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> No
     assert bench.reports == [SpaceChanged(True, "5 bytes are free"), SpaceChanged(False, "")]
 
 
+def test_a_log_is_replaced_alone_and_in_its_turn() -> None:
+    bench = Bench()
+    bench.disk.persist(persist(1, 1))
+    bench.disk.persist(Persist(2, snapshot=b"state"))
+    bench.disk.persist(persist(3, 3))
+    bench.writer.full = True
+    while bench.disk.run_once():
+        continue
+    assert bench.writer.done == []
+    bench.writer.full = False
+    while bench.disk.depth:
+        bench.disk.run_once()
+    assert bench.writer.done == ["append 1", "sync", "persisted 1", "replace state", "append 3", "sync", "persisted 3"]
+
+
+def test_a_state_is_read_for_another_gateway_also_when_nothing_can_be_written() -> None:
+    bench = Bench()
+    bench.disk.read(ReadSnapshot(5, 0, 0))
+    bench.disk.read(ReadSnapshot(6, 7, 4))
+    while bench.disk.depth:
+        bench.disk.run_once()
+    bench.writer.unreadable = True
+    bench.disk.read(ReadSnapshot(8, 7, 0))
+    bench.disk.run_once()
+    assert bench.reports == [SnapshotRead(5, 7, 9, b"123456789"), SnapshotRead(6, 7, 9, b"56789"), SnapshotRead(8, 7, 0, b"")]
+
+
 def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    bench.writer.proposed = TrimProposed(((7, 3),))
+    bench.writer.trimming.proposed = TrimProposed(((7, 3),))
     bench.disk.run_once()
     bench.disk.run_once()
-    assert bench.reports == [bench.writer.proposed]
+    assert bench.reports == [bench.writer.trimming.proposed]
     monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
     bench.disk.run_once()
-    bench.writer.proposed = None
+    bench.writer.trimming.proposed = None
     bench.disk.run_once()
     assert bench.reports == [TrimProposed(((7, 3),))] * 2
 

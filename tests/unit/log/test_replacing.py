@@ -1,0 +1,154 @@
+"""Proves that a log gives way to a snapshot of another one whole, or not at all, and goes on behind it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.events import Scalars
+from gateway.data.state import LogState
+from gateway.errors import Damaged, InvariantViolated, OffsetOutOfRange
+from gateway.log.layout import positions_named, snapshot_path
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.snapshot import read_snapshot
+from gateway.log.start import Start, read_start, write_start
+from gateway.log.storage import Storage
+from gateway.log.verify import verify
+from gateway.log.writer import LogWriter
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
+
+
+def state_at(history: History, position: int) -> LogState:
+    state = LogState()
+    for frame in history.frames[:position]:
+        state.apply(frame, frame.position in history.void)
+    return state
+
+
+def settle(writer: LogWriter) -> None:
+    while writer.idle():
+        time.sleep(0.001)
+
+
+def behind(path: Path, history: History, decided: int, end: int) -> LogWriter:
+    """A writer of the beginning of a history, decided up to a position."""
+    writer, _, _ = opened(path)
+    writer.write_scalars(Scalars(VIEW, VIEW, 0))
+    for first in range(0, end, 7):
+        writer.append(history.frames[first : min(first + 7, end)])
+        writer.sync()
+    if decided:
+        decide(writer, history, 1, decided)
+    settle(writer)
+    return writer
+
+
+def go_on(writer: LogWriter, history: History, position: int) -> None:
+    """Write and decide what follows."""
+    writer.append(history.frames[position:])
+    writer.sync()
+    decide(writer, history, position + 1, len(history.frames))
+    settle(writer)
+
+
+@pytest.mark.parametrize(("decided", "end"), [(0, 0), (0, 40), (30, 40), (30, 100), (30, 200)])
+def test_the_log_goes_on_behind_the_snapshot_and_nothing_before_it_counts(tmp_path: Path, decided: int, end: int) -> None:
+    history = sample(160, size=1500)
+    position = history.settled(130)
+    writer = behind(tmp_path, history, history.settled(decided) if decided else 0, end)
+    reader = LogReader(tmp_path)
+    reader.frontier()
+    writer.replace(state_at(history, position).to_bytes())
+    offset = history.offset_after(position)
+    assert positions_named(str(tmp_path), "seg", all_there=True) == [position + 1]
+    assert read_start(str(tmp_path)) == Start(position + 1, offset)
+    assert (reader.frontier().position, reader.frontier().offset, reader.start) == (position, offset, offset)
+    assert reader.state() == state_at(history, position)
+    go_on(writer, history, position)
+    everything = expected(history, offset)
+    assert seen(scan(reader, offset, len(history.records))) == everything
+    with pytest.raises(OffsetOutOfRange, match=f"begins at {offset}"):
+        list(scan(reader, offset - 1, offset))
+    writer.close()
+    other_boot(tmp_path)
+    assert seen(scan(LogReader(tmp_path), offset, len(history.records))) == everything
+    assert not verify(tmp_path).damage
+
+
+def test_a_start_finds_the_replaced_log_before_anything_is_written_behind_it(tmp_path: Path) -> None:
+    history = sample(160, size=1500)
+    position = history.settled(130)
+    writer, _, close = opened(tmp_path)
+    state = state_at(history, position)
+    writer.replace(state.to_bytes())
+    close()
+    other_boot(tmp_path)
+    writer, recovered, close = opened(tmp_path)
+    assert (recovered.state, recovered.tail, recovered.damage, recovered.log) == (state, (), None, state.log)
+    go_on(writer, history, position)
+    close()
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, reader.start, len(history.records))) == expected(history, reader.start)
+
+
+def test_the_state_goes_to_others_piece_by_piece_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FETCH_BYTES", 100)
+    history = sample(160, size=1500)
+    position = history.settled(130)
+    writer, _, close = opened(tmp_path)
+    assert writer.trimming.piece(0, 0) == (0, 0, b"")
+    state = state_at(history, position)
+    writer.replace(state.to_bytes())
+    data = b""
+    while True:
+        told, size, piece = writer.trimming.piece(position if data else 0, len(data))
+        assert told == position
+        data += piece
+        if len(data) == size:
+            break
+        assert len(piece) == 100
+    assert LogState.from_bytes(data) == state
+    assert writer.trimming.piece(position - 1, 0) == (position - 1, 0, b"")
+    close()
+
+
+def test_less_than_is_decided_is_no_log(tmp_path: Path) -> None:
+    history = sample(160, size=1500)
+    position = history.settled(40)
+    writer = behind(tmp_path, history, position, 60)
+    with pytest.raises(InvariantViolated, match=f"decided up to {position} is replaced by one up to {position}"):
+        writer.replace(state_at(history, position).to_bytes())
+    writer.close()
+
+
+def test_a_replacement_cut_short_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    history = sample(160, size=1500)
+    position = history.settled(130)
+    write_log(tmp_path, history, decided=history.settled(30))
+    writer, _, close = opened(tmp_path / "other")
+    state = state_at(history, position)
+    writer.replace(state.to_bytes())
+    close()
+    taken = snapshot_path(str(tmp_path / "other"), position + 1)
+    Path(snapshot_path(str(tmp_path), position + 1)).write_bytes(Path(taken).read_bytes())
+    write_start(str(tmp_path), Start(position + 1, state.next_offset, replacing=True), Storage())
+    other_boot(tmp_path)
+    writer, recovered, close = opened(tmp_path)
+    assert (recovered.state, recovered.tail) == (state, ())
+    assert recovered.scalars == Scalars(VIEW, VIEW, VIEW)
+    go_on(writer, history, position)
+    close()
+    assert not verify(tmp_path).damage
+    assert read_start(str(tmp_path)) == Start(position + 1, state.next_offset)
+
+
+def test_without_its_snapshot_a_replacement_is_no_log(tmp_path: Path) -> None:
+    write_log(tmp_path, sample(30))
+    write_start(str(tmp_path), Start(900, 5, replacing=True), Storage())
+    assert read_snapshot(str(tmp_path), 900) is None
+    with pytest.raises(Damaged, match=r"900\.snap, which was taking the log's place, is missing or damaged"):
+        opened(tmp_path)
