@@ -45,13 +45,13 @@ soak: $(READY) lab ## a real group under load, every kind of fault mixed for MIN
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
 	@$(RUN)/python -m tests.sim --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
-storm: $(READY) ## lose messages between 3 to 100 members: requests and repairs for each loss
+storm: $(READY) ## lose messages between 3 to 100 members: requests and repairs for each loss; a minute of CPU
 	@$(RUN)/python -m tests.sim.storm $(ARGS)
 
 mutants: $(READY) ## break the protocol rule by rule: the simulator, or a named test, finds each
 	@$(RUN)/python -m tests.sim.mutants --jobs $(JOBS) $(ARGS)
 
-figures: $(READY) ## messages a frame, pauses of ordering at each change of the group, the cost of a step, as tables
+figures: $(READY) ## messages a frame, pauses of ordering at each change of the group, the cost of a step, as tables; five minutes of CPU, ARGS=--quick for less
 	@$(RUN)/python -m tests.sim.figures $(ARGS)
 
 docs: $(READY) ## the pages that are made from the code: commands, configuration, protocol diagrams

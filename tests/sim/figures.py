@@ -2,6 +2,7 @@
 
 Messages per decided frame, pauses of ordering at every change of the group, and what a step costs. The first two are virtual and
 the same on every machine; the last is measured here, and compared with another checkout's if one is named. The last line sums up.
+Five minutes of CPU, half a minute with --quick.
 """
 
 from __future__ import annotations

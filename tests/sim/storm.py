@@ -5,8 +5,8 @@
 The coordinator multicasts a stream to all members over links that lose each message with the same probability: of the stream,
 requests, claims, repairs, heartbeats. Layer and receiver are the real ones; order and atomic are not there, so nothing is decided.
 A *pair* is one member that missed one position; the time to recover it counts from when the gap showed to that member, in distances
-(d, the mean time over a link). Requests, claims and repairs are multicasts; a message goes to one member. About a minute and a half
-with the sizes of the default, most of it for the hundred.
+(d, the mean time over a link). Requests, claims and repairs are multicasts; a message goes to one member. A minute of
+CPU with the sizes of the default, most of it for the hundred.
 """
 
 from __future__ import annotations
