@@ -38,7 +38,8 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
 @click.option(
     "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: what becomes of each message, for tutti trace."
 )
-def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None) -> int:
+@click.option("--record", metavar="DIR", help="Record all of them in DIR, as tutti serve --record does.")
+def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None, record: str | None) -> int:
     """Run gateways g1..gN on this machine, for trying and for tests.
 
     They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
@@ -47,6 +48,7 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float, level: s
     """
     names = [f"g{number + 1}" for number in range(count)]
     options = ["--log-level", level] if level else []
+    options += ["--record", record] if record else []
     return run_group(names, port, directory, restart_after_s, options, command="dev")
 
 
