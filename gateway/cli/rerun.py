@@ -79,7 +79,8 @@ def _print(found: Rerun, here: str) -> None:
     if found.raised:
         print(f"the stack ended, then and now: {found.raised}")
     if found.torn:
-        print(f"the record is cut short, as by a kill; its last event is of {time_text(found.last_us)}")
+        last = f"; its last event is of {time_text(found.last_us)}" if found.events else ""
+        print(f"the record is cut short, as by a kill{last}")
     else:
         print(f"the record ends because {found.closed}")
 
