@@ -1,0 +1,76 @@
+"""A gateway of three whose disk lost something of the log gets it again from the others, by itself, while clients go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.data.frame import HEADER_SIZE, padded
+from gateway.log.layout import FRAMES_AT, read_header
+from gateway.log.walk import SegmentMap, walk
+from tests.integration.cli.house import House, free_base, shell, tutti, until
+
+RESTART_AFTER_S = 3
+BATCHES = 40
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    directory = tmp_path_factory.mktemp("mending") / "dev"
+    running = House(free_base(3), directory, "--gateways", "3", "--restart-after", str(RESTART_AFTER_S))
+    try:
+        for number in range(BATCHES):
+            lines = b"".join(b"%d-%d-%s\n" % (number, line, b"x" * 100) for line in range(200))
+            assert tutti("produce", "--topic", "t", given=lines, url=running.url).code == 0
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def url_of(group: House, name: str) -> str:
+    return f"tutti://127.0.0.1:{group.port + 10 * (int(name[1:]) - 1)}"
+
+
+def flip(directory: Path, share: float, *, header: bool) -> int:
+    """Flip a bit of a frame in the first segment; its position."""
+    file = directory / "log" / f"{1:020d}.seg"
+    chain = read_header(str(directory), 1).chain
+    found = walk(SegmentMap(str(file), 1), FRAMES_AT, 1, chain)
+    first = int(len(found.places) * share) + 1
+    frame = next(frame for position in range(first, found.position) if (frame := found.frame(position)).count)
+    at = found.places[frame.position - 1] + (20 if header else HEADER_SIZE + padded(len(frame.progress)) + 40)
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)[0]
+        opened.seek(at)
+        opened.write(bytes([byte ^ 16]))
+    return frame.position
+
+
+@pytest.mark.parametrize(("name", "header"), [("g2", False), ("g3", True)], ids=["a body", "a header"])
+def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: House, name: str, header: bool) -> None:
+    url, directory = url_of(group, name), group.directory / name
+    frontier = tutti("status", "--json", url=group.url).json["frontier"]
+    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    os.kill(tutti("status", "--json", url=url).json["pid"], signal.SIGKILL)
+    flip(directory, 0.3, header=header)
+    assert shell("log", "verify", str(directory)).code == 4
+    assert tutti("produce", "--topic", "t", given=b"while it is down\n", url=group.url).code == 0
+
+    def mended() -> bool:
+        done = tutti("status", "--json", url=url)
+        damage = done.json["disk"]["damage"] if done.code == 0 else {}
+        return bool(done.code == 0 and done.json["frontier"] > frontier and not damage["lost"] and damage["rounds"])
+
+    until(mended)
+    if not header:
+        assert tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] == 1
+    verified = shell("log", "verify", str(directory))
+    assert verified.code == 0, verified.out
+    told = [shell("log", "digest", str(group.directory / one), "--end", str(frontier)).lines[0] for one in ("g1", name)]
+    assert told[0].split()[0] == told[1].split()[0]
