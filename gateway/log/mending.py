@@ -324,6 +324,9 @@ class Mender:
         lost, at = self.lost, self._at
         if lost is None or at is None or self._gone():
             return 0
+        if self._stands(lost, at):
+            self.lost, self.told = None, ""  # nothing that can be read is ever written over
+            return 0
         good = self._fitting(lost, frames)
         if not good:
             return 0
@@ -333,6 +336,17 @@ class Mender:
         self.lost, self.told = None, ""
         self._look_up_to(good[-1].position)
         return len(good)
+
+    def _stands(self, lost: Lost, at: _Place) -> bool:
+        """Whether the first frame that was lost can be read after all, there or in the segment that begins with it."""
+        there = [(segment_path(self._directory, at.segment), lost.place)]
+        if os.path.exists(follows := segment_path(self._directory, lost.first)):
+            there.append((follows, FRAMES_AT))
+        for path, place in there:
+            with self._opened(path) as fd:
+                if read_frames(self._storage, fd, place, lost.chain, lost.first, lost.first):
+                    return True
+        return False
 
     def _look_up_to(self, position: int) -> None:
         """Read what was written, and a piece behind it."""

@@ -342,3 +342,16 @@ def test_a_file_that_goes_while_it_is_mended_is_made_again(tmp_path: Path) -> No
     assert writer.mender.mend(HISTORY.frames[first : first + 1]) == 0
     serve(writer, piece=10)
     whole(tmp_path, writer, close)
+
+
+def test_what_can_be_read_after_all_is_never_written_over(tmp_path: Path) -> None:
+    writer, close = written(tmp_path)
+    position = positions_named(str(tmp_path), "seg")[1] + 2
+    spoil(tmp_path, position)
+    round_of(writer.mender)
+    spoil(tmp_path, position)  # the same bit: it is as it was
+    before = images(tmp_path)
+    assert writer.mender.mend(HISTORY.frames[position - 1 : position]) == 0
+    assert (lost_of(writer), writer.mender.mended) == ((0, 0), 0)
+    assert images(tmp_path) == before
+    whole(tmp_path, writer, close)
