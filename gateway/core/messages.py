@@ -157,6 +157,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         misses: it hears no coordinator.
         hears: the gateways that it hears.
         ready: a learner that holds everything that is decided, but for what is under way.
+        low: its disk takes no batches: it is taken into a view only where there is no majority without it.
         leaving: it stops in order; a coordinator that says so has decided everything and coordinates no more.
         forced, forced_at: view and position of the last roster that was made by force and is decided here, 0 if there is none.
         out: that roster, or a later one, does not name the receiver.
@@ -179,6 +180,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     hears: tuple[int, ...] = ()
     ready: bool = False
     leaving: bool = False
+    low: bool = False
     forced: int = 0
     forced_at: int = 0
     out: bool = False

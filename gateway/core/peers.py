@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import google_crc32c
+
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.messages import Heartbeat
@@ -148,6 +150,17 @@ class Peers:
     def get(self, number: int) -> Peer | None:
         """The gateway of that number, None if it is not known, or is this one."""
         return self._peers.get(number)
+
+    @property
+    def config_crc(self) -> int:
+        """Of the configured members, which all who found a group have to agree on."""
+        text = "\n".join(f"{name}={address}" for _, name, address in self.configured)
+        return int(google_crc32c.value(text.encode()))
+
+    def low(self, number: int) -> bool:
+        """Whether the gateway says that its disk takes no batches."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.beat is not None and peer.beat.low
 
     @property
     def alone(self) -> bool:

@@ -12,7 +12,7 @@ actions was carried out, and the driver stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -195,6 +195,20 @@ class Layers:
     def room(self) -> None:
         """What may be undecided, or written, may have become more."""
         self.order.sequencer.room()
+
+    def full(self, low: Mapping[int, str]) -> None:
+        """Disks of these members have had no room for the atomic period, and why. Where the others are a majority they go on
+        without them; where they are not, nothing is taken until there is room.
+        """
+        others = [member for member in self.context.standing.members if member not in low]
+        if self.peers.rosters.majority(self.peers.incarnations(others)):
+            for member, reason in low.items():
+                self.membership.suspect(member, f"its disk takes nothing new: {reason}")
+
+    @property
+    def own_low(self) -> bool:
+        """Whether this gateway's disk takes no batches."""
+        return self.atomic.own_low
 
     def suspect(self, member: int, reason: str) -> None:
         """The member holds the group up."""

@@ -72,7 +72,8 @@ class Survey:
         """Why it takes nothing new where the operator has to act, empty otherwise."""
         if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
             return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
-        return ""
+        low = "" if self._stack.phase is Phase.BORN else self._stack.layers.atomic.low
+        return f"nothing new is taken for the moment, a member's disk has no room: {low}" if low else ""
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:

@@ -12,14 +12,16 @@ class Ballot:
         votes: the highest position of each member's YES, by gateway number.
         low: why a member's disk takes nothing new, by gateway number. It holds for some heartbeats and is said again in each,
             so that neither a lost nor a late message leaves it wrong.
+        full: heartbeats for which a member has been low without a break.
     """
 
-    __slots__ = ("_at_beat", "_low_beats", "_missed", "low", "votes")
+    __slots__ = ("_at_beat", "_low_beats", "_missed", "full", "low", "votes")
 
     def __init__(self, members: tuple[int, ...], frontier: int) -> None:
         self.votes = dict.fromkeys(members, frontier)
         self.low: dict[int, str] = {}
         self._low_beats: dict[int, int] = {}
+        self.full: dict[int, int] = {}
         self._at_beat = dict(self.votes)
         self._missed = dict.fromkeys(members, 0)
 
@@ -50,6 +52,7 @@ class Ballot:
             self._low_beats[member] -= 1
             if not self._low_beats[member]:
                 del self.low[member]
+        self.full = {member: self.full.get(member, 0) + 1 for member in self.low}
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]

@@ -6,7 +6,7 @@ Every member runs the voter's half; the coordinator of the view runs the other h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gateway.core import limits
@@ -33,6 +33,9 @@ class Above(Protocol):
 
     def suspect(self, member: int, reason: str) -> None:
         """The member holds the group up."""
+
+    def full(self, low: Mapping[int, str]) -> None:
+        """Disks of these members have had no room for the atomic period, and why."""
 
 
 class Atomic:
@@ -184,6 +187,11 @@ class Atomic:
     # Coordinating
 
     @property
+    def own_low(self) -> bool:
+        """Whether this member's disk takes no batches."""
+        return bool(self._low)
+
+    @property
     def low(self) -> str:
         """Why the coordinator takes no new batches: a member's disk is low. Empty if all have room."""
         if self._ballot is None or not self._ballot.low:
@@ -267,6 +275,9 @@ class Atomic:
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
                 self._above.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
+            full = [member for member, beats in self._ballot.full.items() if beats >= self._config.atomic_period_heartbeats]
+            if full:
+                self._above.full({member: self._ballot.low[member] for member in full})
             self._above.room()
         if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
             self._vote(again=True)

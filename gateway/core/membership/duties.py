@@ -131,9 +131,11 @@ class Duties:
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
-        """Whether a gateway may be taken in: one that is named, has caught up and hears, and is heard by, all who stay."""
+        """Whether a gateway may be taken in: one that is named, has room, has caught up, and hears and is heard by
+        all who stay.
+        """
         beat = peer.beat
-        if beat is None or beat.leaving or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
+        if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
         if self.waits(peer.number):
             return False

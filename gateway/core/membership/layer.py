@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import google_crc32c
 import msgspec
 
 from gateway.core import limits
@@ -67,6 +66,10 @@ class Others(Protocol):
     def idle(self) -> bool:
         """Whether nothing at all is under way."""
 
+    @property
+    def own_low(self) -> bool:
+        """Whether this gateway's disk takes no batches."""
+
     def heard_end(self, member: int, end: int) -> None:
         """A member's log reaches to the position."""
 
@@ -92,7 +95,7 @@ class Membership:
         self._changes = changes
         self._force = force
         self.duties = Duties(context, peers)
-        self._config_crc = _config_crc(peers)
+        self._config_crc = peers.config_crc
         self._leader = 0  # who is heard to coordinate, and in which view
         self._leader_view = 0
         self._leader_missed = limits.BOOT_HEARTBEATS_MAX
@@ -227,7 +230,7 @@ class Membership:
             # A coordinator that was removed decides what is under way and hands over, like one that leaves.
             self._standing.draining = self._standing.draining or self.peers.removed
             self._coordinate()
-        elif self._flush.phase is Phase.SEARCHING:
+        elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
             self._flush.learn()
         self._consider(beat=True)
         if self.leaving:
@@ -243,7 +246,7 @@ class Membership:
         self._viewless = self._viewless + 1 if self.misses else 0
         if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt and standing.view:
             self._flush.lost()
-        self._unserved = 0 if standing.primary else self._unserved + 1
+        self._unserved = 0 if standing.primary and not self.misses else self._unserved + 1
         if self._unserved >= limits.PAUSE_HEARTBEATS + 4 * self.peers.round_beats():
             standing.pausing = False
 
@@ -305,7 +308,7 @@ class Membership:
         # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        able = [number for number in missing if not self.duties.waits(number)]
+        able = [number for number in missing if not self.duties.waits(number) and not self.peers.low(number)]
         chosen = able if self._enough([me, *able]) else missing
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
 
@@ -393,6 +396,7 @@ class Membership:
             hears=self.peers.hears(),
             ready=self._flush.ready,
             leaving=self._left_beats > 0 or (standing.draining and not window.frames),
+            low=self._others.own_low,
             forced=window.state.forced,
             forced_at=window.state.forced_at,
         )
@@ -442,8 +446,3 @@ class Membership:
         """Members of the view that the leader says is at work."""
         peer = self.peers.get(self._leader)
         return peer.beat.members if peer is not None and peer.beat is not None else ()
-
-
-def _config_crc(peers: Peers) -> int:
-    text = "\n".join(f"{name}={address}" for _, name, address in peers.configured)
-    return int(google_crc32c.value(text.encode()))
