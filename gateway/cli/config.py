@@ -7,6 +7,8 @@ import click
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json
 
+LOOK_UP_S_MAX = 5.0  # for the names of hosts
+
 
 @click.group()
 def config() -> None:
@@ -17,11 +19,11 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Explain every mistake in FILE: where, what, what to do. Exit code 2 if there is any, as `tutti serve` has for it; advice is none."""
-    from gateway.config import advice, check_config
+    """Explain every mistake in FILE: where, what, what to do. Exit code 2 if there is any; advice alone is none."""
+    from gateway.config import advice, check_config, unknown_hosts
 
     config, mistakes = check_config(file)
-    advised = advice(config) if config is not None else []
+    advised = [*advice(config), *unknown_hosts(config, LOOK_UP_S_MAX)] if config is not None else []
     if as_json:
         told = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
         print_json({"file": file, "ok": not mistakes, **told})

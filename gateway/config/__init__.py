@@ -1,6 +1,6 @@
 """The configuration of a gateway: TOML in, a frozen typed `Config` out, and every mistake explained."""
 
-from gateway.config.advice import advice
+from gateway.config.advice import advice, unknown_hosts
 from gateway.config.mistakes import Mistake
 from gateway.config.model import Config, is_loopback, parse_address
 from gateway.config.reading import check_config, load_config, parse_config
@@ -16,4 +16,5 @@ __all__ = [
     "load_config",
     "parse_address",
     "parse_config",
+    "unknown_hosts",
 ]

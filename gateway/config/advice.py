@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from gateway.config.mistakes import Mistake
 from gateway.config.model import Config, is_loopback
+from gateway.data.addresses import parse_host_port, parse_member
 
 
 def advice(config: Config) -> list[Mistake]:
@@ -27,3 +30,31 @@ def advice(config: Config) -> list[Mistake]:
         what = 'is "multicast": what goes by it is sealed with keys, so that nobody else can speak for a gateway, but not encrypted'
         found.append(Mistake("group.transport", None, what, 'take "mesh" where nobody on the network may read along'))
     return found
+
+
+def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
+    """Names of hosts in a good configuration that this host does not know now, looked up for so long; a gateway that runs looks
+    for those of others again and again.
+    """
+    from gateway.transport.names import Names  # noqa: PLC0415 - for those alone who ask
+
+    places = {"listen": parse_host_port(config.listen).host}
+    if config.advertise is not None:
+        places["advertise"] = parse_host_port(config.advertise).host
+    places |= {f"group.members.{name}": parse_member(text).clients.host for name, text in config.group.members.items()}
+    names = Names()
+    end_s = time.monotonic() + wait_s
+    try:
+        waiting = set(places.values())
+        while waiting and time.monotonic() < end_s:
+            waiting = {host for host in waiting if not names.address(host) and not names.wrong(host)}
+        wrong = {host: names.wrong(host) or f"no answer within {wait_s:g} s" for host in places.values() if not names.address(host)}
+    finally:
+        names.close()
+    return [
+        Mistake(
+            key, None, f"names host {host!r}, which is not known here ({wrong[host]})", "correct it, or see to it before the start"
+        )
+        for key, host in places.items()
+        if host in wrong
+    ]

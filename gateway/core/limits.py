@@ -145,6 +145,7 @@ LANE_READS_MAX = 64  # of the log for others, at a time
 # Between gateways
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
+NAME_WAIT_US = 50_000  # for the address of a host whose name is looked up first; it comes later otherwise
 KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
 DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
 MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it

@@ -65,7 +65,7 @@ class Link:
         self.monitor = socket.get_monitor_socket(UP | int(zmq.EVENT_DISCONNECTED) | NOT_SET_UP)
 
     def connect(self, to: Address) -> None:
-        """Begin to connect; a name is looked up at each try."""
+        """Begin to connect; the host is a number."""
         self.socket.set(zmq.IPV6, int(":" in to.host))
         self.socket.connect(f"tcp://{to}")
 

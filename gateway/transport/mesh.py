@@ -36,6 +36,7 @@ from gateway.transport.guests import Guest, Guests
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
 from gateway.transport.link import NOT_SET_UP, UP, Link, notice_silence
+from gateway.transport.names import Names
 from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
 
@@ -64,6 +65,7 @@ class Mesh:
         self._listen = listen
         self._clock_us = clock_us
         self._links: dict[int, Link] = {}
+        self._names = Names()
         self._guests = Guests(me, clock_us)
         self._troubles = Troubles()
         self._peers: dict[int, tuple[str, str]] = {}
@@ -148,7 +150,13 @@ class Mesh:
             self._tell(link.name, reason)
             return  # until it is
         try:
-            link.connect(parse_member(link.address).group)
+            group = parse_member(link.address).group
+            host = self._names.address(group.host)
+            if host:
+                link.connect(Address(host, group.port))
+            elif self._names.wrong(group.host):
+                reason = f"the host {group.host!r} of its address is not known: {self._names.wrong(group.host)}"
+                self._tell(link.name, f"{reason}; it is looked up again and again")
         except (zmq.ZMQError, TuttiError) as error:
             self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
 
@@ -403,6 +411,7 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        self._names.close()
         self._socket.close()
         if self._door is not None:
             self._door.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.config import Address, advice, check_config, load_config, parse_config
+from gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
 from gateway.config.model import PRESETS
 from gateway.core import limits
 from gateway.errors import ConfigError
@@ -225,6 +225,17 @@ def test_multicast_goes_where_the_gateway_listens_unless_told_otherwise(text: st
     assert not mistakes
     assert config is not None
     assert config.multicast_interface == interface
+
+
+def test_hosts_that_are_not_known_are_advised_of_by_name() -> None:
+    config, _ = parse_config(
+        'name = "jfk"\ndata = "d"\nlisten = "localhost:7400"\n[security]\ninsecure = true\n'
+        '[group.members]\njfk = "localhost:7400"\nlga = "no-such-host.invalid:7400"\newr = "127.0.0.1:7420"\n'
+    )
+    assert config is not None
+    [said] = unknown_hosts(config, 30.0)
+    assert said.key == "group.members.lga"
+    assert said.what.startswith("names host 'no-such-host.invalid', which is not known here (")
 
 
 @pytest.mark.parametrize(
