@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.data import frame, state, wire
 from gateway.log import index, layout, snapshot, start
 from gateway.node import recording
-from gateway.transport import interface
+from gateway.transport import datagrams, interface
 
 
 def versions() -> dict[str, int]:
@@ -19,5 +19,6 @@ def versions() -> dict[str, int]:
         "start": start._VERSION,
         "record": recording.VERSION,
         "group": interface.PROTOCOL,
+        "datagram": datagrams.VERSION,
         "client": wire.PROTOCOL,
     }

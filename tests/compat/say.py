@@ -11,11 +11,12 @@ import msgspec
 from gateway.core.messages import Message, Order
 from gateway.data import wire
 from gateway.data.frame import Buffer, Frame, Kind
-from gateway.transport import codec
+from gateway.transport import codec, datagrams
 from gateway.transport.interface import Introduction
 from tests.compat.facts import plain
 
 VIEW = 1 << 16 | 1
+DATAGRAM, PAYLOAD = 600, bytes(range(250)) * 4  # bytes of a datagram, and what two of them hold
 LARGE = 8200  # bytes of a body that travels as a part of its own
 
 
@@ -37,6 +38,9 @@ def said() -> dict[str, dict[str, Any]]:
         messages[f"client submit {name}"] = frames, wire.encode_submit(frames)
         order = Order(VIEW, tuple(_frame(place, size) for place in (1, 2)))
         messages[f"group Order {name}"] = order, codec.encode(order)
+    for name, key in (("open", b""), ("sealed", bytes(range(32)))):
+        parts = datagrams.Cutter("test", b"process1", key, DATAGRAM).cut(datagrams.DATA, PAYLOAD)
+        messages[f"datagram {name}"] = _datagrams(parts, key), parts
     receipts = wire.encode_receipts([wire.Committed(1, 2, 3, 4, 5), wire.Committed(6, 7, 8, 9, wire.OFFSET_UNKNOWN)])
     messages["client receipts"] = list(wire.decode_receipts(receipts)), [receipts]
     return {name: {"parts": [bytes(part).hex() for part in parts], "says": plain(says)} for name, (says, parts) in messages.items()}
@@ -57,6 +61,8 @@ def heard(name: str, parts: Sequence[str]) -> Any:
             return plain(codec.decode_refusal(data[0]))
         case ["group", *_]:
             return plain(codec.decode(data))
+        case ["datagram", how]:
+            return plain(_datagrams(data, bytes(range(32)) if how == "sealed" else b""))
         case ["client", "submit", _]:
             return plain(wire.decode_submit(data))
         case ["client", "receipts"]:
@@ -64,6 +70,13 @@ def heard(name: str, parts: Sequence[str]) -> Any:
         case ["client", kind] if kind in from_gateway:
             return plain(wire.decode_from_gateway(data[0]))
     return plain(wire.decode_request(data[0]))
+
+
+def _datagrams(parts: Sequence[Buffer], key: bytes) -> list[object]:
+    """Headers, then the payload that the datagrams hold together."""
+    opened = [datagrams.opened(bytes(part), key) for part in parts]
+    headers = [datagrams.parse(part, datagrams.group_hash("test")) for part in parts]
+    return [*headers, b"".join(payload for payload in opened if payload is not None)]
 
 
 def client_kinds() -> Iterator[Any]:
