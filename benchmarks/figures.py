@@ -97,13 +97,18 @@ def _own_seconds() -> float:
     own = os.times()
     total = own.user + own.system + own.children_user + own.children_system
     for pid in descendants(os.getpid()):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-                fields = stat.read().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended since it was listed; its time is with its parent
-        total += sum(int(value) for value in fields[11:15]) / _TICKS_A_SECOND
+        total += seconds_of(pid)
     return total
+
+
+def seconds_of(pid: int) -> float:
+    """CPU time of a process and of its children that ended, s; 0 when it ended itself: its time is with its parent then."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(value) for value in fields[11:15]) / _TICKS_A_SECOND
 
 
 def descendants(pid: int) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.figures import descendants, proportional_memory_bytes
+from benchmarks.figures import descendants, proportional_memory_bytes, seconds_of
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
@@ -23,17 +23,22 @@ PREPARE_S_MAX = 300.0
 
 
 class Measured:
-    """A running gateway: its url, its data directory and its process."""
+    """A running gateway: its url, its data directory, its process, and where that says what is wrong."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, data: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], url: str, data: Path, errors: Path) -> None:
         """Nothing is started here."""
         self.process = process
         self.url = url
         self.data = data
+        self.errors = errors
 
     def memory_mb(self) -> float:
         """PSS of all its processes together, MB."""
         return proportional_memory_bytes([self.process.pid, *descendants(self.process.pid)]) / 1e6
+
+    def cpu_s(self) -> float:
+        """CPU time that its processes have used, s."""
+        return sum(seconds_of(pid) for pid in [self.process.pid, *descendants(self.process.pid)])
 
     def wait_prepared(self, segments: int) -> None:
         """Wait until that many segments of written zeros lie ready."""
@@ -62,38 +67,60 @@ def free_base() -> int:
 @contextmanager
 def gateway(root: Path | None = None, prepared: int = 2, data: Path | None = None) -> Iterator[Measured]:
     """One gateway that keeps `prepared` segments ready, on free ports; its own directory goes when the block ends."""
-    own = tempfile.mkdtemp(prefix="tutti-bench-", dir=root)
-    directory = data or Path(own, "data")
-    base = free_base()
-    config = Path(own, "gateway.toml")
-    config.write_text(
-        f'name = "bench"\ndata = {orjson.dumps(str(directory)).decode()}\nlisten = "127.0.0.1:{base}"\n'
-        f'[group]\nname = "bench"\npreset = "local"\n[log]\nprepared_segments = {prepared}\n'
-    )
-    errors = open(Path(own, "stderr"), "wb")  # noqa: SIM115 - closed below, after the process ended
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "serve", "--config", str(config)], stdout=subprocess.PIPE, stderr=errors
-    )
+    with gateways(1, root, prepared, data) as (measured,):
+        yield measured
+
+
+@contextmanager
+def gateways(count: int, root: Path | None = None, prepared: int = 2, data: Path | None = None) -> Iterator[list[Measured]]:
+    """Gateways of one group, each with a directory of its own under `root` (a group of one may be given its own, `data`)."""
+    own = Path(tempfile.mkdtemp(prefix="tutti-bench-", dir=root))
+    names = [f"bench{number}" if count > 1 else "bench" for number in range(1, count + 1)]
+    bases = {name: free_base() for name in names}
+    members = ", ".join(f'{name} = "127.0.0.1:{base}"' for name, base in bases.items())
+    running: list[Measured] = []
     try:
-        os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above
-        _wait_ready(process, Path(own, "stderr"))
-        yield Measured(process, f"tutti://127.0.0.1:{base}", directory)
+        for name, base in bases.items():
+            directory = data or own / name
+            config = own / f"{name}.toml"
+            config.write_text(
+                f'name = "{name}"\ndata = {orjson.dumps(str(directory)).decode()}\nlisten = "127.0.0.1:{base}"\n'
+                f'[group]\nname = "bench"\npreset = "local"\nmembers = {{ {members} }}\n[log]\nprepared_segments = {prepared}\n'
+            )
+            running.append(_start(config, f"tutti://127.0.0.1:{base}", directory))
+        for measured in running:
+            _wait_ready(measured)
+        yield running
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        errors.close()
+        for measured in running:
+            measured.process.terminate()
+        for measured in running:
+            _end(measured.process)
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _wait_ready(process: subprocess.Popen[bytes], errors: Path) -> None:
+def _start(config: Path, url: str, directory: Path) -> Measured:
+    with config.with_suffix(".stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(config)], stdout=subprocess.PIPE, stderr=errors
+        )
+    os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above
+    return Measured(process, url, directory, config.with_suffix(".stderr"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_ready(measured: Measured) -> None:
     limit_s = time.monotonic() + START_S_MAX
     said = b""
     while b'"ready"' not in said:
-        if process.poll() is not None or time.monotonic() > limit_s:
-            raise SystemExit(f"the gateway did not start: {errors.read_text(errors='replace')[-2000:]}")
-        said += process.stdout.read() or b""  # type: ignore[union-attr]  # a pipe was asked for
+        if measured.process.poll() is not None or time.monotonic() > limit_s:
+            raise SystemExit(f"the gateway did not start: {measured.errors.read_text(errors='replace')[-2000:]}")
+        said += measured.process.stdout.read() or b""  # type: ignore[union-attr]  # a pipe was asked for
         time.sleep(0.01)

@@ -35,6 +35,12 @@ def _latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return latency(directory, rounds, quick)
 
 
+def _group(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.group import group
+
+    return group(directory, rounds, quick)
+
+
 def _beside(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.beside import beside_a_scan
 
@@ -69,6 +75,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
     "latency": Benchmark("one record at a time, and paced", False, _latency),
+    "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),
     "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
     "start": Benchmark("start on a large log", False, _start),
