@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -62,17 +63,18 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
 
 
 def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
-    """`offset`, or the first that the log still holds where lost records are to be passed over.
+    """`offset`, or the first that the log still holds where lost records are to be passed over, with a warning.
 
     Raises:
         OffsetOutOfRange: records from `offset` on are gone, and that counts.
     """
-    if offset < frontier.start and options.fail_on_data_loss:
-        raise OffsetOutOfRange(
-            f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}: "
-            "start later, or set failOnDataLoss to false to pass over them"
-        )
-    return max(offset, frontier.start)
+    if offset >= frontier.start:
+        return offset
+    gone = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRange(f"{gone}: start later, or set failOnDataLoss to false to pass over them")
+    warnings.warn(f"{gone}: they are passed over, as failOnDataLoss is false", stacklevel=2)
+    return frontier.start
 
 
 def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:

@@ -113,8 +113,13 @@ class Reader:
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
             saved = self._source.readers().get(self._name)
+            if saved is not None and saved < frontier.start:
+                raise OffsetOutOfRange(
+                    f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: records {saved} "
+                    f"to {frontier.start - 1} were removed unread; give start='earliest' to go on behind them"
+                )
             if saved is not None:
-                return max(saved, frontier.start)
+                return saved
         return place_of(self._source, "start", "earliest" if start is None else start, frontier)
 
     def _last(self, end: Place | None, frontier: Frontier) -> int | None:

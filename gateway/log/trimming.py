@@ -2,7 +2,8 @@
 
 A crash at any instant leaves a log. Files go only when a durable mark says that the TRIM is decided, so that a start comes by it;
 and only behind a durable word on where the log begins from then on (`start.py`), so that what is left of them never counts. The
-segment that the log then begins with has its snapshot: a start, and every reader, needs nothing from before it.
+segment that the log then begins with has its snapshot, and no ABORT reaches over it: a start, every reader, and who takes the
+log over from here need nothing from before it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.events import TrimProposed
+from gateway.data.frame import Kind
+from gateway.log.catalog import Catalog, Upto
 from gateway.log.indexer import Indexer
 from gateway.log.layout import positions_named, remove_before, segment_path, snapshot_path
 from gateway.log.live import LivePage
@@ -24,6 +27,7 @@ from gateway.log.segment import Segment
 from gateway.log.snapshot import STATE_AT, read_snapshot
 from gateway.log.start import Start, read_start, write_start
 from gateway.log.storage import Storage
+from gateway.log.walk import abort_of
 
 REMOVED_AT_ONCE = 4  # segments, before other work has its turn
 
@@ -107,10 +111,23 @@ class Trimming:
 
     def _begin(self, due: _Due) -> None:
         firsts = positions_named(self._directory, "seg")
-        first = max((first for first in firsts if first <= due.position), default=self.start.first)
-        if first > self.start.first and read_snapshot(self._directory, first) is None:
-            first = self.start.first  # without it nothing tells what came before: a later trim takes both
-        self.begin(Start(first, max(due.offset, self.start.offset)))
+        good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first))
+        self.begin(Start(next(good, self.start.first), max(due.offset, self.start.offset)))
+
+    def _may_begin(self, first: int) -> bool:
+        """Whether the log may begin with a segment: its snapshot tells what came before, and no ABORT behind it reaches over it, so
+        that the snapshot is one with which another log may begin too.
+        """
+        if read_snapshot(self._directory, first) is None:
+            return False
+        last = self._indexer.indexed
+        for view, rows in Catalog(self._directory).positions(
+            first, min(last, first + limits.UNDECIDED_FRAMES_MAX), Upto(last, last)
+        ):
+            for row in rows[rows["kind"] == Kind.ABORT]:
+                if abort_of(view.frame(row)).start < first:
+                    return False
+        return True
 
     def begin(self, start: Start) -> None:
         """The log begins there: say so, durably, then to readers."""

@@ -63,11 +63,11 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
     writer.sync()
     decide(writer, history, 1, len(history.frames))
     settle(writer)
-    firsts = positions_named(str(root), "seg")
-    assert len(firsts) > 4
+    firsts = [first for first in positions_named(str(root), "seg") if history.settled(first - 1) == first - 1]
+    assert len(firsts) > 3
     begins, before = [0], len(history.frames)
     began = len(recorder.ops)
-    for position in (firsts[2], firsts[-1]):
+    for position in (firsts[1], firsts[-1]):
         end = len(history.frames)
         history.trim(position, history.offset_after(position - 1))
         begins.append(history.offset_after(position - 1))
@@ -77,7 +77,7 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
         decide(writer, history, end + 1, len(history.frames))
         settle(writer)
     close()
-    assert positions_named(str(root), "seg", all_there=True) == [firsts[-1]]
+    assert positions_named(str(root), "seg", all_there=True)[0] == firsts[-1]
     starts = set()
     for at, seed in lost_at(recorder, began, root, target):
         disk(recorder.ops[:at], root, target, seed)

@@ -13,7 +13,7 @@ from gateway.client.reader import Reader
 from gateway.client.reads import Reads
 from gateway.core import limits
 from gateway.data.wire import Hello
-from gateway.errors import Behind, Damaged, Refused, Unavailable, UsageError
+from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
 from tests.unit.client.fake_reads import ReadableGateway, always, values
 
 
@@ -125,6 +125,18 @@ def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway
         next(reader)
         with pytest.raises(Refused, match="8 lies below"):
             reader.save()
+
+
+def test_a_named_reader_whose_records_were_removed_is_told_and_never_passes_over_them(gateway: ReadableGateway) -> None:
+    gateway.reads.saved["loader"] = 4
+    gateway.reads.start = 8
+    with pytest.raises(OffsetOutOfRange, match="committed offset 4, and the log begins at 8: records 4 to 7 were removed unread"):
+        Reader(gateway.url, name="loader")
+    with Reader(gateway.url, name="loader", start="earliest") as reader:
+        assert reader.position == 8
+    gateway.reads.saved["loader"] = 8
+    with Reader(gateway.url, name="loader") as reader:
+        assert reader.position == 8
 
 
 QUESTIONS: dict[str, Callable[[Reads], object]] = {

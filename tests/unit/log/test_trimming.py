@@ -49,10 +49,15 @@ def firsts(path: Path) -> list[int]:
     return positions_named(path, "seg", all_there=True)  # type: ignore[arg-type]  # only its path is looked at
 
 
+def fit(path: Path, history: History) -> list[int]:
+    """The segments with which the log may begin: no ABORT reaches over their starts."""
+    return [first for first in firsts(path) if history.settled(first - 1) == first - 1]
+
+
 def trimmed(path: Path, history: History, keep: int = 2) -> tuple[int, int]:
-    """Write the history, then a TRIM that leaves so many segments; position and offset with which the log begins."""
+    """Write the history, then a TRIM that leaves some segments; position and offset with which the log begins."""
     write_log(path, history)
-    position = firsts(path)[-keep]
+    position = fit(path, history)[-keep]
     offset = history.offset_after(position - 1)
     end = len(history.frames)
     history.trim(position, offset)
@@ -114,7 +119,7 @@ def test_a_reader_that_was_there_before_is_told_and_keeps_what_it_holds(tmp_path
     walking = reader.batches(0, len(history.records))
     view, _ = next(walking)
     writer, _, close = opened(tmp_path)
-    position = firsts(tmp_path)[-2]
+    position = fit(tmp_path, history)[-2]
     end = len(history.frames)
     history.trim(position, history.offset_after(position - 1))
     writer.append(history.frames[end:])
@@ -136,9 +141,10 @@ def test_files_go_only_when_a_durable_mark_says_that_the_trim_is_decided(tmp_pat
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     before = firsts(tmp_path)
+    begin = fit(tmp_path, history)[-2]
     writer, _, close = opened(tmp_path)
     end = len(history.frames)
-    history.trim(before[-2], history.offset_after(before[-2] - 1))
+    history.trim(begin, history.offset_after(begin - 1))
     writer.append(history.frames[end:])
     writer.sync()
     assert not writer.idle() or firsts(tmp_path) == before
@@ -146,7 +152,7 @@ def test_files_go_only_when_a_durable_mark_says_that_the_trim_is_decided(tmp_pat
     assert firsts(tmp_path) == before
     assert read_start(str(tmp_path)) == Start()
     settle(writer)
-    assert firsts(tmp_path) == before[-2:]
+    assert firsts(tmp_path) == [first for first in before if first >= begin]
     close()
 
 
@@ -154,7 +160,8 @@ def test_a_trim_within_a_segment_leaves_the_segment_and_moves_the_start(tmp_path
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     before = firsts(tmp_path)
-    position = next(record.position for record in history.records if record.position > before[2])
+    begin = fit(tmp_path, history)[2]
+    position = next(record.position for record in history.records if record.position > begin)
     end = len(history.frames)
     offset = history.offset_after(position - 1)
     history.trim(position, offset)
@@ -164,7 +171,7 @@ def test_a_trim_within_a_segment_leaves_the_segment_and_moves_the_start(tmp_path
     decide(writer, history, end + 1, end + 1)
     settle(writer)
     close()
-    assert firsts(tmp_path) == before[2:]
+    assert firsts(tmp_path) == [first for first in before if first >= begin]
     other_boot(tmp_path)
     reader = LogReader(tmp_path)
     assert reader.start == offset
@@ -178,18 +185,43 @@ def test_without_its_snapshot_nothing_begins_with_a_segment(tmp_path: Path) -> N
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     before = firsts(tmp_path)
-    Path(snapshot_path(str(tmp_path), before[-2])).write_bytes(b"rotten")
+    begin = fit(tmp_path, history)[1]
     end = len(history.frames)
-    history.trim(before[-2], history.offset_after(before[-2] - 1))
+    history.trim(begin, history.offset_after(begin - 1))
     writer, _, close = opened(tmp_path)
-    Path(snapshot_path(str(tmp_path), before[-2])).write_bytes(b"rotten")
+    Path(snapshot_path(str(tmp_path), begin)).write_bytes(b"rotten")
     writer.append(history.frames[end:])
     writer.sync()
     decide(writer, history, end + 1, end + 1)
     settle(writer)
     close()
     assert firsts(tmp_path) == before
-    assert LogReader(tmp_path).start == history.offset_after(before[-2] - 1)
+    assert LogReader(tmp_path).start == history.offset_after(begin - 1)
+
+
+def test_no_log_begins_between_a_batch_and_the_abort_that_voids_it(tmp_path: Path) -> None:
+    history = History()
+    for number in range(100):
+        history.batch("p", "t", [b"x" * 4000])
+        if number % 20 == 5:
+            void = history.batch("q", "t", [b"void"])
+        if number % 20 == 19:
+            history.abort(void.position)
+            history.epoch("q")
+    write_log(tmp_path, history)
+    before = firsts(tmp_path)
+    inside = [first for first in before if history.settled(first - 1) != first - 1]
+    assert inside
+    end = len(history.frames)
+    history.trim(inside[-1], history.offset_after(inside[-1] - 1))
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, end + 1)
+    settle(writer)
+    close()
+    assert firsts(tmp_path)[0] == max(first for first in before if first < inside[-1] and first not in inside)
+    assert LogReader(tmp_path).start == history.offset_after(inside[-1] - 1)
 
 
 def test_retention_by_bytes_lets_the_oldest_segments_go_and_forces_what_is_far_over(tmp_path: Path) -> None:
@@ -293,8 +325,8 @@ def test_a_log_whose_first_segment_or_its_snapshot_is_gone_is_damaged(tmp_path: 
 def test_what_a_crash_left_before_the_begin_never_counts(tmp_path: Path) -> None:
     history = sample(160, size=1500)
     write_log(tmp_path, history)
-    before = firsts(tmp_path)
-    old = {file.name: file.read_bytes() for file in (tmp_path / "log").iterdir() if file.name < f"{before[-2]:020d}"}
+    begin = fit(tmp_path, history)[-2]
+    old = {file.name: file.read_bytes() for file in (tmp_path / "log").iterdir() if file.name < f"{begin:020d}"}
     other = tmp_path / "other"
     other.mkdir()
     history = sample(160, size=1500)
