@@ -21,6 +21,7 @@ COMMANDS = {
     "status": Place("gateway.cli.status:status", "What a gateway says of itself."),
     "members": Place("gateway.cli.members:members", "List, add, remove or replace gateways of the group."),
     "leave": Place("gateway.cli.members:leave", "Take a gateway out of the view in order; its process ends."),
+    "roster": Place("gateway.cli.roster:roster", "Force the roster when a majority of the group is gone for good."),
     "topics": Place("gateway.cli.status:topics", "Topics with their counts, bytes, first and last offset and time."),
     "offsets": Place("gateway.cli.status:offsets", "The offset of a time."),
     "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),

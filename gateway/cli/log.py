@@ -127,6 +127,22 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
     return 4 if report.offset >= 0 and not report.cut else 0
 
 
+@log.command()
+@click.argument("directory")
+def moved(directory: str) -> None:
+    """Say that DIRECTORY was moved here, whole, while its gateway was down.
+
+    A copy of a member's directory may lack what the original promised since, so that a gateway which starts on one learns, without
+    a vote. One of which nothing is left behind that may run lacks nothing: say so before the first start here.
+    """
+    from gateway.log.directory import moved as settle
+
+    if settle(directory):
+        note(f"{directory} is taken for the original from now on: let nothing run on the one that it was copied from")
+    else:
+        note(f"{directory} stands where it stood: nothing is to be done")
+
+
 def _repaired(report: Repair) -> dict[str, object]:
     """For JSON."""
     return {

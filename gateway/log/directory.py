@@ -18,7 +18,8 @@ _GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its ow
 
 class Identity(msgspec.Struct, frozen=True):
     """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun.
-    `left` says that the group went on without this disk, and how that was heard of; empty otherwise.
+    `left` says that the group went on without this disk, and how that was heard of; empty otherwise. `place` is the number (inode)
+    of the log's folder when this was written, 0 where it was not noted: a copy of the directory has another one.
     """
 
     format: int
@@ -27,6 +28,7 @@ class Identity(msgspec.Struct, frozen=True):
     incarnation: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     log: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
     left: str = ""
+    place: int = 0
 
 
 def read_identity(path: str) -> Identity | None:
@@ -67,7 +69,12 @@ def no_identity(path: str) -> WrongDirectory:
 
 
 class Directory:
-    """An open and locked data directory. The lock goes with the process, whatever way that ends."""
+    """An open and locked data directory. The lock goes with the process, whatever way that ends.
+
+    Attributes:
+        copied: whether it is a copy of the directory that its identity was written for: what that one did since is not known.
+        renewed: what was done about that, for the operator; empty if nothing was.
+    """
 
     def __init__(self, path: str, identity: Identity, lock: int, storage: Storage) -> None:
         """Made by `open_directory`."""
@@ -75,6 +82,8 @@ class Directory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
+        self.copied = 0 < identity.place != _place(path)
+        self.renewed = ""
 
     @property
     def gateway(self) -> str:
@@ -99,13 +108,32 @@ class Directory:
     def remember_log(self, log: bytes) -> None:
         """Write down which log the directory holds, once it has durably begun."""
         if log != self.log:
-            identity = msgspec.structs.replace(self.identity, log=log.hex())
-            _write_identity(self.path, identity, self.storage)
-            self.identity = identity
+            self._write(log=log.hex())
 
     def leave(self, reason: str) -> None:
         """Write down that the group went on without this disk, and why: no gateway begins on it again."""
-        identity = msgspec.structs.replace(self.identity, left=reason)
+        self._write(left=reason)
+
+    def settle(self) -> None:
+        """The directory stands here from now on, and is what its original was; done before anything is promised."""
+        if self.copied or not self.identity.place:
+            self._write(place=_place(self.path))
+            self.copied = False
+
+    def renew(self) -> None:
+        """The directory is a copy in a group of several: it becomes another disk, with a log to go on from and no vote. What the
+        original promised and voted for since the copy was made is not known here.
+        """
+        self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
+        self.copied = False
+        self.renewed = (
+            f"data directory {self.path} is a copy, so what {self.gateway} promised since it was made is not known here: it learns, "
+            f"as with a new disk, and votes again after `tutti members replace {self.gateway}`; a directory that is moved, with "
+            "nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
+        )
+
+    def _write(self, **changes: str | int) -> None:
+        identity = msgspec.structs.replace(self.identity, **changes)
         _write_identity(self.path, identity, self.storage)
         self.identity = identity
 
@@ -140,6 +168,21 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
         raise no_identity(path)
     advice = f"stop it first; to look at the log while it runs: tutti log verify {path}"
     return _open(path, identity.gateway, identity.group, False, storage or Storage(), advice)
+
+
+def moved(path: str | os.PathLike[str]) -> bool:
+    """Say of a directory that it stands here now and is what its original was; whether it was not known to.
+
+    Raises:
+        WrongDirectory, DirectoryRefused, Damaged: as `lock_directory`.
+    """
+    directory = lock_directory(path)
+    try:
+        copied = directory.copied
+        directory.settle()
+    finally:
+        directory.close()
+    return copied
 
 
 def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> Directory:
@@ -206,7 +249,7 @@ def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
     if found.left and create:
-        raise DirectoryRefused(f"no gateway begins on data directory {path} any more: {found.left}")
+        raise WrongDirectory(f"no gateway begins on data directory {path} any more: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
     return found
@@ -215,10 +258,15 @@ def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
 def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _look(path, gateway, group, create)
     if found is None:
-        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex)
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
+        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_place(path))
         _write_identity(path, found, storage)
     return found
+
+
+def _place(path: str) -> int:
+    """The number of the log's folder, which a copy does not share."""
+    return os.stat(os.path.join(path, LOG)).st_ino
 
 
 def _begun(path: str, name: str) -> bool:
