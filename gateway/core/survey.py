@@ -72,6 +72,8 @@ class Survey:
         """Why it takes nothing new where the operator has to act, empty otherwise."""
         if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
             return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
+        if self._stack.phase is not Phase.BORN and (other := _other_disk(self._stack.layers)):
+            return other
         low = "" if self._stack.phase is Phase.BORN else self._stack.layers.atomic.low
         return f"nothing new is taken for the moment, a member's disk has no room: {low}" if low else ""
 
@@ -91,6 +93,18 @@ class Survey:
         known = [_other(layers, peer) for peer in layers.peers if peer.name]
         number = layers.context.standing.me
         return sorted([_own(layers, number, self.state), *known] if number else known)
+
+
+def _other_disk(layers: Layers) -> str:
+    """What to do about a disk that is not the one that the roster names; empty if it is."""
+    identity, rosters = layers.context.identity, layers.peers.rosters
+    voter = rosters.named.get(layers.context.standing.me)
+    if voter is None or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
+        return ""
+    return (
+        f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
+        f"run `tutti members replace {identity.gateway}`"
+    )
 
 
 def _state(layers: Layers) -> str:

@@ -127,7 +127,7 @@ class Directory:
         self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
         self.copied = False
         self.renewed = (
-            f"data directory {self.path} is a copy, so what {self.gateway} promised since it was made is not known here: it learns, "
+            f"data directory {self.path} is a copy, so what {self.gateway} promised since it was made is not known here: it learns "
             f"as with a new disk, and votes again after `tutti members replace {self.gateway}`; a directory that is moved, with "
             "nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
         )

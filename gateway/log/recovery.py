@@ -257,6 +257,13 @@ def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
     return any(map(_several, rosters))
 
 
+def others_vote(recovered: Recovered) -> bool:
+    """Whether what a start found, if it found a log, names more than one gateway that votes; unless it is known, it may."""
+    rosters: list[Iterable[Voter]] = [recovered.state.roster.values()] if recovered.state.roster else []
+    rosters += [decode_body(RosterBody, frame.body).voters for frame in recovered.tail if frame.kind == Kind.ROSTER]
+    return not rosters or any(map(_several, rosters))
+
+
 def _several(roster: Iterable[Voter]) -> bool:
     return sum(voter.voting for voter in roster) > 1
 

@@ -74,6 +74,7 @@ class Gateway:
         self._disk_hangs = False
         self._stop_by = float("inf")
         self._told_ready = False
+        self._told_reason = ""
         self._reads = reads
         name, group = config.name, config.group
         self._directory = open_directory(config.data, gateway=name, group=group.name)
@@ -81,6 +82,8 @@ class Gateway:
         self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
         options = _log_options(config)
         writer, self._recovered = LogWriter.open(self._directory, options)
+        if self._directory.renewed:
+            log.warning(self._directory.renewed)
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
@@ -93,7 +96,7 @@ class Gateway:
         )
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, spare.look)
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, lambda: self._look(spare))
         desk.open(self._inbox.put)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
@@ -115,6 +118,7 @@ class Gateway:
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], edges.Stack]) -> Driver:
         config = self._config
         stack = Stack(_stack_config(config))
+        self._survey = Survey(stack)
         return Driver(
             observed(stack),
             clock=Clock(),
@@ -123,13 +127,22 @@ class Gateway:
             lookups=self._lookups,
             network=Network(self._transport, stack, self._log),
             frontier=writer.frontier,
-            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads, Survey(stack)),
+            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads, self._survey),
             meters=Meters(),
             log=self._log,
             sessions_max=config.limits.sessions,
             undecided_bytes_max=config.limits.undecided_bytes,
             entropy=os.urandom(16),
         )
+
+    def _look(self, spare: SpareFiles) -> None:
+        """Once a second: tell what the operator has to do, when that changes."""
+        spare.look()
+        reason = self._survey.reason
+        if reason != self._told_reason:
+            self._told_reason = reason
+            if reason:
+                self._log.warning(reason)
 
     def work(self) -> int:
         """Start the stack and serve until told to stop; returns the exit code."""

@@ -122,3 +122,13 @@ def test_who_was_removed_is_told_what_to_do() -> None:
     assert "members add" in Survey(gone).reason
     assert [member.name for member in Survey(world.members["g1"].running).members()] == ["g1", "g2"]
     assert Survey(world.members["g1"].running).reason == ""
+
+
+def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> None:
+    world = group()
+    world.kill("g2", 0)
+    world.wipe("g2")
+    world.start("g2")
+    later(world, 5)
+    assert "tutti members replace g2" in Survey(world.members["g2"].running).reason
+    assert Survey(world.members["g1"].running).reason == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
-from gateway.log.directory import lock_directory, open_directory
+from gateway.log.directory import lock_directory, moved, open_directory, read_identity
 from gateway.log.reader import LogReader
 from gateway.log.scalars import encode_slot, read_scalars
-from tests.unit.log.history import GATEWAY, GROUP, History, opened, write_log
+from gateway.log.writer import LogWriter
+from tests.unit.log.history import GATEWAY, GROUP, SMALL, History, opened, sample, write_log
 
 
 def test_a_new_directory_becomes_the_gateways_own_and_stays_it(tmp_path: Path) -> None:
@@ -209,3 +211,78 @@ def test_a_directory_that_its_group_went_on_without_is_refused_and_can_still_be_
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
     lock_directory(tmp_path).close()
     assert LogReader(tmp_path).frontier().position
+
+
+def incarnation_of(path: Path) -> str:
+    identity = read_identity(str(path))
+    assert identity is not None
+    return identity.incarnation
+
+
+def start(path: Path) -> str:
+    """Start and stop a gateway on it; what it says about a copy."""
+    directory = open_directory(str(path), gateway=GATEWAY, group=GROUP)
+    writer, recovered = LogWriter.open(directory, SMALL)
+    assert list(recovered.tail) == []
+    assert recovered.state.position == len(VOTED.frames)
+    writer.close()
+    directory.close()
+    return directory.renewed
+
+
+VOTED = sample(10, voters=3)
+
+
+def test_a_copy_of_a_members_directory_becomes_another_disk_with_its_log_once(tmp_path: Path) -> None:
+    write_log(tmp_path / "one", VOTED)
+    before = incarnation_of(tmp_path / "one")
+    assert start(tmp_path / "one") == ""
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert "is a copy" in start(tmp_path / "two")
+    renewed = incarnation_of(tmp_path / "two")
+    assert renewed != before
+    assert start(tmp_path / "two") == ""
+    assert start(tmp_path / "one") == ""
+    assert (incarnation_of(tmp_path / "one"), incarnation_of(tmp_path / "two")) == (before, renewed)
+
+
+def test_a_directory_that_was_renamed_or_declared_as_moved_stays_what_it_was(tmp_path: Path) -> None:
+    write_log(tmp_path / "one", VOTED)
+    before = incarnation_of(tmp_path / "one")
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert start(tmp_path / "two") == ""
+    shutil.copytree(tmp_path / "two", tmp_path / "three")
+    assert moved(tmp_path / "three")
+    assert not moved(tmp_path / "three")
+    assert start(tmp_path / "three") == ""
+    assert incarnation_of(tmp_path / "three") == before
+
+
+def test_a_copy_of_a_gateway_alone_goes_on_as_it_was(tmp_path: Path) -> None:
+    """Nobody else knows more than it does; with another disk it would be nobody's voter."""
+    history = sample(10)
+    write_log(tmp_path / "one", history)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    write_log(tmp_path / "two", history)
+    assert incarnation_of(tmp_path / "two") == incarnation_of(tmp_path / "one")
+
+
+def test_a_copy_of_a_directory_without_a_log_is_another_disk(tmp_path: Path) -> None:
+    """The group may have named the original already."""
+    _, _, close = opened(tmp_path / "one")
+    close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    _, _, close = opened(tmp_path / "two")
+    close()
+    assert incarnation_of(tmp_path / "two") != incarnation_of(tmp_path / "one")
+
+
+def test_a_directory_of_a_release_that_noted_no_place_is_no_copy(tmp_path: Path) -> None:
+    write_log(tmp_path, VOTED)
+    file = tmp_path / "identity.json"
+    told = json.loads(file.read_text())
+    assert told.pop("place")
+    file.write_text(json.dumps(told))
+    assert start(tmp_path) == ""
+    assert incarnation_of(tmp_path) == told["incarnation"]
+    assert json.loads(file.read_text())["place"]
