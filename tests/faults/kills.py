@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
     parser.add_argument("--gap", type=float, default=GAP_S, help="seconds between two receipts that are too long")
+    parser.add_argument("--keep", action="store_true", help="keep the directory also when nothing was found")
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tutti-kills-"))
@@ -59,7 +60,10 @@ def main() -> int:
         print("\n".join(report.findings))
         print(f"kills: FAILED with seed {options.seed}: {line}; {len(long)} longer than {options.gap} s; everything is in {root}")
         return 1
-    shutil.rmtree(root)
+    if options.keep:
+        print(f"kept: {root}")
+    else:
+        shutil.rmtree(root)
     print(f"kills: {line}; nothing lost, doubled or reordered")
     return 0
 

@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS), help="only these kinds")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of trials in which nothing was found too")
     parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
@@ -86,7 +87,10 @@ def main() -> int:
             print("\n".join(findings))
             print(f"soak: FAILED with seed {seed} after {len(done)} faults in {trials} trials; everything is in {root}")
             return 1
-        shutil.rmtree(root)
+        if options.keep:
+            print(f"kept: {root}")
+        else:
+            shutil.rmtree(root)
         seed += 1
     print(table(done))
     print(

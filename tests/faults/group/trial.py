@@ -248,6 +248,7 @@ class Trial:
         for done in self.report.done:
             done.gap_s = longest_gap([told for story in stories for told in story.receipts()], done)
             done.worst_gap_s = max(longest_gap(story.receipts(), done) for story in stories)
+            self.note(f"{done.kind}: no receipt for {done.gap_s:.2f} s, of one producer for {done.worst_gap_s:.2f} s")
 
 
 def table(faults: Sequence[Done]) -> str:
