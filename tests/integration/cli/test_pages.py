@@ -30,7 +30,7 @@ def blocks(page: str, heading: str) -> list[str]:
 def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: House) -> None:
     start, program, _, shell = blocks("README.md", "In a program")
     words = shlex.split(start)
-    assert words == [".venv/bin/tutti", "dev"]
+    assert words == [".venv/bin/tutti", "dev", "--gateways", "3"]
     assert tutti("dev", "--help").out.count("[default: 7400") == 1  # where the examples look for it
     subprocess.run([sys.executable, "-c", program.replace(ADDRESS, running.url)], timeout=WAIT_S, check=True)
     assert tutti("tail", "--topic", "flights", "--format", "value", url=running.url).lines == ["..."]
