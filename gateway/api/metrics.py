@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from gateway.core import limits
 
 US = 1_000_000
-STATES = ("primary", "minority", "joining", "halted")
+STATES = ("primary", "minority", "joining", "leaving", "halted")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 Status = Mapping[str, Any]
@@ -114,6 +114,10 @@ class _Scrape:
         yield GaugeMetricFamily(
             "tutti_view_members", "Members of the view", value=len((status.get("view") or {}).get("members", ()))
         )
+        text = "Gateways of the group that this one does not hear"
+        yield GaugeMetricFamily("tutti_members_silent", text, value=len(status.get("silent", ())))
+        text = "Decided positions that a gateway of the group lacks, as far as this one hears"
+        yield labelled(GaugeMetricFamily, "tutti_member_lag_positions", text, "member", status.get("lag"))
         yield GaugeMetricFamily("tutti_disk_failed", "1 after a write or sync failed", value=bool(find(status, "disk.failed")))
         for figure in GAUGES:
             value = find(status, figure.path)

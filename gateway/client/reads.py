@@ -32,6 +32,7 @@ _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
 #: States of a gateway whose frontier stands still: it serves what it has, and another one may have more.
 _CUT_OFF = frozenset({"minority", "halted"})
+_MAY_LACK = _CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
 
 _locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
@@ -104,7 +105,8 @@ class Reads:
                 return best
             if best is None or found.offset >= best.offset:
                 best = found
-            if found.state in _CUT_OFF and (beyond is None or best.offset <= beyond) and self._another_than(cut_off, found.state):
+            lacks = found.state in _MAY_LACK if beyond is None else found.state in _CUT_OFF and best.offset <= beyond
+            if lacks and self._another_than(cut_off, found.state):
                 continue
             if beyond is None or best.offset > beyond or time.monotonic() >= deadline:
                 return best

@@ -24,6 +24,8 @@ STATUS: dict[str, Any] = {
     "state": "primary",
     "view": {"id": 65537, "members": ["jfk"]},
     "frontier": 336776,
+    "lag": {"jfk": 0, "lga": 8},
+    "silent": ["lga"],
     "start": 0,
     "tick": {"number": 8, "time_us": 1_500_000},
     "disk": {
@@ -61,6 +63,9 @@ def test_figures_of_the_gateway() -> None:
     assert found["tutti_ingest_records_total", ()] == 22
     assert found["tutti_state", (("state", "primary"),)] == 1
     assert found["tutti_state", (("state", "halted"),)] == 0
+    assert found["tutti_state", (("state", "leaving"),)] == 0
+    assert found["tutti_members_silent", ()] == 1
+    assert found["tutti_member_lag_positions", (("member", "lga"),)] == 8
     assert found["tutti_refused_total", (("code", "too_large"),)] == 2
     assert found["tutti_queue_length", (("queue", "disk"),)] == 3
     assert found["tutti_disk_failed", ()] == 0

@@ -26,7 +26,7 @@ def questions(gateway: ReadableGateway) -> int:
     return sum(what == "frontier" for what, _ in gateway.reads.asked)
 
 
-@pytest.mark.parametrize("state", ["minority", "halted"])
+@pytest.mark.parametrize("state", ["minority", "halted", "joining"])
 def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[ReadableGateway, ReadableGateway], state: str) -> None:
     near, far = two
     near.reads.state = state
@@ -66,6 +66,17 @@ def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway,
         batch = reader.poll(5)
         assert batch is not None
         assert values([batch]) == [10, 11]
+
+
+def test_who_follows_waits_for_a_gateway_that_catches_up(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+    near, far = two
+    near.reads.state = "joining"
+    with Reads(url(near, far)) as reads:
+        assert reads.frontier(9).offset == 10
+        assert reads.frontier(10, 0.05).offset == 10
+        assert questions(far) == 0
+        near.add(3)
+        assert reads.frontier(10, 5).offset == 13
 
 
 def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[ReadableGateway, ReadableGateway]) -> None:
