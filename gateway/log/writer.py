@@ -116,10 +116,10 @@ class LogWriter:
 
     # Writing
 
-    def append(self, frames: Sequence[Frame]) -> None:
+    def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
         """Write frames behind the log, in order, without a sync and without a copy. Frames that are in it already are passed over,
-        so that after `DiskFull` the same call can be made again as it was. What a damage left there is set aside first; marks go on
-        naming the damaged end until the log reaches it again.
+        so that after `DiskFull` the same call can be made again as it was; with `must` batches too take what is reserved. What a
+        damage left there is set aside first; marks go on naming the damaged end until the log reaches it again.
 
         Raises:
             DiskFull: there is no room for them.
@@ -139,11 +139,11 @@ class LogWriter:
             self._look_at_damage(frames)
             left = frames
             while left:
-                left = self._append_some(left)
+                left = self._append_some(left, must)
 
-    def _append_some(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+    def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
         """Write as many as the segment takes; if some are left, a new segment has begun for them."""
-        if self._room.in_reserve and any(frame.kind == Kind.BATCH for frame in frames):
+        if self._room.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
         segment = self._segments[-1]
         place, limit = segment.place, segment.size - HEADER_SIZE

@@ -14,76 +14,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
-from gateway.data.frame import Frame
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, WriteFailed
+from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, TuttiError, invariant
 from gateway.log.options import Space
+from gateway.node.edges import Log
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import DiskMeters
-from gateway.node.scrubbing import Mender, Scrubbing
+from gateway.node.scrubbing import Scrubbing
 from gateway.node.threads import ended
 
 US = 1_000_000
 NS_PER_US = 1000
 US_PER_MS = 1000
+_URGENT = frozenset({Kind.ABORT, Kind.VIEW, Kind.ROSTER})
 _LATE_S = 2.0  # a disk that never rests looks for damage so late
-
-
-class Trimming(Protocol):
-    """What is needed of `gateway.log.trimming.Trimming`."""
-
-    def propose(self, now_us: int) -> TrimProposed | None:
-        """What retention lets go at this time (us, UTC), None if nothing."""
-
-    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
-        """Bytes of the state with which the log begins, from one on: up to which position it goes, its size, and the bytes."""
-
-
-class Log(Protocol):
-    """What the disk thread needs of `gateway.log.writer.LogWriter`."""
-
-    @property
-    def mender(self) -> Mender:
-        """Looks at what is decided, for damage."""
-
-    def append(self, frames: Sequence[Frame]) -> None:
-        """Write, not synced; after a lack of room the same frames come again."""
-
-    def sync(self) -> None:
-        """Make everything appended durable; after a lack of room it comes again."""
-
-    def write_scalars(self, scalars: Scalars) -> None:
-        """Make scalars durable; after a lack of room the same come again."""
-
-    def cut(self, position: int) -> None:
-        """Take every frame behind the position off the log, durably; after a lack of room the same cut comes again."""
-
-    def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Durable frames from the first on, as many as are good and go into one answer, and up to where no later ABORT reaches."""
-
-    def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
-        """Index a decided run; after a lack of room the same run comes again."""
-
-    def idle(self) -> bool:
-        """Do what is to be done while nothing is queued; True to be called again soon."""
-
-    def space(self) -> Space:
-        """How much room there is."""
-
-    @property
-    def trimming(self) -> Trimming:
-        """Looks at what may go."""
-
-    def replace(self, snapshot: bytes) -> None:
-        """Put what a snapshot says in the log's place, durably; after a lack of room the same comes again."""
 
 
 class Disk:
@@ -339,7 +291,7 @@ class Disk:
             if scalars is not None:
                 self._writer.write_scalars(scalars)
             if frames:
-                self._writer.append(frames)
+                self._append(frames)
                 took_us = self._sync()
         except DiskFull as error:  # the same is tried again later: the log passes over what it has of it already
             self._is_full(error)
@@ -364,6 +316,17 @@ class Disk:
         self._waiting[0] = msgspec.structs.replace(self._waiting[0], snapshot=b"")  # done, whatever becomes of the rest
         self._indexed()
         return True
+
+    def _append(self, frames: list[Frame]) -> None:
+        """Write frames; for batches that find no room what is reserved is used when something stands behind them that must not
+        wait: a promise or a cut, or a frame that lets the group go on.
+        """
+        try:
+            self._writer.append(frames)
+        except DiskFull:
+            if not any(_cannot_wait(action) for action in self._waiting):
+                raise
+            self._writer.append(frames, must=True)
 
     def _cut(self) -> bool:
         """Cut the log if that comes next; False if there is no room for it."""
@@ -440,6 +403,10 @@ class Disk:
             "writing failed; this gateway takes no more records until it is started again, and goes on serving reads", reason=reason
         )
         self._report(WriteFailed(reason))
+
+
+def _cannot_wait(action: Persist) -> bool:
+    return action.scalars is not None or action.cut is not None or any(frame.kind in _URGENT for frame in action.frames)
 
 
 def _nothing() -> None:

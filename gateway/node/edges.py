@@ -1,4 +1,4 @@
-"""What the driver needs of what is around it, narrow enough that a test stands in for each."""
+"""What the driver and the disk thread need of what is around them, narrow enough that a test stands in for each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, Now
+from gateway.core.events import Event, Now, Scalars, TrimProposed
+from gateway.data.frame import Frame
 from gateway.data.wire import Duplicate
+from gateway.log.options import Space
 from gateway.node.port import Sent
+from gateway.node.scrubbing import Mender
 
 
 class Stack(Protocol):
@@ -57,3 +60,52 @@ class LookUp(Protocol):
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
         """Queue some of a session."""
+
+
+class Trimming(Protocol):
+    """What is needed of `gateway.log.trimming.Trimming`."""
+
+    def propose(self, now_us: int) -> TrimProposed | None:
+        """What retention lets go at this time (us, UTC), None if nothing."""
+
+    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+        """Bytes of the state with which the log begins, from one on: up to which position it goes, its size, and the bytes."""
+
+
+class Log(Protocol):
+    """What the disk thread needs of `gateway.log.writer.LogWriter`."""
+
+    @property
+    def mender(self) -> Mender:
+        """Looks at what is decided, for damage."""
+
+    def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
+        """Write, not synced; after a lack of room the same frames come again. With `must` all of them take what is reserved."""
+
+    def sync(self) -> None:
+        """Make everything appended durable; after a lack of room it comes again."""
+
+    def write_scalars(self, scalars: Scalars) -> None:
+        """Make scalars durable; after a lack of room the same come again."""
+
+    def cut(self, position: int) -> None:
+        """Take every frame behind the position off the log, durably; after a lack of room the same cut comes again."""
+
+    def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
+        """Durable frames from the first on, as many as are good and go into one answer, and up to where no later ABORT reaches."""
+
+    def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
+        """Index a decided run; after a lack of room the same run comes again."""
+
+    def idle(self) -> bool:
+        """Do what is to be done while nothing is queued; True to be called again soon."""
+
+    def space(self) -> Space:
+        """How much room there is."""
+
+    @property
+    def trimming(self) -> Trimming:
+        """Looks at what may go."""
+
+    def replace(self, snapshot: bytes) -> None:
+        """Put what a snapshot says in the log's place, durably; after a lack of room the same comes again."""

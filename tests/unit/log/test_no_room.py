@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,32 @@ def _reads_as_written(path: Path, records: list[dict[str, object]]) -> None:
         assert seen(scan(reader, 0, len(records))) == records
     finally:
         reader.close()
+
+
+def test_batches_that_must_be_written_take_the_reserve(tmp_path: Path) -> None:
+    history = sample()
+    storage = Filling()
+    writer, _, close = opened(tmp_path, replace(OPTIONS, reserved_bytes=64 << 10), storage)
+    writer.append(history.frames[:3])
+    writer.sync()
+    free = storage.allocate
+
+    def no_more(fd: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage.allocate = no_more  # type: ignore[method-assign]
+    done = 3
+    with contextlib.suppress(DiskFull):
+        while True:
+            writer.append(history.frames[done : done + 1])
+            done += 1
+    with pytest.raises(DiskFull, match="the reserve is for what must be written"):
+        writer.append(history.frames[done : done + 1])
+    writer.append(history.frames[done : done + 1], must=True)
+    writer.sync()
+    storage.allocate = free  # type: ignore[method-assign]
+    close()
+    other_boot(tmp_path)
+    _, recovered, close = opened(tmp_path, OPTIONS)
+    assert list(recovered.tail) == history.frames[: done + 1]
+    close()

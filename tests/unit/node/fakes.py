@@ -214,6 +214,7 @@ class Writer:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.full = False
+        self.reserve = True
         self.no_rows = False
         self.broken = ""
         self.unreadable = False
@@ -222,8 +223,8 @@ class Writer:
         self._trimming = Trimming(self)
         self.mender = Mender()
 
-    def append(self, frames: Sequence[Frame]) -> None:
-        if self.full:
+    def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
+        if self.full and not (must and self.reserve):
             raise DiskFull("no room for a segment")
         self.done.append("append " + " ".join(str(frame.first_sequence) for frame in frames))
 

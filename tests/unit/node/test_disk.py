@@ -11,7 +11,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import Deliver, Persist, ReadLog, ReadSnapshot
 from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
-from gateway.data.frame import Frame
+from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
 from gateway.node.disk import Disk
@@ -373,3 +373,35 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+BEHIND = [Persist(2, (), Scalars(promised=9)), Persist(2, (), None, 0), Persist(2, (Frame(Kind.ABORT, b""),))]
+
+
+@pytest.mark.parametrize("behind", BEHIND, ids=["a promise", "a cut", "an ABORT"])
+def test_batches_take_the_reserve_when_something_stands_behind_them_that_must_not_wait(
+    behind: Persist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.writer.full = True
+    bench.disk.persist(persist(1, 1))
+    assert bench.disk.run_once() is False
+    assert bench.writer.done == []
+    bench.disk.persist(behind)
+    assert bench.disk.run_once() is True
+    assert bench.writer.done[0].startswith("append 1")
+
+
+def test_where_the_reserve_is_gone_too_all_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.writer.full, bench.writer.reserve = True, False
+    bench.disk.persist(persist(1, 1))
+    bench.disk.persist(persist(2, promised=9))
+    assert bench.disk.run_once() is False
+    assert bench.writer.done == []
+    bench.writer.full = False
+    while bench.disk.run_once():
+        continue
+    assert bench.writer.done == ["append 1", "sync", "persisted 1", "scalars 9", "persisted 2"]
