@@ -98,11 +98,11 @@ def parse(data: Buffer, group: int) -> Datagram | None:
     return Datagram(kind, fragment, fragments, process, number, size)
 
 
-def opened(data: bytes, key: bytes) -> memoryview | None:
+def opened(data: Buffer, key: bytes) -> memoryview | None:
     """The payload of a datagram whose seal is right; None otherwise."""
     view = memoryview(data)
     seal = _MAC_BYTES if key else _CRC.size
-    if len(data) < HEADER_BYTES + seal or seal_of(view[:-seal], key) != data[-seal:]:
+    if len(data) < HEADER_BYTES + seal or seal_of(view[:-seal], key) != view[-seal:]:
         return None
     return view[HEADER_BYTES:-seal]
 

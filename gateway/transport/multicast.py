@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -35,7 +36,7 @@ from gateway.transport.datagrams import (
 from gateway.transport.guests import Guest
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.mesh import Mesh
-from gateway.transport.multicast_socket import MulticastSocket
+from gateway.transport.multicast_socket import RUN_MAX, MulticastSocket
 from gateway.transport.troubles import Troubles
 
 TO_ALL = (Order, Confirm, Missing, Repairing, Repair)
@@ -82,7 +83,7 @@ class Multicast:
         self._clock_us = clock_us
         self._group = group_hash(me.group)
         self._cutter = Cutter(me.group, me.process, me.seal, datagram_bytes)
-        self._pace = Pace(bytes_a_second, limits.MULTICAST_BURST_BYTES, clock_us())
+        self._pace = Pace(bytes_a_second, _burst(socket.receive_bytes), clock_us())
         self._troubles = Troubles()
         if socket.small:
             self._troubles.tell(me.gateway, socket.small, clock_us())
@@ -171,16 +172,31 @@ class Multicast:
         self._waiting_bytes += sum(map(len, datagrams))
 
     def _pump(self, now_us: int) -> None:
-        waiting, pace, socket = self._waiting, self._pace, self._socket
-        while waiting and pace.room(now_us):
-            data = waiting[0]
-            if not socket.send(data):
+        waiting = self._waiting
+        while waiting and self._pace.room(now_us):
+            run = self._run()
+            if not self._socket.send(run):
                 return  # the kernel's queue is full
-            waiting.popleft()
-            pace.spend(len(data))
-            self._waiting_bytes -= len(data)
-            self._datagrams += 1
-            self._bytes += len(data)
+            size = sum(map(len, run))
+            for _ in run:
+                waiting.popleft()
+            self._pace.spend(size)
+            self._waiting_bytes -= size
+            self._datagrams += len(run)
+            self._bytes += size
+
+    def _run(self) -> list[bytes]:
+        """The next datagrams that leave by one call: all of one length, but that the last may be shorter."""
+        first = self._waiting[0]
+        run, room = [first], self._socket.run_bytes_max - len(first)
+        for data in islice(self._waiting, 1, RUN_MAX):
+            room -= len(data)
+            if room < 0 or len(data) > len(first):
+                break
+            run.append(data)
+            if len(data) < len(first):
+                break
+        return run
 
     def _heard_of(self, now_us: int) -> bytes:
         """The processes that this gateway hears by multicast."""
@@ -210,21 +226,20 @@ class Multicast:
 
     def _receive(self, events: list[Received | LinkChanged], messages_max: int, bytes_max: int) -> None:
         now_us = self._clock_us()
-        room = max(1, messages_max - len(events))
         size = 0
         for _ in range(limits.MULTICAST_DATAGRAMS_A_TURN_MAX):
-            data = self._socket.receive()
-            if data is None:
+            run = self._socket.receive()
+            if run is None:
                 break
-            size += len(data)
-            received = self._take(data, now_us)
-            if received is not None:
-                events.append(received)
-                room -= 1
-            if not room or size >= bytes_max:
+            for data in run:
+                size += len(data)
+                received = self._take(data, now_us)
+                if received is not None:
+                    events.append(received)
+            if len(events) >= messages_max or size >= bytes_max:
                 break
 
-    def _take(self, data: bytes, now_us: int) -> Received | None:
+    def _take(self, data: memoryview, now_us: int) -> Received | None:
         datagram = parse(data, self._group)
         if datagram is None:
             self._strange += 1
@@ -348,6 +363,11 @@ class Multicast:
         """Stop; what was sent has a moment to leave."""
         self._socket.close()
         self._mesh.close()
+
+
+def _burst(receive_bytes: int) -> int:
+    """What may leave at once, from what this kernel keeps for a receiver: the others' will not differ much, and four may send."""
+    return max(limits.MULTICAST_BURST_BYTES_MIN, min(limits.MULTICAST_BURST_BYTES_MAX, receive_bytes // 8))
 
 
 _DO = (

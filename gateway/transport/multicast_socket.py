@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 from gateway.core import limits
@@ -15,6 +17,12 @@ _IP_MULTICAST_ALL = 49
 _MEMINFO = struct.Struct("=9I")
 _DROPS = 8
 _MREQN = struct.Struct("=4s4si")
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # a run of datagrams by one call, out and in
+_SEGMENT, _GRO = struct.Struct("=H"), struct.Struct("=i")
+_RUN_BYTES_MAX = 60_000
+RUN_MAX = 48  # the kernel takes 64
+_RECEIVE_BYTES = 65_536
+_ANCILLARY_BYTES = 64
 
 
 class MulticastSocket:
@@ -49,6 +57,9 @@ class MulticastSocket:
                 f"the multicast address {group} cannot be used on interface {interface or 'of the default route'}: "
                 f'{(error.strerror or str(error)).lower()}; name another in [multicast] interface, or take transport = "mesh"'
             ) from error
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+        self.run_bytes_max = _RUN_BYTES_MAX
         self.fd = self.socket.fileno()
         self.receive_bytes = self._buffer(socket.SO_RCVBUF, _SO_RCVBUFFORCE, limits.MULTICAST_RECEIVE_BYTES)
         self.send_bytes = self._buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
@@ -72,24 +83,34 @@ class MulticastSocket:
             f"sysctl -w net.core.rmem_max={limits.MULTICAST_RECEIVE_BYTES}"
         )
 
-    def send(self, data: bytes) -> bool:
-        """Send one datagram; whether the kernel took it. Never waits."""
+    def send(self, run: Sequence[bytes]) -> bool:
+        """Send datagrams of one length, the last of which may be shorter; whether the kernel took them. Never waits."""
+        segment = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(run[0])))] if len(run) > 1 else []
         try:
-            self.socket.sendto(data, self.group)
+            self.socket.sendmsg(run, segment, 0, self.group)
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:  # no buffers, the interface is down: lost, as on the way
-            return True
+        except OSError:
+            if segment and self.run_bytes_max:  # this kernel, or this device, wants each alone
+                self.run_bytes_max = 0
+                return False
+            # No buffers, the interface is down: lost, as on the way.
         return True
 
-    def receive(self) -> bytes | None:
-        """The next datagram, None if there is none."""
+    def receive(self) -> list[memoryview] | None:
+        """The next datagrams, as many as the kernel hands over at once; None if there are none."""
         try:
-            return self.socket.recv(limits.MULTICAST_DATAGRAM_BYTES_MAX)
+            data, told, _, _ = self.socket.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:  # the interface went down; it may come again
             return None
+        view = memoryview(data)
+        for level, kind, value in told:
+            if (level, kind) == (_SOL_UDP, _UDP_GRO):
+                (size,) = _GRO.unpack_from(value)
+                return [view[at : at + size] for at in range(0, len(data), size)]
+        return [view]
 
     @property
     def dropped(self) -> int:
