@@ -92,7 +92,7 @@ def _quiet(directory: Path, members: int, rounds: int, count: int, target: dict[
     foreign: list[float] = []
     with gateways(members, directory) as running:
         for measured in running:
-            measured.wait_prepared(1)
+            measured.wait_prepared(2)  # what prepares them shares the disk
         coordinator = _coordinator(running)
         for _ in range(rounds):
             with foreign_load(foreign):
