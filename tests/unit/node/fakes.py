@@ -123,7 +123,7 @@ class DiskQueue:
     def mend(self, action: Mend) -> None:
         self.queued.append(action)
 
-    def read(self, action: ReadLog) -> None:
+    def read(self, action: ReadLog | ReadSnapshot) -> None:
         self.queued.append(action)
 
     def deliver(self, action: Deliver) -> None:
@@ -317,6 +317,9 @@ class Wire:
     def troubles(self) -> list[Trouble]:
         wrong, self.wrong = self.wrong, []
         return wrong
+
+    def relieve(self) -> None:
+        self.coming.clear()
 
     def facts(self) -> dict[str, object]:
         return {"kind": "wire"}
