@@ -15,6 +15,7 @@ from gateway.data.frame import HEADER_SIZE, Frame, padded
 from gateway.log.index import index_sealed
 from gateway.log.layout import FRAMES_AT, PAGE, index_path, positions_named
 from gateway.log.mending import Mender
+from gateway.log.quarantine import keep_copy
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.start import Start, write_start
@@ -263,12 +264,12 @@ class BadSectors(Storage):
         return super().read(fd, size, at)
 
     def write(self, fd: int, parts: object, at: int) -> None:
-        end = at + sum(map(len, parts))  # type: ignore[call-overload]
+        end = at + sum(map(len, parts))  # type: ignore[call-overload]  # any buffer
         for inode, page in self._hit(fd, at, end):
             if page < at or end < page + PAGE:
                 raise OSError(5, "Input/output error")
             self.bad.discard((inode, page))
-        super().write(fd, parts, at)  # type: ignore[arg-type]
+        super().write(fd, parts, at)  # type: ignore[arg-type]  # any buffer
 
 
 @pytest.mark.parametrize("piece", [1, 2, 50])
@@ -355,3 +356,29 @@ def test_what_can_be_read_after_all_is_never_written_over(tmp_path: Path) -> Non
     assert (lost_of(writer), writer.mender.mended) == ((0, 0), 0)
     assert images(tmp_path) == before
     whole(tmp_path, writer, close)
+
+
+def test_what_was_kept_of_a_damage_goes_when_the_log_was_seen_whole_since(tmp_path: Path) -> None:
+    writer, close = written(tmp_path)
+    copy = Path(keep_copy(str(tmp_path), Storage(), 1))
+    spoil(tmp_path, 5)
+    round_of(writer.mender)
+    serve(writer)
+    assert not copy.exists()
+    kept = [keep_copy(str(tmp_path), Storage(), 1) for _ in range(limits.DAMAGED_KEPT_MAX + 3)]
+    assert [path for path in kept if Path(path).exists()] == kept[-limits.DAMAGED_KEPT_MAX :]
+    close()
+
+
+def test_a_round_that_found_something_leaves_what_was_kept(tmp_path: Path) -> None:
+    writer, close = written(tmp_path)
+    spoil(tmp_path, 5)
+    round_of(writer.mender)
+    copy = Path(keep_copy(str(tmp_path), Storage(), 1))
+    while lost_of(writer) != (0, 0):
+        writer.mender.mend(HISTORY.frames[lost_of(writer)[0] - 1 :])
+    round_of(writer.mender)
+    assert copy.exists()
+    round_of(writer.mender)
+    assert not copy.exists()
+    close()

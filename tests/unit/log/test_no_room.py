@@ -146,7 +146,7 @@ def test_batches_that_must_be_written_take_the_reserve(tmp_path: Path) -> None:
     def no_more(fd: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    storage.allocate = no_more  # type: ignore[method-assign]
+    storage.allocate = no_more  # type: ignore[method-assign]  # of this one storage
     done = 3
     with contextlib.suppress(DiskFull):
         while True:
@@ -156,7 +156,7 @@ def test_batches_that_must_be_written_take_the_reserve(tmp_path: Path) -> None:
         writer.append(history.frames[done : done + 1])
     writer.append(history.frames[done : done + 1], must=True)
     writer.sync()
-    storage.allocate = free  # type: ignore[method-assign]
+    storage.allocate = free  # type: ignore[method-assign]  # of this one storage
     close()
     other_boot(tmp_path)
     _, recovered, close = opened(tmp_path, OPTIONS)
