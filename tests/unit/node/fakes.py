@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog
+from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog, ReadSnapshot
 from gateway.core.events import Event, LinkChanged, Now, Received, Scalars, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
