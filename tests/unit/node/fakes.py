@@ -115,7 +115,7 @@ class DiskQueue:
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
-        self.queued: list[Persist | ReadLog | Deliver | Mend] = []
+        self.queued: list[Persist | ReadLog | ReadSnapshot | Deliver | Mend] = []
 
     def persist(self, action: Persist) -> None:
         self.queued.append(action)
