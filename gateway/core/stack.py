@@ -84,7 +84,7 @@ class Layers:
         self.force = Force(context, self.peers, self.flush)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes, self.force)
         self.inbound = Inbound(self)
-        self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()))
+        self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()), self.order.upkeep.sends)
 
     def start(self, event: Started) -> None:
         """The first event."""
@@ -174,6 +174,11 @@ class Layers:
     def quiet(self) -> bool:
         """Whether no client of this gateway waits for anything."""
         return self.order.quiet and self.lanes.quiet
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of this gateway's lane, which needs no view, is undecided."""
+        return self.lanes.quiet
 
     @property
     def idle(self) -> bool:

@@ -109,7 +109,7 @@ def _other_disk(layers: Layers) -> str:
 
 def _state(layers: Layers) -> str:
     standing, misses = layers.context.standing, layers.membership.misses
-    if layers.membership.leaving:
+    if layers.membership.leaving.asked:
         return LEAVING
     if standing.primary:
         return JOINING if misses else PRIMARY  # a view that hears nobody of its majority any more is about to end

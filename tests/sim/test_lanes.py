@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.actions import DeliverUnordered
-from gateway.core.events import LanePersisted
+from gateway.core.events import LanePersisted, LeaveAsked, StackConfig
 from gateway.data.frame import Frame, Kind
+from gateway.data.names import NAMELESS
+from tests.sim.connection import State
 from tests.sim.lanes import LaneChecks, LaneStore
 from tests.sim.options import Options
 from tests.sim.run import Run, play
@@ -57,6 +59,46 @@ def test_what_is_certain_of_a_dead_origin_is_finished_without_it() -> None:
     world.network.unblock([(near.name, far.name), (far.name, near.name)])
     world.schedule.run(world.schedule.now + 5 * SECOND)
     assert far.disk.lanes.lanes[key].shown == near.disk.lanes.lanes[key].shown
+
+
+def test_who_leaves_without_a_view_waits_for_its_lane() -> None:
+    run = group(members=5)
+    world = run.world
+    origin = world.gateways[run.unordered[0].origin]
+    others = [name for name in world.gateways if name != origin.name]
+    world.network.block([(origin.name, name) for name in others] + [(name, origin.name) for name in others])
+    world.schedule.run(world.schedule.now + 10 * SECOND)
+    process = origin.process
+    assert process is not None
+    assert not process.primary
+    origin.disk.stalled_until = world.schedule.now + 4 * SECOND
+    world.schedule.run(world.schedule.now + SECOND)
+    lanes = process.stack.layers.lanes
+    before = lanes.quiet
+    origin.wanted = False
+    process.step(LeaveAsked())
+    world.schedule.run(world.schedule.now + 5 * SECOND // 2)
+    stopped = [process.stopped]
+    world.schedule.run(world.schedule.now + 5 * SECOND)
+    assert [*stopped, process.stopped] == [False, True]
+    assert (before, lanes.quiet) == (False, True)
+
+
+def test_a_producer_that_sends_into_lanes_alone_is_not_idle() -> None:
+    """It has no name, and is forgotten when it rests."""
+    run = Run(
+        Options(3, members=3, producers=0, readers=0, unordered=2, rate=5.0, config=StackConfig(idle_producer_us=30 * SECOND))
+    )
+    world = run.world
+    for client in run.unordered:
+        client.name = NAMELESS + client.name
+    world.schedule.run(150 * SECOND)
+    assert world.log.state.next_producer == 1 + len(run.unordered), "one was forgotten and began anew"
+    for client in run.unordered:
+        client.leave()
+        client.state = State.ENDED
+    world.schedule.run(world.schedule.now + 200 * SECOND)
+    assert not world.log.state.producers
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

@@ -14,6 +14,8 @@ from gateway.core.life import Phase
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.duties import Duties
 from gateway.core.membership.force import Force
+from gateway.core.membership.leaving import Leaving
+from gateway.core.membership.leaving import Others as Leavers
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
@@ -55,16 +57,8 @@ class Views(Protocol):
         """Nothing is under way: stop."""
 
 
-class Others(Protocol):
+class Others(Leavers, Protocol):
     """What membership needs of the layers above it."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no client of this gateway waits for anything."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing at all is under way."""
 
     @property
     def own_low(self) -> bool:
@@ -79,7 +73,7 @@ class Membership:
 
     Attributes:
         peers: the other gateways.
-        leaving: whether this gateway stops in order.
+        leaving: how far it is with stopping in order.
     """
 
     def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes, force: Force) -> None:
@@ -106,9 +100,7 @@ class Membership:
         self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
         self._turn = 0
-        self.leaving = False
-        self._leaving_beats = 0  # since it was asked to leave
-        self._left_beats = 0  # since the others were told
+        self.leaving = Leaving(context, peers, others)
 
     # Who coordinates
 
@@ -233,9 +225,7 @@ class Membership:
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
             self._flush.learn()
         self._consider(beat=True)
-        if self.leaving:
-            self._leaving_beats += 1
-            self._left_beats += self._left_beats > 0
+        self.leaving.beat()
 
     def _pause(self) -> None:
         """Without a coordinator for long, this part of the group is a minority. Who is in no view that decides for so long, for
@@ -292,7 +282,7 @@ class Membership:
     def _consider(self, beat: bool = False) -> None:
         """Propose a view when a majority misses its coordinator too and it is this gateway's turn."""
         flush, me = self._flush, self._standing.me
-        if not self.misses or self.leaving or self._resigned or not me or flush.attempt:
+        if not self.misses or self.leaving.asked or self._resigned or not me or flush.attempt:
             return
         if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._awaits_candidate():
             return
@@ -395,7 +385,7 @@ class Membership:
             misses=self.misses,
             hears=self.peers.hears(),
             ready=self._flush.ready,
-            leaving=self._left_beats > 0 or (standing.draining and not window.frames),
+            leaving=self.leaving.told > 0 or (standing.draining and not window.frames),
             low=self._others.own_low,
             forced=window.state.forced,
             forced_at=window.state.forced_at,
@@ -413,34 +403,28 @@ class Membership:
 
     def leave(self) -> None:
         """Stop in order: what clients sent here is decided first, then the group goes on without this gateway."""
-        name, standing = self._identity.gateway, self._standing
         if self._flush.phase is Phase.STOPPED:
             return
         invariant(self._flush.phase is not Phase.BORN, "leave was asked before the start")
-        standing.closed = ("leaving", f"gateway {name!r} is being stopped; send again at another one, or when it is back")
-        self.leaving = True
-        if not standing.taking_part:
+        self.leaving.begin()
+        if not self._standing.taking_part:
             self._flush.stop()
 
     def end_of_step(self) -> None:
         """See whether leaving is done."""
-        if self.leaving and self._standing.taking_part:
-            self._leave()
-
-    def _leave(self) -> None:
-        standing, flush, window = self._standing, self._flush, self._window
-        if self.peers.alone or standing.members == (standing.me,):
-            if not standing.primary or self._others.idle:
-                flush.stop()
+        standing = self._standing
+        if not self.leaving.asked or not standing.taking_part:
             return
-        if not self._left_beats and (self._others.quiet or not standing.primary):
-            standing.draining = standing.coordinating
-            if not standing.coordinating or not window.frames:
-                self._left_beats = 1
+        if self.peers.alone or standing.members == (standing.me,):
+            over = self.leaving.over_alone()
+        else:
+            if self.leaving.tells():
                 self._announce()
-        out = self._left_beats and self._leader not in (0, standing.me) and not self.misses and standing.me not in self._members()
-        if out or self._left_beats > limits.LEFT_HEARTBEATS or self._leaving_beats > limits.LEAVE_HEARTBEATS:
-            flush.stop()
+            over = self.leaving.over(
+                self._leader not in (0, standing.me) and not self.misses and standing.me not in self._members()
+            )
+        if over:
+            self._flush.stop()
 
     def _members(self) -> tuple[int, ...]:
         """Members of the view that the leader says is at work."""

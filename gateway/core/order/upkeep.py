@@ -55,6 +55,11 @@ class Upkeep:
         """Something of the producer was decided."""
         self._seen_us[producer] = self._outbox.now.mono_us
 
+    def sends(self, producer: int) -> None:
+        """Something of the producer was decided in a lane: it lives, whatever it sends in order."""
+        if producer in self._window.state.producers:
+            self.seen(producer)
+
     def forgotten(self, producer: int) -> None:
         """It is gone."""
         self._seen_us.pop(producer, None)

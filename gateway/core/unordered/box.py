@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
 from gateway.core.outbox import Outbox
 from gateway.core.unordered.lane import Lane
-from gateway.data.frame import Frame
+from gateway.data.frame import Frame, Kind
 
 
 class Box:
     """The outbox, for lanes: their writes and reads have tokens of their own.
 
     Attributes:
+        seen: who is told of every producer that something was decided of.
         send: a message to another member.
         drop: a message of a sender that is not taken, and why.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, seen: Callable[[int], None]) -> None:
         self._outbox = outbox
+        self.seen = seen
         self.send = outbox.send
         self.drop = outbox.drop
         self._token = 0
@@ -38,3 +42,5 @@ class Box:
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Hand a decided run out."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
+        for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
+            self.seen(producer)

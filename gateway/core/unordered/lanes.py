@@ -16,11 +16,13 @@ class Lanes:
 
     Args:
         part: the gateways that hear each other, this one among them, oldest first; nobody while it is no member.
+        seen: who is told of every producer that something was decided of.
     """
 
-    def __init__(self, context: Context, part: Callable[[], Sequence[int]]) -> None:
+    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None]) -> None:
         self._context = context
         self._find_part = part
+        self._seen = seen
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
@@ -35,7 +37,7 @@ class Lanes:
         """See whether lanes can begin, and whether the part has changed."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
-            self._layer = Unordered(context, self._logs)
+            self._layer = Unordered(context, self._logs, self._seen)
             self._layer.space(self._low)
             self._logs = ()
         if self._layer is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
@@ -18,10 +18,10 @@ from gateway.data.frame import Frame
 class Unordered:
     """The layer, made when the number of this gateway and what its lanes' log holds are known."""
 
-    def __init__(self, context: Context, logs: Sequence[LaneLog]) -> None:
+    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None] = lambda producer: None) -> None:
         self._standing = context.standing
         self._incarnation = context.identity.incarnation
-        self._box = Box(context.outbox)
+        self._box = Box(context.outbox, seen)
         self._member = Member(context, self._box)
         lane = self._member.restore(logs)
         lines = next((log.lines for log in logs if (log.origin, log.incarnation) == (lane.origin, lane.incarnation)), {})

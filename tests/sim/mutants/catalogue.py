@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tests.sim.mutants.atomic import ATOMIC
+from tests.sim.mutants.force import FORCE
+from tests.sim.mutants.lanes import LANES
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.order import ORDER
 from tests.sim.mutants.recovery import RECOVERY
 from tests.sim.mutants.views import VIEWS
 
-MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *RECOVERY)
+MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *FORCE, *RECOVERY, *LANES)
 
 
 def by_name(name: str) -> Mutant:

@@ -34,6 +34,7 @@ class Mix:
     rate: float = 5.0
     pipeline: int = 4
     readers: int = 1
+    unordered: int = 0
     sync_us: float = 800.0
     bounds: Mapping[str, int] = field(default_factory=dict)
     config: StackConfig = field(default_factory=StackConfig)
@@ -56,6 +57,7 @@ class Mix:
             rate=self.rate,
             pipeline=self.pipeline,
             readers=self.readers,
+            unordered=self.unordered,
             sync_us=self.sync_us,
             config=self.config,
         )

@@ -54,6 +54,29 @@ def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
     assert "may still come" in denied.reason
 
 
+def test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides() -> None:
+    script = two()
+    for name in ("g1", "g2", "g3", "g4", "g5"):  # no disk promises anything
+        script.run(f"slow {name}\n----\n")
+    script.run("start g3\nstart g4\nstart g5\nbeats 5\nkill g3\nkill g4\nkill g5\n----\n")
+    assert not script.world.members["g1"].view or not script.world.members["g1"].view.primary
+    (denied,) = asked(script, "g1", "g2", "g3", "g4")
+    assert isinstance(denied, Denied)
+    assert denied.reason.startswith("a majority of the roster is heard")
+
+
+def test_all_who_remain_answer_before_a_log_is_chosen() -> None:
+    """One of the two has something decided that the other one lacks."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nclient g2 s1 ewr\nsplit g1 g2,g3,g4,g5\n----\n")
+    script.run("until primary g2 g3 g4 g5\nsubmit g2 s1 p1/1 1+10\nuntil committed p1/1 1+10 g2 g3 g4 g5\n----\n")
+    script.run("kill g3\nkill g4\nkill g5\nheal\nbeats 80\nhold STATE g2>g1\n----\n")
+    assert asked(script, "g1", "g2") == []
+    script.run("beats 5\nheal\nlet STATE g2>g1\nuntil answer g1 s1 #1 Done\nuntil committed p1/1 1+10 g1 g2\n----\n")
+    assert script.finish() == []
+    assert not [line for line in script.lines if line.startswith(("WRONG", "PROBLEM"))]
+
+
 def test_a_gateway_with_another_disk_is_not_what_remains() -> None:
     script = two()
     script.run("kill g2\nwipe g2\nstart g2\nbeats 5\n----\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core import limits
-from gateway.core.messages import Post, Settled
+from gateway.core.messages import LaneEnds, Post, Posted, Settled
 from gateway.core.unordered.origin import ATTEMPT, Input, Phase
 from gateway.data.frame import Kind
 from gateway.data.wire import Committed, Duplicate
@@ -228,3 +228,22 @@ def test_a_wiped_origin_begins_a_lane_of_its_own() -> None:
     for number in made.gateways:
         assert made.lane(number, incarnation_key(1, 0)) == [b"a"]
         assert made.lane(number, incarnation_key(1, 1)) == [b"b"]
+
+
+def test_a_member_cuts_nothing_for_a_new_attempt_before_it_knows_what_was_decided() -> None:
+    """It voted for what the origin has decided since; it did not hear of that, and what it has must not be lost."""
+    made = group()
+    made.submit(1, (1, 1, b"a"))
+    made.settle()
+    made.submit(1, (1, 2, b"b"))
+    arrive(made, lambda sender, to, message: isinstance(message, Post | Posted))
+    assert made.lane(1, made[1].key) == [b"a", b"b"]
+    assert made.lane(2, made[1].key) == [b"a"]
+    held = len(made[2].disks[made[1].key].frames)
+    made.crash(3)
+    made.tell(1)
+    made.tell(2)
+    arrive(made, lambda sender, to, message: to == 1 or isinstance(message, Post | LaneEnds))
+    assert len(made[2].disks[made[1].key].frames) == held
+    made.settle(20)
+    assert made.lane(2, made[1].key) == [b"a", b"b"]

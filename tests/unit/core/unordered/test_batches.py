@@ -154,3 +154,20 @@ def test_an_origin_with_a_low_disk_finishes_and_takes_nothing_new() -> None:
     made.submit(1, (1, 2, b"b"))
     made.settle()
     assert answers(made, 1) == [RefusedAnswer(1, 1, 2, "space", "full soon", True), Committed(1, 1, 1, 1, 0)]
+
+
+def test_what_was_decided_before_a_start_is_no_news_after_it() -> None:
+    made = group()
+    made.submit(1, (1, 1, b"a"), (1, 2, b"b"))
+    made.settle()
+    answers(made, 1)
+    made.crash(1)
+    for key, disk in made[1].disks.items():
+        disk.delivered = made[1].seen[key]
+    made.start(1)
+    made.settle(20)
+    made.submit(1, (1, 1, b"a"), (1, 2, b"b"), (1, 3, b"c"))
+    made.settle()
+    told = answers(made, 1)
+    assert told[:2] == [Duplicate(1, 1, 1, 1), Duplicate(1, 1, 2, 1)]
+    assert made.lane(2, made[1].key) == [b"a", b"b", b"c"]

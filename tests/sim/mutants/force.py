@@ -1,0 +1,43 @@
+"""Mutants of a roster that is forced (design, section 5, end). What is lost by force is no promise broken, so tests prove them."""
+
+from __future__ import annotations
+
+from gateway.core import rosters
+from gateway.core.flush.layer import Flush
+from gateway.core.membership.force import Force
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.patch import Edit
+
+_UNIT = "tests/unit/core/test_force.py::"
+_TRANSCRIPT = "tests/transcripts/test_transcripts.py::test_the_transcript_holds"
+
+FORCE = (
+    Mutant(
+        "forced-while-a-majority-is-heard",
+        "5",
+        "nothing is forced while a majority of the roster is heard",
+        [Edit(Force, "_forbidden", "    if peers.hears_majority():", "    if False:")],
+        proof=f"{_UNIT}test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides",
+    ),
+    Mutant(
+        "forced-view-promised-in-a-majority",
+        "5",
+        "a member that hears a majority does not promise a forced view",
+        [Edit(Flush, "on_propose", "message.forced and peers.hears_majority()", "False")],
+        proof=f"{_UNIT}test_one_who_hears_a_majority_does_not_promise_a_forced_view",
+    ),
+    Mutant(
+        "forced-roster-counts-beside-the-old",
+        "5",
+        "from a forced roster on none before it counts",
+        [Edit(rosters, "rosters_of", "[roster] if body.forced else [*counting, roster]", "[*counting, roster]")],
+        proof=f"{_TRANSCRIPT}[group_forced_crash]",
+    ),
+    Mutant(
+        "left-out-goes-on",
+        "5",
+        "who was left out by force takes no part any more",
+        [Edit(Force, "estranged", "    if beat.out and beat.forced > state.forced:", "    if False:")],
+        proof=f"{_TRANSCRIPT}[group_forced_apart]",
+    ),
+)
