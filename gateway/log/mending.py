@@ -9,6 +9,7 @@ before: a range that cannot be read. A header of a segment, an index and a file 
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,7 @@ from gateway.log.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
 from gateway.log.indexer import Indexer
 from gateway.log.layout import FRAMES_AT, LOG, PAGE, SegmentHeader, index_path, positions_named, read_header, segment_path
 from gateway.log.options import LogOptions
+from gateway.log.quarantine import discard
 from gateway.log.segment import Segment
 from gateway.log.snapshot import read_snapshot
 from gateway.log.start import read_start
@@ -98,6 +100,7 @@ class Mender:
         self._firsts: list[int] = []
         self._at: _Place | None = None
         self._suspects: list[int] = []
+        self._began = (0.0, 0)  # when the round did, s since 1970 (0: not at the begin of the log), and what had been found
         self.lost: Lost | None = None
         self.told = ""
         self.found = self.mended = self.rounds = 0
@@ -148,6 +151,7 @@ class Mender:
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
             if index >= 0:
                 first = self._firsts[index]
+                self._began = (0.0, 0)
                 self._suspects = [one for one in self._suspects if bisect_right(self._firsts, one) - 1 != index]
                 return self._enter(first, None)
         return None
@@ -158,6 +162,7 @@ class Mender:
         first = read_start(self._directory).first
         if not self._firsts or first > self._indexer.indexed:
             return None
+        self._began = (time.time(), self.found)
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
         return self._enter(self._firsts[0], None)
@@ -199,8 +204,7 @@ class Mender:
 
     def _look(self, at: _Place) -> _Place | None:
         """One piece of a segment; where to go on, None behind the last."""
-        last = self._last_of(at.segment)
-        if at.position > last:
+        if at.position > (last := self._last_of(at.segment)):
             return self._leave(at)
         with self._opened(segment_path(self._directory, at.segment)) as fd:
             until = min(last, at.position + limits.SCRUB_FRAMES - 1)
@@ -233,7 +237,11 @@ class Mender:
         index = bisect_right(self._firsts, segment)
         if index < len(self._firsts) and self._firsts[index] <= self._indexer.indexed:
             return self._enter(self._firsts[index], chain)
-        self.rounds += 1
+        began, found = self._began
+        if began:
+            self.rounds += 1
+            if found == self.found:
+                discard(self._directory, self._storage, began)
         return None
 
     def _check_index(self, first: int, last: int) -> None:

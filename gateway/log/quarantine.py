@@ -6,12 +6,15 @@ import contextlib
 import os
 from collections.abc import Sequence
 
+from gateway.core import limits
 from gateway.log.layout import LOG, index_path, segment_path
 from gateway.log.marks import Mark
 from gateway.log.scalars import ScalarsFile
 from gateway.log.segment import Segment
 from gateway.log.storage import WRITE_BYTES, Storage
 from gateway.log.tail import erase, state_mark
+
+_DAMAGED = ".damaged-"
 
 
 def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark, segment: Segment, later: Sequence[int]) -> None:
@@ -38,7 +41,7 @@ def keep_copy(directory: str, storage: Storage, first: int) -> str:
         OSError: there is no room for it, or the disk failed.
     """
     file = segment_path(directory, first)
-    copy = _free_name(file)
+    copy = _free_name(file, storage)
     source, target = storage.open(file), storage.open(copy + ".tmp", create=True)
     done = False
     try:
@@ -64,7 +67,7 @@ def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None
     for first in reversed(firsts):
         file = segment_path(directory, first)
         with contextlib.suppress(FileNotFoundError):
-            storage.rename(file, _free_name(file))
+            storage.rename(file, _free_name(file, storage))
         with contextlib.suppress(FileNotFoundError):
             storage.remove(index_path(directory, first))
     storage.make_names_durable(os.path.join(directory, LOG))
@@ -82,8 +85,26 @@ def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> byt
         return otherwise  # a bad sector: the rest is worth keeping
 
 
-def _free_name(file: str) -> str:
+def _free_name(file: str, storage: Storage) -> str:
+    """A name for what is kept; of too many the oldest go."""
+    kept = copies(os.path.dirname(file))
+    for path in kept[: max(0, len(kept) + 1 - limits.DAMAGED_KEPT_MAX)]:
+        storage.remove(path)
     number = 1
-    while os.path.exists(f"{file}.damaged-{number}"):
+    while os.path.exists(f"{file}{_DAMAGED}{number}"):
         number += 1
-    return f"{file}.damaged-{number}"
+    return f"{file}{_DAMAGED}{number}"
+
+
+def copies(folder: str) -> list[str]:
+    """Paths of what is kept, the oldest first."""
+    found = [os.path.join(folder, name) for name in os.listdir(folder) if _DAMAGED in name and not name.endswith(".tmp")]
+    return sorted(found, key=lambda path: (os.stat(path).st_ctime_ns, path))
+
+
+def discard(directory: str, storage: Storage, before: float) -> int:
+    """Remove what was kept before a time (s since 1970): all of the log was looked at since, and is whole. How many they were."""
+    old = [path for path in copies(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
+    for path in old:
+        storage.remove(path)
+    return len(old)
