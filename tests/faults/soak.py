@@ -24,6 +24,7 @@ from tests.faults.group.trial import Done, Report, Trial, table
 TRIAL_S = 150.0
 KILLS = 12
 ALONE_EVERY = 4
+TWICE = 0.25  # how often a second fault happens in the middle of one
 DEEP = 3  # how many times a kind is put into the bag of which faults are drawn without laying back
 
 
@@ -42,7 +43,7 @@ def group_trial(seed: int, seconds: float, members: int, kinds: Sequence[str], *
     """One trial of a group; what it found, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     trial = Trial(root, seed, members=members, log=(lambda _: None) if quiet else print, record=record)
-    return trial.run(mixed(seed, seconds, kinds)), root
+    return trial.run(mixed(seed, seconds, kinds), twice=TWICE), root
 
 
 def alone_trial(seed: int) -> tuple[list[str], str, Path]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.faults.group.trial import Trial
 
 Fault = Callable[["Trial", Random], contextlib.AbstractContextManager[None]]
+OPERATOR_S = 60.0
 _PAGE = 4096
 _PIECE = 1 << 20
 
@@ -298,6 +299,29 @@ def flip(trial: Trial, chance: Random, segments: list[Path], low: float, high: f
 
 
 @contextlib.contextmanager
+def wipe(trial: Trial, chance: Random) -> Iterator[None]:
+    """One gateway's disk is lost whole; an operator lets it vote with the new one."""
+    with trial.down(trial.any(chance), "killed, and its disk is replaced") as member:
+        for path in sorted(member.data.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    trial.tell("members", "replace", member.name, "--timeout", str(OPERATOR_S))
+    yield
+
+
+@contextlib.contextmanager
+def leave_and_come_back(trial: Trial, chance: Random) -> Iterator[None]:
+    """An operator takes one gateway out of the roster under load, and adds it again with an empty disk."""
+    name = trial.any(chance)
+    trial.note(f"{name} is removed")
+    trial.tell("members", "remove", name, "--timeout", str(OPERATOR_S))
+    with trial.down(name, "killed, and its disk is replaced") as member:
+        for path in sorted(member.data.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    trial.tell("members", "add", name, f"{member.seat.host}:{member.port}", "--timeout", str(OPERATOR_S))
+    yield
+
+
+@contextlib.contextmanager
 def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
     """Clients do not reach one gateway, which is well."""
     name = trial.any(chance)
@@ -308,6 +332,9 @@ def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
 
 
 ROTS = {"rot-closed", "rot-tail"}
+#: Those that need the others whole: an operator waits for an answer, or a disk's content is gone, which the contract bears at one
+#: gateway at a time.
+ALONE = ROTS | {"wipe", "remove-and-add", "rolling-restart"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,
@@ -335,4 +362,6 @@ FAULTS: dict[str, Fault] = {
     "rolling-restart": rolling_restart,
     "rot-closed": rot_closed,
     "rot-tail": rot_tail,
+    "wipe": wipe,
+    "remove-and-add": leave_and_come_back,
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from random import Random
 from gateway.errors import TuttiError
 from tests.faults.group import checker
 from tests.faults.group.evidence import differing_digests, read_log
-from tests.faults.group.faults import FAULTS, ROTS
+from tests.faults.group.faults import ALONE, FAULTS, ROTS
 from tests.faults.group.journal import Story, View
 from tests.faults.group.load import Load
 from tests.faults.lab.lab import CLIENTS, PORT, Lab, Member
@@ -91,6 +93,8 @@ class Trial:
         self._chance = Random(seed)
         self._began = time.monotonic()
         self._down: dict[str, str] = {}
+        self._twice = 0.0
+        self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
         self.lab = Lab(root, members, small_disks=1, record=record)
         addresses = self.lab.network.addresses
@@ -107,8 +111,21 @@ class Trial:
         self._log(line)
 
     def wait(self, seconds: float) -> None:
-        """Let it last."""
+        """Let it last; now and then something else goes wrong meanwhile."""
+        kind, self._second = self._second, ""
+        if kind:
+            self.note(f"and {kind} meanwhile")
+            with FAULTS[kind](self, Random(self._chance.random())):
+                pass
         time.sleep(seconds)
+
+    def tell(self, *command: str) -> None:
+        """Give a command to the group, as an operator does from the clients' host."""
+        line = [*self.lab.network.inside(CLIENTS), sys.executable, "-m", "gateway", *command, "--url", self.lab.url]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        self.note(f"tutti {' '.join(command)}: {(done.stdout + done.stderr).strip()[-300:]}")
+        if done.returncode:
+            self.find(f"operator: tutti {' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
 
     def any(self, chance: Random) -> str:
         """A gateway that runs; every third time the one that coordinates."""
@@ -155,13 +172,15 @@ class Trial:
 
     # The course
 
-    def run(self, kinds: Iterable[str], *, together: float = 0.7) -> Report:
+    def run(self, kinds: Iterable[str], *, together: float = 0.7, twice: float = 0.0) -> Report:
         """Do faults of these kinds, one after another, until there are no more or something is found; then check everything.
 
         Args:
             kinds: of the faults, as they come.
             together: how often the whole group is waited for before the next one.
+            twice: how often a second fault happens in the middle of one.
         """
+        self._twice = twice
         with self.lab, contextlib.closing(self.load):
             self.lab.start()
             self.note(f"the group is up: {self.lab.told()}")
@@ -171,7 +190,7 @@ class Trial:
                 self._do(kind)
                 if self.report.findings:
                     break
-                if self._chance.random() < together:
+                if kind in ALONE or self._chance.random() < together:
                     self._expect_all(f"after {kind}")
                 self.wait(self._chance.uniform(0, 1.5))
             self._expect_all("at the end")
@@ -181,11 +200,14 @@ class Trial:
         return self.report
 
     def _do(self, kind: str) -> None:
+        if kind not in ALONE and self._chance.random() < self._twice:
+            self._second = self._chance.choice([other for other in FAULTS if other != kind and other not in ALONE])
         done = Done(kind, time.monotonic_ns())
         chance = Random(self._chance.random())
         with FAULTS[kind](self, chance):
             pass
         done.ended = time.monotonic_ns()
+        self._second = ""
         self._expect_receipts(kind, RECOVER_S)
         done.recovered = time.monotonic_ns()
         self.note(f"{kind} is over, all producers went on after {(done.recovered - done.ended) / NS:.2f} s")
