@@ -21,6 +21,7 @@ from gateway.data.wire import (
     Forget,
     Hello,
     Leave,
+    Members,
     OpenProducer,
     OpenTopic,
     Producers,
@@ -92,6 +93,7 @@ def seeds(chance: random.Random) -> list[list[bytes]]:
         Producers(7),
         ChangeRoster(8, "remove", "nobody"),
         Leave(9, "nobody"),
+        Members(10),
         Bye(),
     ]
     twisted = [damaged(frame, chance) for frame in (*frames, large)]
