@@ -95,6 +95,7 @@ ROSTER_CHANGES_MAX = 16  # that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
 FORCE_HEARTBEATS = 50  # without hearing a majority before a roster may be forced
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # that a learner holds, undecided for itself, over what a coordinator orders
+TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES)  # above a watermark: what was decided since the mark before, too
 PAUSE_HEARTBEATS = 15  # without a view that decides: what clients send is kept; after it, refused
 MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none of them gave
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each

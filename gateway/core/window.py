@@ -58,6 +58,7 @@ class Window:
     __slots__ = (
         "_bytes_max",
         "_marks",
+        "_more",
         "barriers",
         "base",
         "bytes",
@@ -73,6 +74,7 @@ class Window:
     def __init__(self, state: LogState, bytes_max: int = limits.UNDECIDED_BYTES_MAX) -> None:
         self.state = state
         self._bytes_max = bytes_max
+        self._more = 0
         self.frames: deque[Frame] = deque()
         self.bytes = 0
         self.end = state.position
@@ -119,7 +121,7 @@ class Window:
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
         """Take the next frames; each continues the chain. `more` may be undecided than a coordinator orders."""
         end, chain = self.end, self.chain
-        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX + more:
+        if len(self.frames) + len(frames) > limits.UNDECIDED_FRAMES_MAX + self._more + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
         view = self.runs[-1][0] if self.runs else 0
         for frame in frames:
@@ -259,7 +261,8 @@ class Window:
 
     def restore(self, tail: Iterable[Frame]) -> None:
         """Take what a start found behind the frontier, all of it durable."""
-        self.extend(tuple(tail), limits.WINDOW_MORE_FRAMES)
+        self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - limits.UNDECIDED_FRAMES_MAX)
+        self._more = max(0, len(self.frames) + limits.WINDOW_MORE_FRAMES - limits.UNDECIDED_FRAMES_MAX)  # a view goes on behind it
         self.advance(Stage.WRITING, self.end)
         self.advance(Stage.DURABLE, self.end)
 

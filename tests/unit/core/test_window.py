@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core import limits
 from gateway.core.atomic.ballot import Ballot
 from gateway.core.window import Stage, Window
 from gateway.data.bodies import AbortBody, Entry, encode_body
@@ -148,3 +149,18 @@ def test_a_low_disk_is_believed_while_it_is_said() -> None:
     ballot.space(1, "full")
     ballot.space(1, "")
     assert ballot.low == {}
+
+
+def test_a_tail_as_long_as_a_watermark_may_lag_is_restored_and_one_frame_more_is_not() -> None:
+    """What one sync made durable behind the last mark, and what was undecided then, stands above the watermark on the disk."""
+    frames: list[Frame] = []
+    for position in range(1, limits.TAIL_FRAMES_MAX + 2):
+        frame = Frame(Kind.TICK, b"")
+        frame.stamp(1, position, frames[-1].header_crc if frames else 0)
+        frames.append(frame)
+    held = window()
+    held.restore(frames[:-1])
+    assert held.mark(Stage.DURABLE) == limits.TAIL_FRAMES_MAX
+    add(held, Frame(Kind.TICK, b""))  # the VIEW frame of the view that goes on with it, say
+    with pytest.raises(InvariantViolated, match="over the bound"):
+        window().restore(frames)
