@@ -65,7 +65,8 @@ def run(config: Config, record: str = "") -> int:
 def _holds_our_log(config: Config) -> bool:
     """Whether reads may be served before the directory is opened, which is what finds and says why it is refused.
 
-    A new directory holds nothing to read yet; another gateway's or group's is not to be shown, nor one that a process is writing.
+    A new directory holds nothing to read yet; another gateway's or group's is not to be shown, nor one that a process is writing,
+    nor one that its group went on without.
     """
     try:
         told = json.loads(Path(config.data, IDENTITY).read_bytes())
@@ -73,7 +74,9 @@ def _holds_our_log(config: Config) -> bool:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and (told.get("gateway"), told.get("group")) == (config.name, config.group.name)
+    if not isinstance(told, dict) or told.get("left"):
+        return False
+    return (told.get("gateway"), told.get("group")) == (config.name, config.group.name)
 
 
 def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
