@@ -30,6 +30,7 @@ PACES = {  # times the mean
     "error": 2.0,
     "leave": 2.0,
     "rot": 2.0,
+    "trim": 0.5,
 }
 
 

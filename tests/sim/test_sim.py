@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -96,3 +97,14 @@ def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Mending, "on_rotted", lambda *_: None)
     failed = play(Options(3, members=3, seconds=60, faults=frozenset({"rot"}), pace=1.5))
     assert "cannot read positions" in failed.violation
+
+
+def test_who_missed_what_was_trimmed_goes_on_with_a_snapshot() -> None:
+    faults = frozenset({"trim", "kill", "power", "pause", "split", "wipe", "roster"})
+    counts: Counter[str] = Counter()
+    for seed in range(1, 7):
+        result = play(Options(seed, members=(3, 4)[seed % 2], seconds=40, faults=faults, rate=15.0))
+        assert result.violation == ""
+        counts += result.world.counts
+    assert counts["trims"] > 10
+    assert counts["replaced"] > 3

@@ -1,0 +1,46 @@
+"""Mutants of retention: what goes, and how a log goes on that missed it (design, sections 5.4 and 6)."""
+
+from __future__ import annotations
+
+from gateway.core.flush.relearning import Relearning
+from gateway.core.flush.serving import Serving
+from gateway.core.peers import Peers
+from tests.sim.mutants.mutant import Mix, Mutant
+from tests.sim.mutants.patch import Edit
+
+RETENTION = Mix("trim kill power pause split", members=(3, 4), seconds=60, rate=15.0, pipeline=16)
+
+TRIMS = (
+    Mutant(
+        "trim-what-a-voter-lacks",
+        "6",
+        "what a voter does not hold yet stays, unless a limit forces it out",
+        [Edit(Peers, "held", "    return min(", "    return limits.POSITION_MAX or min(")],
+        RETENTION,
+        "lacks some of what goes",
+        quick=True,
+    ),
+    Mutant(
+        "relearned-before-it-is-durable",
+        "5.4",
+        "a frontier goes to the end of a snapshot when the disk has it, and not before",
+        [
+            Edit(
+                Relearning,
+                "_take",
+                "        self._token = self._outbox.replace_log(data)",
+                "        self._token = self._outbox.replace_log(data)\n        self.persisted(self._token)",
+            )
+        ],
+        RETENTION,
+        "durable",
+        quick=True,
+    ),
+    Mutant(
+        "any-frames-for-the-begin",
+        "5.4",
+        "who is below the trim gets the state there, and not the frames behind it",
+        [Edit(Serving, "on_log_read", "message.first < self._window.state.start", "False")],
+        RETENTION,
+    ),
+)
