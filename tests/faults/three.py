@@ -48,8 +48,12 @@ class Three:
         return self
 
     def __enter__(self) -> Self:
-        """Start."""
-        return self.start()
+        """Start; where one does not, none is left."""
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         """Whatever happened, leave no process behind."""
