@@ -106,9 +106,12 @@ class Reads:
             if best is None or found.offset >= best.offset:
                 best = found
             lacks = found.state in _MAY_LACK if beyond is None else found.state in _CUT_OFF and best.offset <= beyond
-            if lacks and self._another_than(cut_off, found.state):
+            turned = lacks and self._another_than(cut_off, found.state)
+            if beyond is not None and time.monotonic() >= deadline:
+                return best  # who asks again asks the next one
+            if turned:
                 continue
-            if beyond is None or best.offset > beyond or time.monotonic() >= deadline:
+            if beyond is None or best.offset > beyond:
                 return best
             cut_off.clear()
 

@@ -79,6 +79,17 @@ def test_who_follows_waits_for_a_gateway_that_catches_up(two: tuple[ReadableGate
         assert reads.frontier(10, 5).offset == 13
 
 
+def test_a_poll_in_a_minority_ends_in_time_and_the_next_one_asks_another_gateway(
+    two: tuple[ReadableGateway, ReadableGateway],
+) -> None:
+    near, far = two
+    near.reads.state = "minority"
+    with Reads(url(near, far)) as reads:
+        assert reads.frontier(10, 0.05).offset == 10
+        assert questions(far) == 0
+        assert reads.frontier(10, 0.05).offset == 12
+
+
 def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     far.gateway.stop()
