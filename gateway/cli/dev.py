@@ -39,7 +39,8 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
     "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: what becomes of each message, for tutti trace."
 )
 @click.option("--record", metavar="DIR", help="Record all of them in DIR, as tutti serve --record does.")
-def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None, record: str | None) -> int:
+@click.option("--keys", is_flag=True, help="Encrypt what they say to each other, with keys that are made in DIR/keys.")
+def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None, record: str | None, keys: bool) -> int:
     """Run gateways g1..gN on this machine, for trying and for tests.
 
     They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
@@ -49,14 +50,21 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float, level: s
     names = [f"g{number + 1}" for number in range(count)]
     options = ["--log-level", level] if level else []
     options += ["--record", record] if record else []
-    return run_group(names, port, directory, restart_after_s, options, command="dev")
+    return run_group(names, port, directory, restart_after_s, options, command="dev", keys=keys)
 
 
 def run_group(
-    names: Sequence[str], port: int, directory: Path, restart_after_s: float, options: Sequence[str] = (), *, command: str
+    names: Sequence[str],
+    port: int,
+    directory: Path,
+    restart_after_s: float,
+    options: Sequence[str] = (),
+    *,
+    command: str,
+    keys: bool = False,
 ) -> int:
     """Run gateways of these names as one group until told to stop; the exit code. `options` are those of each one's `tutti serve`,
-    `command` is who asks, and the group's name.
+    `command` is who asks, and the group's name; with `keys` they encrypt what they say to each other.
     """
     with Loading():
         from gateway.cli.fleet import Fleet
@@ -64,7 +72,7 @@ def run_group(
 
     directory = directory.absolute()
     with keeping(directory):
-        homes = found_group(directory, names, port, group=command, command=command)
+        homes = found_group(directory, names, port, command, keys)
         count = len(homes)
         if count % 2 == 0:
             borne = (count - 1) // 2

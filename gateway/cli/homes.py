@@ -30,6 +30,11 @@ name = "{group}"
 preset = "local"
 members = {{ {members} }}
 """
+_SECURITY = """
+[security]
+secret_key = "keys/{name}.secret"
+public_keys = "keys/group.keys"
+"""
 
 
 class Home(NamedTuple):
@@ -74,18 +79,19 @@ def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
         raise DirectoryRefused(said) from None
 
 
-def found_group(directory: Path, names: Sequence[str], port: int, *, group: str, command: str) -> list[Home]:
+def found_group(directory: Path, names: Sequence[str], port: int, command: str, keys: bool = False) -> list[Home]:
     """Write the configurations of a group's gateways into `directory`: ports `port`, +10, ... on this machine.
 
     Args:
         directory: absolute; kept by this process.
         names: of the gateways.
         port: base port of the first.
-        group: name of the group.
-        command: which command wrote them, for who reads the files.
+        command: which command asks for it; the group is named by it.
+        keys: whether they encrypt what they say to each other; keys that are not there are made in `directory`/keys.
 
     Raises:
         UsageError: there is no such port, or the directory holds a group of other members.
+        ConfigError: there are other keys than those of these gateways.
         DirectoryRefused: a gateway that is none of ours runs from a configuration that says something else.
     """
     last = port + PORTS_A_GATEWAY * (len(names) - 1)
@@ -95,10 +101,21 @@ def found_group(directory: Path, names: Sequence[str], port: int, *, group: str,
     homes = [Home(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
     _expect_the_same(directory, members)
     listed = ", ".join(f'{name} = "{address}"' for name, address in members.items())
+    if keys:
+        _make_keys(directory / "keys", names)
     for home in homes:
         data = orjson.dumps(str(home.data)).decode()
-        _write(home, _CONFIG.format(command=command, name=home.name, data=data, address=home.address, group=group, members=listed))
+        text = _CONFIG.format(command=command, name=home.name, data=data, address=home.address, group=command, members=listed)
+        _write(home, text + (_SECURITY.format(name=home.name) if keys else ""))
     return homes
+
+
+def _make_keys(directory: Path, names: Sequence[str]) -> None:
+    from gateway.transport.keys import SECRET_ENDING, generate
+
+    missing = [name for name in names if not (directory / f"{name}{SECRET_ENDING}").exists()]
+    if missing:
+        generate(directory, missing)
 
 
 def _expect_the_same(directory: Path, members: Mapping[str, str]) -> None:

@@ -22,7 +22,8 @@ def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringB
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if level == "debug" else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # A line in one write: gateways that share a file, as those of `tutti dev` do, must not write into each other's lines.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logger: FilteringBoundLogger = structlog.get_logger(gateway=gateway)

@@ -73,7 +73,7 @@ class Network:
     def look(self) -> None:
         """Tell the operator what is wrong; called about once a second."""
         for trouble in self._transport.troubles():
-            self._log.warning("trouble with another gateway", gateway=trouble.peer, reason=trouble.reason)
+            self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
 
     def facts(self) -> dict[str, object]:
         """For the status."""

@@ -203,6 +203,20 @@ def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tm
     assert (config.name, config.data, config.listen) == ("g1", str(tmp_path / "g1"), "127.0.0.1:7400")
 
 
+def test_keys_are_made_once_and_named_in_each_configuration(start: Callable[..., Dev], tmp_path: Path) -> None:
+    from gateway.config import load_config
+
+    dev = start("--gateways", "3", "--keys")
+    dev.ready()
+    made = {file.name: file.read_bytes() for file in (tmp_path / "keys").iterdir()}
+    assert set(made) == {"g1.secret", "g2.secret", "g3.secret", "group.keys"}
+    for name in ("g1", "g2", "g3"):
+        assert load_config(tmp_path / f"{name}.toml").security.has_keys
+    dev.stop()
+    start("--gateways", "3", "--keys").ready()
+    assert {file.name: file.read_bytes() for file in (tmp_path / "keys").iterdir()} == made
+
+
 def test_the_log_level_is_handed_on(start: Callable[..., Dev], tmp_path: Path) -> None:
     start("--log-level", "debug").ready()
     assert (tmp_path / "options").read_text() == "--log-level debug"
