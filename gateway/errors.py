@@ -30,9 +30,13 @@ class FormatError(TuttiError):
 
 
 class Damaged(FormatError):
-    """Stored bytes fail their CRC or break the chain; names the position, the file and the byte."""
+    """Stored bytes fail their CRC or break the chain; names the position (`position`; 0: not known), the file and the byte."""
 
     exit_code = 4
+
+    def __init__(self, message: str = "", position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class DirectoryRefused(TuttiError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -20,6 +21,7 @@ UNKNOWN = "unknown"
 #: States in which the frontier stands still until they are over.
 CUT_OFF = frozenset({"minority", "halted"})
 _TOKEN_BYTES = 8
+_DAMAGED = b"damaged:"
 
 
 class GatewayLink:
@@ -55,6 +57,13 @@ class GatewayLink:
         told = self._lately()
         left_out = {told.get("gateway"), *told.get("silent", ())}
         return [url for name, url in told.get("gateways", {}).items() if name not in left_out]
+
+    def elsewhere(self, position: int) -> bool:
+        """Tell the gateway that a position (0: unknown) could not be read, so that it looks and mends; whether there are others."""
+        if self._socket is not None and position:
+            with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
+                self._socket.send(_DAMAGED + position.to_bytes(8, "little"), socket.MSG_DONTWAIT)
+        return bool(self.others())
 
     def _lately(self) -> dict[str, Any]:
         """The status as last heard, empty if it does not answer."""

@@ -98,7 +98,7 @@ class Process:
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self.gateway = GatewayLink(options.client, options.status_fd)
         ranges = Ranges(self.reader, self.watch, self.gateway.state)
-        self.streams = Streams(self.reader, self.watch, ranges)
+        self.streams = Streams(self.reader, self.watch, ranges, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway)
         plans = Plans(self.reader, ranges, self.streams, self.others.locations)
         actions = Actions(self.reader, self.watch, ranges, plans, self.gateway)

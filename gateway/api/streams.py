@@ -76,8 +76,15 @@ class Stream:
 class Streams:
     """Opens streams on one log, within the bounds."""
 
-    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier], ranges: Ranges) -> None:
-        """Serve the log of `reader`."""
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: FrontierWatch[Frontier],
+        ranges: Ranges,
+        elsewhere: Callable[[int], bool] = lambda position: False,
+    ) -> None:
+        """Serve the log of `reader`; `elsewhere` is told of a position that cannot be read, and says whether others hold it."""
+        self._elsewhere = elsewhere
         self._reader = reader
         self._watch = watch
         self._ranges = ranges
@@ -144,6 +151,8 @@ class Streams:
                 del batch  # the next one is made without this one in memory
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
+            if self._elsewhere(error.position):
+                raise Fault("unavailable", f"{error}; another gateway is asked for it: read there meanwhile", **where) from error
             raise Fault("damaged", str(error), **where) from error
 
     def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -232,7 +232,8 @@ class Catalog:
         if walked.position <= last:
             damage = Damaged(
                 f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
-                f"see `tutti log verify {self.directory}`"
+                f"see `tutti log verify {self.directory}`",
+                walked.position,
             )
         made = view.made(walked, aborts, offset, tick)
         return [part for part in (rows, made) if len(part)], damage

@@ -178,7 +178,9 @@ def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordB
     """The records of a frame, and whether they were compressed; if not, they are a view of the segment."""
     data = view.segment.view
     if place + HEADER_SIZE > len(data):
-        raise Damaged(f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`")
+        raise Damaged(
+            f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
+        )
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
     progress_at = place + HEADER_SIZE
     body_at = progress_at + padded(progress_length)
@@ -186,7 +188,8 @@ def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordB
     progress = bytes(data[progress_at : progress_at + progress_length])
     if end > len(data) or _POSITION.unpack_from(data, place + 16)[0] != position or payload_crc(progress, data[body_at:end]) != crc:
         raise Damaged(
-            f"{view.path} is damaged at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`"
+            f"{view.path} is damaged at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`",
+            position,
         )
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:

@@ -2,7 +2,7 @@
 
 A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
 8 bytes; the answer is the token with the status behind it. The pair outlives the reads process: what one that died left unread
-carries a token that the next one never gave out.
+carries a token that the next one never gave out. A message of 16 bytes is a word that a position of the log could not be read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 TOKEN_BYTES = 8
+DAMAGED = b"damaged:"  # and the position, u64, little-endian
 
 
 class StatusAsked(NamedTuple):
@@ -35,9 +36,9 @@ class Desk:
         """The end to ask at."""
         return self._theirs.fileno()
 
-    def open(self, ask: Callable[[StatusAsked], None]) -> None:
-        """Hand on what is asked, also what was asked before."""
-        self._thread = threading.Thread(target=self._run, args=(ask,), name="status-desk", daemon=True)
+    def open(self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None]) -> None:
+        """Hand on what is asked, also what was asked before, and positions that could not be read."""
+        self._thread = threading.Thread(target=self._run, args=(ask, damaged), name="status-desk", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -48,8 +49,11 @@ class Desk:
         self._ours.close()
         self._theirs.close()
 
-    def _run(self, ask: Callable[[StatusAsked], None]) -> None:
-        while len(token := self._ours.recv(TOKEN_BYTES)) == TOKEN_BYTES:
+    def _run(self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None]) -> None:
+        while len(token := self._ours.recv(2 * TOKEN_BYTES)) >= TOKEN_BYTES:
+            if token.startswith(DAMAGED) and len(token) == 2 * TOKEN_BYTES:
+                damaged(int.from_bytes(token[TOKEN_BYTES:], "little"))
+                continue
             ask(StatusAsked(lambda status, token=token: self._answer(token + status)))  # type: ignore[misc]  # bound at once
 
     def _answer(self, data: bytes) -> None:

@@ -214,6 +214,7 @@ class FakeGateway:
         self.silent: list[str] = []
         self.saved: list[tuple[str, int]] = []
         self.asked = 0
+        self.unreadable: list[int] = []
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
@@ -221,7 +222,7 @@ class FakeGateway:
         self._ended = threading.Event()
         self._desk = Desk()
         self.status_fd = self._desk.their_fd
-        self._desk.open(self._told)
+        self._desk.open(self._told, self.unreadable.append)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

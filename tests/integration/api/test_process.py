@@ -115,6 +115,24 @@ def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, 
     assert any("damaged" in line for line in process.lines)
 
 
+def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gateway_is_told(
+    log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient
+) -> None:
+    log.add("flights", 100, frames=10)
+    gateway.gateways = {"jfk": "tutti://127.0.0.1:7400", "lga": "tutti://127.0.0.1:7410"}
+    path = Path(segment_path(str(log.path), positions_named(str(log.path), "seg")[0]))
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(data.index(b"%09d" % 555))
+        file.write(b"X")
+    assert read(client, start=600).num_rows == 400
+    refused, info = refusal(lambda: read(client, start=599))
+    assert refused is flight.FlightUnavailableError
+    assert info["code"] == "unavailable"
+    assert "another gateway is asked for it" in info["message"]
+    assert len(gateway.unreadable) == 1
+
+
 def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
     """Mapped pages of the log count as this process's memory: they are let go as the scan goes on."""
     log.bulk("flights", 2000, 600)  # 140 MB

@@ -43,7 +43,7 @@ def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody
     with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         reads.settimeout(10)
         reads.send(b"question")
-        desk.open(asked.append)
+        desk.open(asked.append, lambda position: None)
         wait_for(lambda: bool(asked))
         asked[0].answer(b"{}")
         assert reads.recv(100) == b"question{}"
@@ -51,3 +51,11 @@ def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody
             asked[0].answer(b"x" * 100)
         reads.close()
     asked[0].answer(b"late")
+
+
+def test_a_position_that_could_not_be_read_is_handed_on() -> None:
+    positions: list[int] = []
+    with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+        desk.open(lambda asked: None, positions.append)
+        reads.send(b"damaged:" + (7).to_bytes(8, "little"))
+        wait_for(lambda: positions == [7])
