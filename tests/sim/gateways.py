@@ -94,8 +94,8 @@ class Gateway:
         self.snipe = 0.0
 
     def start(self) -> None:
-        """A new process on the disk."""
-        if self.process is not None:
+        """A new process on the disk, unless the gateway was removed meanwhile."""
+        if self.process is not None or not self.wanted:
             return
         self.starts += 1
         named = self.world.log.numbers
