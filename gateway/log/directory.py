@@ -121,14 +121,14 @@ class Directory:
             self.copied = False
 
     def renew(self) -> None:
-        """The directory is a copy in a group of several: it becomes another disk, with a log to go on from and no vote. What the
-        original promised and voted for since the copy was made is not known here.
+        """The directory is a copy in a group of several, or holds files of an earlier time: it becomes another disk, with a log to
+        go on from and no vote. What the original promised and voted for since is not known here.
         """
         self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
         self.copied = False
         self.renewed = (
-            f"data directory {self.path} is a copy, so what {self.gateway} promised since it was made is not known here: it learns "
-            f"as with a new disk, and votes again after `tutti members replace {self.gateway}`; a directory that is moved, with "
+            f"data directory {self.path} is a copy, or older than its group knows: what {self.gateway} promised since is lost, so it "
+            f"learns as with a new disk, and votes again after `tutti members replace {self.gateway}`; a directory that is moved, with "
             "nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
         )
 

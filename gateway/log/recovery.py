@@ -27,6 +27,7 @@ from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
+from gateway.log.directory import Directory
 from gateway.log.headers import mend_headers
 from gateway.log.index import Rows, no_rows
 from gateway.log.layout import (
@@ -257,7 +258,17 @@ def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
     return any(map(_several, rosters))
 
 
-def others_vote(recovered: Recovered) -> bool:
+def forgot(recovered: Recovered, directory: Directory) -> bool:
+    """Whether others may rely on what this directory does not know: it is a copy, or its log has a view that this disk accepted and
+    its scalars, of an earlier time, say nothing of it. A gateway alone has nobody who does.
+    """
+    state, mine = recovered.state, directory.incarnation
+    me = next((number for number, voter in state.roster.items() if voter.incarnation == mine), 0)
+    older = me in state.members and state.view > recovered.scalars.accepted
+    return (directory.copied or older) and _others_vote_in(recovered)
+
+
+def _others_vote_in(recovered: Recovered) -> bool:
     """Whether what a start found, if it found a log, names more than one gateway that votes; unless it is known, it may."""
     rosters: list[Iterable[Voter]] = [recovered.state.roster.values()] if recovered.state.roster else []
     rosters += [decode_body(RosterBody, frame.body).voters for frame in recovered.tail if frame.kind == Kind.ROSTER]

@@ -28,7 +28,7 @@ from gateway.log.marking import End, Marking
 from gateway.log.mending import Mender
 from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
-from gateway.log.recovery import Found, others_vote, recover
+from gateway.log.recovery import Found, forgot, recover
 from gateway.log.replacing import finish_replacing, replace_log
 from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
@@ -89,7 +89,7 @@ class LogWriter:
         try:
             finish_replacing(directory.path, storage, options)
             found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
-            (directory.renew if directory.copied and others_vote(found.recovered) else directory.settle)()
+            (directory.renew if forgot(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:

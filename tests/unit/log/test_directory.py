@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.events import Scalars
+from gateway.data.bodies import RosterBody, Voter, encode_body
+from gateway.data.frame import Frame, Kind
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.directory import lock_directory, moved, open_directory, read_identity
 from gateway.log.reader import LogReader
 from gateway.log.scalars import encode_slot, read_scalars
 from gateway.log.writer import LogWriter
-from tests.unit.log.history import GATEWAY, GROUP, SMALL, History, opened, sample, write_log
+from tests.unit.log.history import GATEWAY, GROUP, LOG, SMALL, VIEW, History, decide, opened, sample, write_log
 
 
 def test_a_new_directory_becomes_the_gateways_own_and_stays_it(tmp_path: Path) -> None:
@@ -286,3 +289,28 @@ def test_a_directory_of_a_release_that_noted_no_place_is_no_copy(tmp_path: Path)
     assert start(tmp_path) == ""
     assert incarnation_of(tmp_path) == told["incarnation"]
     assert json.loads(file.read_text())["place"]
+
+
+@pytest.mark.parametrize(("accepted", "renewed"), [(VIEW, False), (VIEW - 1, True)])
+def test_scalars_that_are_older_than_the_log_make_it_another_disk(tmp_path: Path, accepted: int, renewed: bool) -> None:
+    """The log holds the VIEW frame of a view that this disk accepted before it was ordered."""
+    _, _, close = opened(tmp_path)
+    close()
+    mine = bytes.fromhex(incarnation_of(tmp_path))
+    voters = tuple(Voter(number, f"g{number}", mine if number == 1 else b"-" * 16, "") for number in (1, 2, 3))
+    roster = Frame(Kind.ROSTER, encode_body(RosterBody(GROUP, LOG, voters)))
+    roster.stamp(VIEW, 1, 0)
+    history = History(begin=False)
+    history.frames.append(roster)
+    history.view()
+    writer, _, close = opened(tmp_path)
+    writer.write_scalars(Scalars(accepted, accepted, 0))
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, len(history.frames))
+    while writer.idle():
+        continue
+    close()
+    _, _, close = opened(tmp_path)
+    close()
+    assert (incarnation_of(tmp_path) != mine.hex()) == renewed
