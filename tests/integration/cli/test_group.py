@@ -107,11 +107,11 @@ def test_a_message_is_followed_through_all_of_them(group: House) -> None:
 def test_one_is_added_under_way_and_removed_again(group: House) -> None:
     with fourth(group) as running:
         address = f"127.0.0.1:{group.port + 30}"
-        added = tutti("members", "add", "g4", address, "--timeout", str(WAIT_S), "--json", url=group.url)
+        added = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), "--json", url=group.url)
         assert added.code == 0, added.err
         assert added.json["ok"] is True
         until(lambda: votes(group, "g1", "g2", "g3", "g4"))
-        again = tutti("members", "add", "g4", address, "--timeout", str(WAIT_S), url=group.url)
+        again = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), url=group.url)
         assert again.code == 0
         assert tutti("produce", "--topic", "t", given=b"6\n", url=f"tutti://{address}").code == 0
         removed = tutti("members", "remove", "g4", url=group.url)
