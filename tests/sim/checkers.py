@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.core.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
@@ -17,7 +18,7 @@ from gateway.core.messages import (
     State,
     Vote,
 )
-from gateway.data.bodies import TrimBody, decode_body
+from gateway.data.bodies import RosterBody, TrimBody, Voter, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of, view_text
@@ -161,12 +162,21 @@ class Checks:
                 raise Violation(
                     f"{disk.name} decides {up_to}, and {other.name} has {other.durable} durable, or another frame there"
                 )
-        roster = self._log.state.roster
+        roster = self._roster(disk.frames[self._log.end : up_to])
         voters = [voter for voter in roster.values() if voter.voting]
         disks = {number: self._disks.get((view, number)) for number in members}
         there = [voter for voter in voters if disks.get(voter.number) == voter.incarnation]
         if voters and 2 * len(there) <= len(voters):
             raise Violation(f"{disk.name} decides {up_to} with {len(there)} voters in a view of {members}, of {sorted(roster)}")
+
+    def _roster(self, deciding: Sequence[Frame]) -> dict[int, Voter]:
+        """Who counts: the last decided roster, or one that was made by force and is about to be."""
+        roster = self._log.state.roster
+        for frame in deciding:
+            body = decode_body(RosterBody, frame.body) if frame.kind == Kind.ROSTER else None
+            if body is not None and body.forced:
+                roster = {voter.number: voter for voter in body.voters}
+        return roster
 
     def _propose(self, process: Process, message: Propose) -> None:
         """A view id is used once, by one process for one list of members, promised and noted as coordinated before."""

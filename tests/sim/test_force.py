@@ -1,0 +1,38 @@
+"""Proves that a roster that is forced keeps every promise that it can under whole stacks: what anybody who remains had is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.events import RosterForced
+from gateway.core.limits import FORCE_HEARTBEATS, HEARTBEAT_US
+from gateway.data.wire import Answer, Done
+from tests.sim.options import Options
+from tests.sim.run import Run
+from tests.sim.schedule import SECOND
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_two_of_five_go_on_by_force_and_clients_with_them(seed: int) -> None:
+    run = Run(Options(seed, members=5, producers=3, readers=1, unordered=2, rate=10.0))
+    world = run.world
+    world.schedule.run((8 + seed) * SECOND)
+    chance = world.chance("force")
+    kept = sorted(chance.sample(sorted(world.gateways), 2))
+    for gateway in world.gateways.values():
+        if gateway.name not in kept:
+            gateway.wanted = False
+            gateway.power()
+    world.schedule.run(world.schedule.now + (FORCE_HEARTBEATS + 20) * HEARTBEAT_US)
+    before = world.log.end
+    process = world.gateways[kept[0]].process
+    assert process is not None
+    told: list[Answer] = []
+    session = process.open(lambda answers: told.extend(answers or ()))
+    process.step(RosterForced(session, 1, tuple(kept)))
+    world.schedule.run(world.schedule.now + 2 * SECOND)
+    assert told == [Done(1)]
+    assert sorted(world.log.numbers) == kept
+    assert world.log.end > before
+    run.heal()
+    assert world.gateways[kept[0]].disk.frames == world.gateways[kept[1]].disk.frames
