@@ -322,21 +322,25 @@ class Sequencer:
     def publish(self) -> None:
         """Multicast what was placed in this step; an origin gets only the headers of its own batches."""
         placed, self._placed = self._placed, []
+        orders: dict[tuple[int, int], list[Order]] = {}  # what several get is one message, so that it is made into bytes once
         for member in self._standing.others:
-            run: list[Frame] = []
+            first = 0
             echoed = False
-            for frame in placed:
+            for place, frame in enumerate(placed):
                 own = frame.kind == Kind.BATCH and frame.origin == member
                 if own is not echoed:
-                    self._multicast(member, run, echoed)
-                    run, echoed = [], own
-                run.append(frame)
-            self._multicast(member, run, echoed)
+                    self._multicast(member, placed, (first, place), echoed, orders)
+                    first, echoed = place, own
+            self._multicast(member, placed, (first, len(placed)), echoed, orders)
 
-    def _multicast(self, member: int, run: list[Frame], echoed: bool) -> None:
-        view = self._standing.view
+    def _multicast(
+        self, member: int, placed: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]
+    ) -> None:
+        view, frames = self._standing.view, placed[slice(*run)]
         if echoed:
-            self._outbox.send(member, Echo(view, b"".join([frame.header for frame in run])))
+            self._outbox.send(member, Echo(view, b"".join([frame.header for frame in frames])))
             return
-        for part in parts(run):
-            self._outbox.send(member, Order(view, part))
+        if run not in orders:
+            orders[run] = [Order(view, part) for part in parts(frames)]
+        for order in orders[run]:
+            self._outbox.send(member, order)

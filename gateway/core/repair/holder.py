@@ -187,8 +187,9 @@ class Holder:
         if not self.bucket.take(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
+        repair = Repair(self._standing.view, run)
         for member in targets:
-            self._outbox.send(member, Repair(self._standing.view, run))
+            self._outbox.send(member, repair)
         self.repairs += 1
         self.repaired += len(run) * len(targets)
         return True
