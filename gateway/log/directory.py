@@ -127,9 +127,9 @@ class Directory:
         self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
         self.copied = False
         self.renewed = (
-            f"data directory {self.path} is a copy, or older than its group knows: what {self.gateway} promised since is lost, so it "
-            f"learns as with a new disk, and votes again after `tutti members replace {self.gateway}`; a directory that is moved, with "
-            "nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
+            f"data directory {self.path} is a copy, or older than its group knows: what {self.gateway} promised since is lost. It "
+            f"learns as with a new disk, and votes again after `tutti members replace {self.gateway}`. A directory that is moved, "
+            "with nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
         )
 
     def _write(self, **changes: str | int) -> None:
