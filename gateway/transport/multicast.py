@@ -312,7 +312,7 @@ class Multicast:
         since_us = now_us - limits.MULTICAST_SILENT_US
         known = [ear for ear in self._ears.values() if ear.guest.number and now_us - ear.guest.met_us > limits.MULTICAST_TRY_US]
         talking = [ear for ear in known if ear.guest.heard_us > since_us]
-        deaf = [ear for ear in talking if ear.hears_us <= since_us]
+        deaf = [ear for ear in talking if now_us - max(ear.hears_us, ear.guest.met_us) > limits.MULTICAST_TRY_US]
         where = f"{self._socket.group[0]}:{self._socket.group[1]}"
         if len(deaf) > 1 and len(deaf) == len(talking):
             names = ", ".join(sorted(ear.guest.name for ear in deaf))
