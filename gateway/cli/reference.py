@@ -51,7 +51,8 @@ _CLI_INTRODUCTION = """\
 _CONFIG_INTRODUCTION = """\
 A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
 what to do. Unknown keys are errors. [conf/minimal.toml](../conf/minimal.toml) is the least there can be,
-[conf/gateway.toml](../conf/gateway.toml) shows every key with its default. Relative paths are taken from the working directory,
+[conf/group.toml](../conf/group.toml) one of three gateways with keys, and [conf/gateway.toml](../conf/gateway.toml) shows every
+key with its default. Relative paths are taken from the working directory,
 those of keys from the directory of the file.
 """
 

@@ -316,8 +316,11 @@ def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("*.toml")), ids=lambda file: file.name)
-def test_the_examples_load(file: Path) -> None:
-    config, mistakes = check_config(file)
+def test_the_examples_load(file: Path, tmp_path: Path) -> None:
+    generate(tmp_path / "keys", ["jfk", "lga", "ewr"])
+    here = tmp_path / file.name
+    here.write_text(file.read_text())
+    config, mistakes = check_config(here)
     assert not mistakes
     assert config is not None
 
