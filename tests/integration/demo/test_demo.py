@@ -226,6 +226,19 @@ def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
             wait_until(lambda: False, 0.1, "the moon", [process])
 
 
+def test_one_that_may_end_well_is_not_missed_and_one_that_fails_is(tmp_path: Path) -> None:
+    with Household(tmp_path) as house:
+        feeder, other = house.start("feeder", ["true"]), house.start("other", ["sleep", "100"])
+        feeder.may_end = True
+        feeder.finish(10)
+        wait_until(lambda: True, 10, "nothing", [feeder, other])
+        feeder.expect_running()
+        failing = house.start("failing", ["false"])
+        failing.may_end = True
+        with pytest.raises(Failed, match=r"failing ended with 1 before its time"):
+            wait_until(lambda: False, 10, "the moon", [failing])
+
+
 def test_disk_needed_is_more_than_a_gateway_reserves() -> None:
     from gateway.core import limits
 
