@@ -17,6 +17,7 @@ from typing import NamedTuple
 from gateway.core import limits
 from gateway.core.events import TrimProposed
 from gateway.data.frame import Kind
+from gateway.errors import FormatError
 from gateway.log.catalog import Catalog, Upto
 from gateway.log.indexer import Indexer
 from gateway.log.layout import positions_named, remove_before, segment_path, snapshot_path
@@ -121,12 +122,13 @@ class Trimming:
         if read_snapshot(self._directory, first) is None:
             return False
         last = self._indexer.indexed
-        for view, rows in Catalog(self._directory).positions(
-            first, min(last, first + limits.UNDECIDED_FRAMES_MAX), Upto(last, last)
-        ):
-            for row in rows[rows["kind"] == Kind.ABORT]:
-                if abort_of(view.frame(row)).start < first:
+        until = min(last, first + limits.UNDECIDED_FRAMES_MAX)
+        try:
+            for view, rows in Catalog(self._directory).positions(first, until, Upto(last, last)):
+                if any(abort_of(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
                     return False
+        except FormatError:
+            return False  # what cannot be read may be such an ABORT: it is mended first
         return True
 
     def begin(self, start: Start) -> None:
@@ -171,13 +173,15 @@ class Trimming:
     def propose(self, now_us: int) -> TrimProposed | None:
         """What retention lets go at wall clock `now_us`, None if nothing: whole segments, all of them decided, never the newest.
 
-        Raises:
-            OSError: the directory cannot be looked at.
+        Nothing goes while its files cannot be looked at.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
         decided = self._indexer.indexed
-        segments = self._sizes()
+        try:
+            segments = self._sizes()
+        except OSError:
+            return None
         held = sum(size for _, size in segments)
         places: list[tuple[int, int]] = []
         forced = 0

@@ -224,6 +224,27 @@ def test_no_log_begins_between_a_batch_and_the_abort_that_voids_it(tmp_path: Pat
     assert LogReader(tmp_path).start == history.offset_after(inside[-1] - 1)
 
 
+def test_what_cannot_be_read_behind_a_place_keeps_the_log_from_beginning_there_and_ends_no_writing(tmp_path: Path) -> None:
+    history = sample(160, size=1500)
+    write_log(tmp_path, history)
+    begin = fit(tmp_path, history)[1]
+    path = tmp_path / "log" / f"{begin:020d}"
+    data = bytearray(path.with_suffix(".seg").read_bytes())
+    data[FRAMES_AT + 200 : FRAMES_AT + 50_000] = bytes(49_800)
+    path.with_suffix(".seg").write_bytes(data)
+    path.with_suffix(".idx").unlink()
+    before = firsts(tmp_path)
+    end = len(history.frames)
+    history.trim(begin, history.offset_after(begin - 1))
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, end + 1)
+    settle(writer)
+    close()
+    assert firsts(tmp_path) == before
+
+
 def test_retention_by_bytes_lets_the_oldest_segments_go_and_forces_what_is_far_over(tmp_path: Path) -> None:
     history = sample(400, size=1500)
     write_log(tmp_path, history)
