@@ -64,6 +64,15 @@ COUNTERS = (
     Figure("disk.bytes", "tutti_disk_written_bytes", "Bytes written to the log"),
     Figure("reads_process.starts", "tutti_reads_starts", "Starts of the reads process"),
 )
+LINKS = (
+    Figure("up", "tutti_link_up", "1 while the connection to another gateway stands"),
+    Figure("connects", "tutti_link_connects", "How often it was made"),
+    Figure("sent", "tutti_link_sent_messages", "Messages sent to another gateway"),
+    Figure("sent_bytes", "tutti_link_sent_bytes", "Bytes of them"),
+    Figure("lost", "tutti_link_lost_messages", "Messages to another gateway that found no connection or no room"),
+    Figure("received", "tutti_link_received_messages", "Messages received of another gateway over the mesh"),
+    Figure("received_bytes", "tutti_link_received_bytes", "Bytes of them"),
+)
 HISTOGRAMS = (
     Figure("commit_us", "tutti_commit_duration_seconds", "From a frame's arrival to its receipt", US),
     Figure("disk.sync_us", "tutti_disk_sync_duration_seconds", "Duration of one fdatasync", US),
@@ -133,6 +142,19 @@ class _Scrape:
                 yield histogram(figure, value)
         yield labelled(CounterMetricFamily, "tutti_refused", "Frames refused, by reason", "code", status.get("refused"))
         yield labelled(GaugeMetricFamily, "tutti_queue_length", "What waits, by queue", "queue", status.get("queues"))
+        yield from self._links()
+
+    def _links(self) -> Iterator[Metric]:
+        """What goes between this gateway and each of the others."""
+        peers = [peer for peer in find(self._status, "transport.peers") or () if isinstance(peer, Mapping) and "name" in peer]
+        for figure in LINKS:
+            family = GaugeMetricFamily if figure.path == "up" else CounterMetricFamily
+            values = {str(peer["name"]): peer[figure.path] for peer in peers if figure.path in peer}
+            yield labelled(family, figure.name, figure.help, "peer", values)
+        heard = find(self._status, "transport.multicast.peers") or {}
+        lost = {name: told["lost"] for name, told in heard.items()}
+        text = "Messages that another gateway multicast and that did not come whole"
+        yield labelled(CounterMetricFamily, "tutti_multicast_lost_messages", text, "peer", lost)
 
     def _process(self) -> Iterator[Metric]:
         reads = self._reads

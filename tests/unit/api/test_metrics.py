@@ -40,6 +40,11 @@ STATUS: dict[str, Any] = {
     "refused": {"too_large": 2, "no_space": 1},
     "queues": {"disk": 3},
     "ingest": {"frames": 11, "records": 22, "bytes": 33},
+    "transport": {
+        "kind": "multicast",
+        "peers": [{"name": "lga", "up": True, "connects": 2, "sent": 7, "sent_bytes": 900, "lost": 3, "received": 6}],
+        "multicast": {"peers": {"lga": {"hears": True, "received": 5, "lost": 4}}},
+    },
 }
 
 
@@ -53,6 +58,16 @@ def scrape(status: dict[str, Any] | None, **kwargs: Any) -> dict[tuple[str, tupl
             assert key not in samples
             samples[key] = sample.value
     return samples
+
+
+def test_figures_of_the_links_to_other_gateways() -> None:
+    found = scrape(STATUS)
+    lga = (("peer", "lga"),)
+    assert (found["tutti_link_up", lga], found["tutti_link_connects_total", lga]) == (1, 2)
+    assert (found["tutti_link_sent_messages_total", lga], found["tutti_link_lost_messages_total", lga]) == (7, 3)
+    assert found["tutti_multicast_lost_messages_total", lga] == 4
+    alone = scrape({**STATUS, "transport": {"kind": "mesh", "peers": []}})
+    assert not [name for name, _ in alone if name.startswith(("tutti_link", "tutti_multicast"))]
 
 
 def test_figures_of_the_gateway() -> None:
