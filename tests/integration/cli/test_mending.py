@@ -1,18 +1,22 @@
-"""A gateway of three whose disk lost something of the log gets it again from the others, by itself, while clients go on."""
+"""A gateway of three whose disk lost something of the log gets it again from the others, by itself, while clients go on; one that
+starts on a copy of its directory learns, and votes again when an operator says so.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.data.frame import HEADER_SIZE, padded
 from gateway.log.layout import FRAMES_AT, read_header
 from gateway.log.walk import SegmentMap, walk
-from tests.integration.cli.house import House, free_base, shell, tutti, until
+from tests.integration.cli.house import WAIT_S, House, free_base, shell, tutti, until
 
 RESTART_AFTER_S = 3
 BATCHES = 40
@@ -74,3 +78,28 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Hous
     assert verified.code == 0, verified.out
     told = [shell("log", "digest", str(group.directory / one), "--end", str(frontier)).lines[0] for one in ("g1", name)]
     assert told[0].split()[0] == told[1].split()[0]
+
+
+def member(group: House, name: str) -> dict[str, Any]:
+    found = tutti("members", "--json", url=group.url).json
+    return next(one for one in found if one["name"] == name)
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["copied", "moved"])
+def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: House, declared: bool) -> None:
+    url, directory = url_of(group, "g2"), group.directory / "g2"
+    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    os.kill(tutti("status", "--json", url=url).json["pid"], signal.SIGKILL)
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    shutil.rmtree(directory)
+    copy.rename(directory)
+    if declared:
+        assert shell("log", "moved", str(directory)).code == 0
+    else:
+        until(lambda: "tutti members replace g2" in tutti("status", "--json", url=url).out)
+        until(lambda: not member(group, "g2")["voter"])
+        done = tutti("members", "replace", "g2", "--timeout", str(WAIT_S), url=group.url)
+        assert done.code == 0, done.err
+    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    assert tutti("produce", "--topic", "t", given=b"again\n", url=url).code == 0
