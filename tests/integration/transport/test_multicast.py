@@ -5,6 +5,7 @@ does not hear gets everything over the mesh.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -230,6 +231,24 @@ def test_nobody_speaks_for_a_gateway_whose_seal_he_does_not_know(make: Callable[
         outside.close()
     rest(group.nodes, 0.2)
     assert len(group.nodes[1].received) == taken
+
+
+def test_a_flood_of_strange_datagrams_delays_nobody_for_long(make: Callable[..., Group]) -> None:
+    group = make()
+    group.heard()
+    outside = MulticastSocket(group.address, "127.0.0.1", 0)
+    chance = random.Random(4)
+    try:
+        for number in range(20):
+            for _ in range(200):
+                outside.send([chance.randbytes(1000)])
+            group.to_all(Confirm(VIEW, number + 1))
+            wanted = (number + 1,) * 2
+            run(group.nodes, lambda: tuple(len(node.messages(1)) for node in group.nodes[1:]) == wanted)  # noqa: B023 - called here
+    finally:
+        outside.close()
+    assert group.facts(1)["not_taken"] > 1000
+    assert group.hearing(0) == 2
 
 
 def test_a_gateway_without_a_seal_is_not_heard_where_others_have_one(make: Callable[..., Group]) -> None:
