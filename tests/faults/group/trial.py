@@ -202,6 +202,8 @@ class Trial:
     def _do(self, kind: str) -> None:
         if kind not in ALONE and self._chance.random() < self._twice:
             self._second = self._chance.choice([other for other in FAULTS if other != kind and other not in ALONE])
+        if kind in ALONE:
+            self._expect_all(f"before {kind}")
         done = Done(kind, time.monotonic_ns())
         chance = Random(self._chance.random())
         with FAULTS[kind](self, chance):
