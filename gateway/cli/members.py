@@ -240,13 +240,22 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
             member = _named(found, name)
             if _votes(member):
                 return found
-            state = f"{member['state']}, lacks {member['lag']} positions" if member["state"] != "silent" else "it is not heard of"
+            state = _on_its_way(member)
             if not deadline.pause():
                 do = "start it" if member["state"] == "silent" else "look again with `tutti members`"
                 raise Unavailable(
                     f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
                     "it votes by itself when it has caught up"
                 )
+
+
+def _on_its_way(member: Member) -> str:
+    """How far a gateway without a vote is, for people."""
+    if member["state"] == "silent":
+        return "it is not heard of"
+    if member["state"] == "primary":
+        return "it has caught up, and its vote is on its way"
+    return f"{member['state']}, lacks {member['lag']} positions"
 
 
 def _show(found: list[Member], as_json: bool) -> None:
