@@ -9,7 +9,7 @@ from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import Kind, check_payload
 from gateway.errors import Damaged, FormatError
 from gateway.log.layout import FRAMES_AT, SegmentHeader, positions_named, read_header, segment_path
-from gateway.log.snapshot import Snapshot, read_snapshot
+from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
 from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, walk
 
@@ -28,7 +28,8 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     """The headers of those segments whose own is damaged and follows from the rest:
 
     - the position of the first frame: the file's name says it, and so must the frame;
-    - the chain value before it: it is that of the frame at the position before, and the first frame goes on from it;
+    - the chain value before it: it is that of the frame at the position before, or of the snapshot with which the log begins, and
+      the first frame goes on from it;
     - the log's uuid: `log`, what the directory knows; every good header and ROSTER must say the same, and one of them at least;
     - the size: the file's.
     """
@@ -38,7 +39,8 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         return []
     logs = {header.log for header in headers.values() if header is not None}
     made: list[SegmentHeader] = []
-    end = _End(1, 0)
+    begin = newest_snapshot(directory, firsts[0] - 1, starts_only=True).state
+    end = _End(begin.position + 1, begin.chain)
     for first in firsts:
         header = headers[first]
         chain = header.chain if header is not None else end.chain

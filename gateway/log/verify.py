@@ -135,7 +135,7 @@ class _Check:
 
     def _aborts(self) -> list[Abort]:
         found: list[Abort] = []
-        chain = 0
+        chain = self._state.chain if self._state is not None else 0
         for first in self._firsts:
             with contextlib.suppress(Damaged):  # told when the segment itself is looked at; its frames go on from those before
                 chain = read_header(self._path, first).chain

@@ -17,6 +17,7 @@ from gateway.log.digest import digest
 from gateway.log.inspect import inspect
 from gateway.log.layout import FRAMES_AT, positions_named, snapshot_path
 from gateway.log.reader import LogReader
+from gateway.log.repair import repair
 from gateway.log.scan import scan
 from gateway.log.start import Start, read_start, start_path, write_start
 from gateway.log.storage import Storage
@@ -341,6 +342,20 @@ def test_a_log_whose_first_segment_or_its_snapshot_is_gone_is_damaged(tmp_path: 
         file.unlink()
     with pytest.raises(Damaged, match=f"{first:020d}"):
         opened(tmp_path)
+
+
+def test_the_damaged_header_of_the_first_segment_is_the_only_damage_and_is_made_again(tmp_path: Path) -> None:
+    history = sample(160, size=1500)
+    position, offset = trimmed(tmp_path, history, keep=3)
+    other_boot(tmp_path)
+    path = tmp_path / "log" / f"{position:020d}.seg"
+    good = path.read_bytes()
+    path.write_bytes(good[:10] + bytes([good[10] ^ 1]) + good[11:])
+    assert [(found.position, found.byte) for found in verify(tmp_path).damage] == [(position, 0)]
+    repair(tmp_path)
+    assert path.read_bytes() == good
+    assert not verify(tmp_path).damage
+    assert seen(scan(LogReader(tmp_path), offset, len(history.records))) == expected(history, offset)
 
 
 def test_what_a_crash_left_before_the_begin_never_counts(tmp_path: Path) -> None:
