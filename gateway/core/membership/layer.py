@@ -97,6 +97,7 @@ class Membership:
         self._patience = 0  # heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
         self._unserved = 0  # heartbeats without a view that decides
+        self._disowned = 0  # heartbeats for which the candidate of the promised view knew nothing of it
         self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
         self._turn = 0
@@ -244,8 +245,17 @@ class Membership:
         """Whoever waits for a candidate that others have left behind waits no more: it learns, and joins as all others do."""
         waits = self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
         self._elsewhere = self._elsewhere + 1 if waits and self._left_behind() else 0
-        if self._elsewhere > 1:
+        self._disowned = self._disowned + 1 if waits and self._is_disowned() else 0
+        if self._elsewhere > 1 or self._disowned > limits.BOOT_HEARTBEATS:
             self._flush.lost()
+
+    def _is_disowned(self) -> bool:
+        """Whether the candidate says that it has not promised the view. Whoever proposes one has, durably: it never proposed this
+        one, or lost its disk, and nobody will ever install it.
+        """
+        promised = self._standing.promised
+        candidate = self.peers.get(coordinator_of(promised))
+        return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
     def _left_behind(self) -> bool:
         """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the

@@ -1,5 +1,5 @@
-"""Forced rosters at random: whoever remains, whatever crashes in the middle, the operator asks until it is done; nothing decided that
-a survivor had is lost, and who was left out ends when it comes back.
+"""Forced rosters at random: whoever remains, whatever crashes in the middle, the operator asks until it is done; nothing decided
+that a survivor had is lost, and who was left out ends when it comes back.
 """
 
 from __future__ import annotations

@@ -335,6 +335,17 @@ def test_no_message_stops_a_group_whatever_it_does(phase: str, data: st.DataObje
     assert trio.decides(), f"the group does not go on after {phase}"
 
 
+def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
+    """The coordinator that it hears is the one that it waits for."""
+    trio = Trio("restarted")
+    coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
+    waiting = next(gateway for gateway in trio.up if gateway.view is None or not gateway.view.view)
+    view = view_of(counter_of(waiting.running.layers.context.standing.promised) + 9, coordinator.me)
+    message = messages.Propose(view, (1, 2, 3))
+    trio.world.step(waiting, Received(waiting.numbers[coordinator.name], message, coordinator.disk.incarnation))
+    assert trio.decides()
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.sampled_from(("primary", "busy", "headless")), st.data())
 def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st.DataObject) -> None:
