@@ -18,7 +18,7 @@ from gateway.core import limits
 from gateway.core.actions import Mend
 from gateway.core.events import Event, Rotted
 from gateway.data.frame import Frame
-from gateway.errors import DiskFull
+from gateway.errors import DiskFailed, DiskFull
 
 US = 1_000_000
 
@@ -71,6 +71,7 @@ class Scrubbing:
         self._log = log
         self._mends: deque[Mend] = deque()
         self._look_at = 0.0
+        self._over = False
         self._rounds = 0
 
     @property
@@ -96,11 +97,11 @@ class Scrubbing:
         Raises:
             DiskFailed: it could not be written.
         """
-        if not self._mends:
+        if not self._mends or self._over:
             return False
         action = self._mends.popleft()
         try:
-            count = self._mender.mend(action.frames)
+            count = self._spared(lambda: self._mender.mend(action.frames))
         except DiskFull:
             count = 0  # it is asked for again after a while
         if count and self._mender.lost is None:
@@ -115,15 +116,26 @@ class Scrubbing:
             DiskFailed: what was made again could not be written.
         """
         mender, now = self._mender, time.monotonic()
-        if now < self._look_at + late and not (mender.hurried and not late):
+        if self._over or (now < self._look_at + late and not (mender.hurried and not late)):
             return False
-        if mender.look():
+        if self._spared(mender.look):
             self._tell()
             if mender.lost is not None:
                 self._log.error("a part of the log cannot be read; another gateway is asked for it", damage=mender.told)
         rested, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return mender.hurried
+
+    def _spared(self, act: Callable[[], int]) -> int:
+        """Do something; a defect in it ends the looking, and no more than that."""
+        try:
+            return act()
+        except (DiskFull, DiskFailed):
+            raise
+        except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
+            self._over = True
+            self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
+            return 0
 
     def _tell(self) -> None:
         lost = self._mender.lost

@@ -124,3 +124,20 @@ def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     bench.disk.mend(frames(3))
     assert not bench.disk.run_once()
     assert bench.writer.mender.mended == 0
+
+
+def test_a_defect_in_looking_ends_the_looking_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def defect() -> bool:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.writer.mender, "look", defect)
+        assert not bench.disk.scrubbing.look()
+    clock.now += 100
+    bench.disk.scrubbing.look()
+    assert bench.writer.mender.looks == 0
+    bench.disk.persist(persist(1, 1))
+    assert bench.disk.run_once()
+    assert (bench.reports, bench.disk.failed) == ([Persisted(1)], "")
