@@ -37,6 +37,7 @@ FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_time_ms", limits.FLIGHT_BEAT_MS),
     ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),
+    ("grpc.http2.ping_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),  # a minute otherwise, whatever the other says
     ("grpc.http2.max_pings_without_data", 0),
 ]
 

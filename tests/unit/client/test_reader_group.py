@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.client import flights
 from gateway.client.reader import Reader
 from gateway.client.reads import Reads
 from gateway.client.url import parse_url
 from tests.unit.client.fake_reads import ReadableGateway, values
+from tests.unit.client.relay import Relay
 
 
 @pytest.fixture
@@ -113,6 +115,23 @@ def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[Rea
         near.reads.stop()
         near.gateway.stop()
         assert reads.frontier().offset == 12
+
+
+def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    hasty = {"grpc.keepalive_time_ms": 300, "grpc.keepalive_timeout_ms": 300, "grpc.http2.ping_timeout_ms": 300}
+    monkeypatch.setattr(flights, "_OPTIONS", [(name, hasty.get(name, value)) for name, value in flights._OPTIONS])
+    with ReadableGateway() as far, ReadableGateway() as near, Relay(far.reads.port) as relay:
+        far.gateway.reads = f"grpc://127.0.0.1:{relay.port}"
+        for gateway in (far, near):
+            gateway.reads.records = [("t", b"%d" % number + bytes(20_000)) for number in range(1000)]
+        offsets: list[int] = []
+        with Reader(url(far, near), columns=["offset", "value"], patience=30) as reader:
+            for batch in reader:
+                offsets += batch.column("offset").to_numpy().tolist()
+                relay.fall_silent()
+    assert offsets == list(range(1000))
+    (ticket,) = [asked for what, asked in near.reads.asked if what == "do_get"]
+    assert 0 < ticket["start"] < 1000
 
 
 def test_a_frontier_never_moves_back_whoever_answers(two: tuple[ReadableGateway, ReadableGateway]) -> None:
