@@ -33,7 +33,7 @@ _CODES: dict[str, type[TuttiError]] = {
 FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 
 #: A gateway that is gone without a word is noticed by this in the middle of an answer. It may not be asked often: a server that has
-#: nothing to say meanwhile, as to a slow reader, takes three questions and closes the connection at the fourth.
+#: nothing to say meanwhile, as to a slow reader, takes two questions and closes the connection at the third.
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_time_ms", limits.FLIGHT_BEAT_MS),
     ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),

@@ -303,7 +303,7 @@ SILENCE_US_MIN = 1_000_000  # a client whose frames go unanswered for so long as
 SILENCE_US_MAX = 8_000_000
 LINK_BEAT_MS = 500  # a client asks so often whether its connection stands; the network thread answers, however busy the rest is
 LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
-FLIGHT_BEAT_MS = 10_000  # likewise of a reader in the middle of an answer
+FLIGHT_BEAT_MS = 12_000  # likewise of a reader in the middle of an answer
 FLIGHT_SILENT_MS_MAX = 5_000  # that process has the least of a busy machine
 RETRY_US_MIN = 20_000  # before what a gateway could not take is sent again; doubled up to the next
 RETRY_US_MAX = 1_000_000
@@ -423,8 +423,8 @@ invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message
 invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
 invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
 invariant(
-    max(STREAM_US_MAX // 2, BEHIND_WAIT_US_MAX + BUSY_WAIT_US_MAX) < 4 * 1000 * FLIGHT_BEAT_MS,
-    "a gateway says something before a reader has asked it four times whether it is there, which gRPC takes for a flood",
+    max(STREAM_US_MAX // 2, BEHIND_WAIT_US_MAX + BUSY_WAIT_US_MAX) < 3 * 1000 * FLIGHT_BEAT_MS,
+    "a gateway says something before a reader has asked it three times whether it is there, which gRPC takes for a flood",
 )
 invariant(2 * CONNECTION_BEAT_MS <= LINK_SILENT_MS_MAX, "a client that its gateway does not read from yet still hears it")
 invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
