@@ -74,7 +74,7 @@ class Trial:
         members: how many gateways.
         log: told what happens, a line each.
         rate: records a second of each producer.
-        record: every gateway records its run, for whoever looks for a cause.
+        record: every gateway records its run, for whoever looks for a cause; it is run again at the end.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Trial:
         self._chance = Random(seed)
         self._began = time.monotonic()
         self._down: dict[str, str] = {}
+        self._record = record
         self._twice = 0.0
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
@@ -249,7 +250,17 @@ class Trial:
         for name, member in self.lab.members.items():
             if member.runs:
                 self.leave(name)
+        if self._record:
+            self._run_again()
         return views
+
+    def _run_again(self) -> None:
+        """What a gateway recorded is what its stack does again, to the letter."""
+        for path in sorted(self._root.glob("*.runs/*.run")):
+            command = [sys.executable, "-m", "gateway", "log", "rerun", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                self.find(f"record: {path.name}: {(done.stdout + done.stderr).strip()[-500:]}")
 
     def _check(self, stories: list[Story], views: list[View]) -> None:
         ends = [end for view in views for _, end, _ in view.read]
