@@ -23,6 +23,7 @@ from gateway.transport.codec import decode, encode
 from gateway.transport.datagrams import (
     BEACON,
     DATA,
+    PROCESS_AT,
     PROCESS_BYTES,
     Assembly,
     Cutter,
@@ -240,11 +241,11 @@ class Multicast:
                 break
 
     def _take(self, data: memoryview, now_us: int) -> Received | None:
+        if data[PROCESS_AT] == self._me.process:
+            return None  # what leaves comes back, for other gateways of this host
         datagram = parse(data, self._group)
         if datagram is None:
             self._strange += 1
-            return None
-        if datagram.process == self._me.process:
             return None
         ear = self._ears.get(datagram.process) or self._found(datagram.process, now_us)
         if ear is None or bool(ear.guest.introduction.seal) != bool(self._me.seal):
