@@ -264,6 +264,12 @@ def rot_tail(trial: Trial, chance: Random) -> Iterator[None]:
         yield
 
 
+def _empty(directory: Path) -> None:
+    """The directory itself stays: it may be where a small disk is."""
+    for path in sorted(directory.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
 def _segments(member: Member) -> list[Path]:
     return sorted((member.data / "log").glob("[0-9]*.seg"))  # without those prepared ahead
 
@@ -302,8 +308,7 @@ def flip(trial: Trial, chance: Random, segments: list[Path], low: float, high: f
 def wipe(trial: Trial, chance: Random) -> Iterator[None]:
     """One gateway's disk is lost whole; an operator lets it vote with the new one."""
     with trial.down(trial.any(chance), "killed, and its disk is replaced") as member:
-        for path in sorted(member.data.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        _empty(member.data)
     trial.tell("members", "replace", member.name, "--timeout", str(OPERATOR_S))
     yield
 
@@ -315,8 +320,7 @@ def leave_and_come_back(trial: Trial, chance: Random) -> Iterator[None]:
     trial.note(f"{name} is removed")
     trial.tell("members", "remove", name, "--timeout", str(OPERATOR_S))
     with trial.down(name, "killed, and its disk is replaced") as member:
-        for path in sorted(member.data.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        _empty(member.data)
     trial.tell("members", "add", name, f"{member.seat.host}:{member.port}", "--timeout", str(OPERATOR_S))
     yield
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.children import ending_with_this
-from tests.faults.group.journal import Story, View, lines_of, read_story, read_view
+from tests.faults.group.journal import Story, View, read_story, read_view
 
 END_WAIT_S = 120.0
 LOOK_S = 0.02
@@ -138,7 +138,3 @@ class Load:
         """What the readers saw."""
         names = [f"{self.journal('readers')}.{number}" for number in range(len(self._readers))]
         return [read_view(Path(name).name, Path(name)) for name in names]
-
-    def records(self) -> int:
-        """How many records were reported committed until now."""
-        return sum(1 for name in PRODUCERS for words in lines_of(self.journal(name)) if words[0] == "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
 import time
@@ -198,7 +199,15 @@ class Trial:
             self._expect_receipts("the end", RECOVER_S)
             views = self._end()
             self._check(self.load.stories(), [*self.load.views(), *views])
+            if self.report.findings:
+                self._keep()
         return self.report
+
+    def _keep(self) -> None:
+        """What stands on the small disks goes with them."""
+        for member in self.lab.members.values():
+            if member.small_disk is not None:
+                shutil.copytree(member.data, self._root / member.name, dirs_exist_ok=True)
 
     def _do(self, kind: str) -> None:
         if kind not in ALONE and self._chance.random() < self._twice:

@@ -126,11 +126,6 @@ class Lab:
         """The address of the whole group."""
         return "tutti://" + ",".join(f"{self.network.addresses[name]}:{PORT}" for name in self.names)
 
-    @property
-    def majority(self) -> int:
-        """How many gateways commit."""
-        return len(self.names) // 2 + 1
-
     def start(self) -> None:
         """Start all, and wait until they are one group."""
         for member in self.members.values():
