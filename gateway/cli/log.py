@@ -153,6 +153,7 @@ def _repaired(report: Repair) -> dict[str, object]:
         "frames_behind": report.frames_behind,
         "cut": report.cut,
         "kept": report.kept or None,
+        "renewed": report.renewed or None,
     }
 
 
@@ -168,6 +169,8 @@ def _print_repaired(directory: str, report: Repair) -> None:
         print("no record is lost: what was wrong is made again from the rest of the log")
     elif report.cut:
         print(f"cut: {_lost(report)} {_are(report.lost)} gone; the gateway can be started")
+        if report.renewed:
+            print(report.renewed)
     else:
         goes = "goes" if report.frames_behind == 1 else "go"
         print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} behind the damage {goes} too")

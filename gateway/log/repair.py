@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from gateway.core import limits
+from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
 from gateway.errors import Damaged, UsageError
 from gateway.log.directory import lock_directory
@@ -32,6 +33,7 @@ from gateway.log.live import LivePage
 from gateway.log.marks import Mark, end_lost, newest_mark
 from gateway.log.reader import LogReader
 from gateway.log.scalars import ScalarsFile, read_scalars
+from gateway.log.snapshot import newest_snapshot
 from gateway.log.storage import Storage, read_file
 from gateway.log.verify import Finding, verify
 from gateway.log.walk import Abort, SegmentMap, abort_of, walk
@@ -48,6 +50,7 @@ class Repair:
         frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
         cut: whether the log was cut.
         kept: the folder in which everything taken away is kept; empty if nothing was.
+        renewed: what became of a member of a group that gave up what others may rely on; empty otherwise.
     """
 
     damage: tuple[Finding, ...]
@@ -56,6 +59,7 @@ class Repair:
     frames_behind: int = 0
     cut: bool = False
     kept: str = ""
+    renewed: str = ""
 
 
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
@@ -103,9 +107,22 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
                 f"to give up what is committed from there on (records: {found.lost}), name that offset"
             )
-        return replace(found, cut=True, kept=_cut(directory.path, position, offset, kept, storage))
+        if _others_vote(directory.path, position):
+            directory.renew()  # before anything is given up: what it voted for is not there any more, and it must not vote on
+        kept = _cut(directory.path, position, offset, kept, storage)
+        return replace(found, cut=True, kept=kept, renewed=directory.renewed)
     finally:
         directory.close()
+
+
+def _others_vote(path: str, position: int) -> bool:
+    """Whether the log before a position names more than one gateway that votes."""
+    state = newest_snapshot(path, position - 1).state
+    rosters = [tuple(state.roster.values())]
+    with closing(LogReader(path, damaged=True)) as reader:
+        for view, rows in reader.positions(state.position + 1, position - 1):
+            rosters += [decode_body(RosterBody, view.frame(row).body).voters for row in rows[rows["kind"] == Kind.ROSTER]]
+    return any(sum(voter.voting for voter in roster) > 1 for roster in rosters)
 
 
 def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: Storage) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.errors import Damaged
 from gateway.log.digest import digest
+from gateway.log.directory import read_identity
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scalars import read_scalars
@@ -142,3 +143,19 @@ def test_a_reader_of_a_gateway_that_begins_meanwhile_sees_no_damage(tmp_path: Pa
     other_boot(tmp_path / "blank")
     monkeypatch.setattr("gateway.log.reader.read_scalars", begin_meanwhile)
     assert reader.frontier().offset == len(HISTORY.records)
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_a_member_of_a_group_that_gives_records_up_is_another_disk_from_then_on(tmp_path: Path, voters: int) -> None:
+    """What it voted for is gone: the group must not count on it."""
+    write_log(tmp_path, sample(120, size=1500, voters=voters))
+    other_boot(tmp_path)
+    before = read_identity(str(tmp_path))
+    lose_both_marks(tmp_path)
+    found = repair(tmp_path)
+    assert (found.renewed, read_identity(str(tmp_path))) == ("", before)
+    done = repair(tmp_path, accept_loss_from=found.offset)
+    after = read_identity(str(tmp_path))
+    assert before is not None
+    assert after is not None
+    assert (after.incarnation != before.incarnation) == (voters > 1) == bool(done.renewed)
