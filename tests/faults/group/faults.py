@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -314,6 +315,22 @@ def wipe(trial: Trial, chance: Random) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def old_copy(trial: Trial, chance: Random) -> Iterator[None]:
+    """One gateway's directory is replaced by a copy of some seconds ago; an operator lets it vote again once it has caught up."""
+    name, copy = trial.any(chance), trial.room("copy")
+    with trial.down(name, "killed, and its directory copied") as member:
+        shutil.copytree(member.data, copy)
+    member.wait_ready()
+    trial.wait(chance.uniform(1, 3))
+    with trial.down(name, "killed, and the copy put back"):
+        _empty(member.data)
+        shutil.copytree(copy, member.data, dirs_exist_ok=True)
+        shutil.rmtree(copy)
+    trial.tell("members", "replace", name, "--timeout", str(OPERATOR_S))
+    yield
+
+
+@contextlib.contextmanager
 def leave_and_come_back(trial: Trial, chance: Random) -> Iterator[None]:
     """An operator takes one gateway out of the roster under load, and adds it again with an empty disk."""
     name = trial.any(chance)
@@ -338,7 +355,7 @@ def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
 ROTS = {"rot-closed", "rot-tail"}
 #: Those that need the others whole: an operator waits for an answer, or a disk's content is gone, which the contract bears at one
 #: gateway at a time.
-ALONE = ROTS | {"wipe", "remove-and-add", "rolling-restart"}
+ALONE = ROTS | {"wipe", "old-copy", "remove-and-add", "rolling-restart"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,
@@ -367,5 +384,6 @@ FAULTS: dict[str, Fault] = {
     "rot-closed": rot_closed,
     "rot-tail": rot_tail,
     "wipe": wipe,
+    "old-copy": old_copy,
     "remove-and-add": leave_and_come_back,
 }

@@ -12,7 +12,16 @@ pytestmark = [pytest.mark.faults, pytest.mark.lab, pytest.mark.slow]
 PROCESSES = ["kill-coordinator", "kill-producer", "clock", "pause-coordinator", "kill-all", "rolling-restart"]
 WIRES = ["partial", "isolate-coordinator", "one-way", "mute", "flap", "unplug", "clients-cut", "loss", "loss-everywhere", "narrow"]
 DISKS = ["full-disk", "slow-disk", "sync-error", "write-error", "rot-tail", "rot-closed", "wipe"]
-COVERED = {*PROCESSES, *WIRES, *DISKS, "kill", "pause", "isolate", "remove-and-add"}  # the last do what others do too, to another
+COVERED = {
+    *PROCESSES,
+    *WIRES,
+    *DISKS,
+    "kill",
+    "pause",
+    "isolate",
+    "remove-and-add",
+    "old-copy",
+}  # the last do what others do too, to another
 
 
 @pytest.mark.timeout(300)

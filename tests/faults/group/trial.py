@@ -121,6 +121,10 @@ class Trial:
                 pass
         time.sleep(seconds)
 
+    def room(self, name: str) -> Path:
+        """A path for something that a fault keeps for a while."""
+        return self._root / name
+
     def tell(self, *command: str) -> None:
         """Give a command to the group, as an operator does from the clients' host."""
         line = [*self.lab.network.inside(CLIENTS), sys.executable, "-m", "gateway", *command, "--url", self.lab.url]
