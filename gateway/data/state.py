@@ -28,6 +28,7 @@ from gateway.errors import Damaged, FormatError, invariant
 
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
+FORCED_NUMBERS = 256  # of gateways that those who are gone may have given out since: nobody else gets them after a forced roster
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
 
@@ -146,6 +147,8 @@ class LogState(msgspec.Struct, kw_only=True):
             self.forced, self.forced_at = frame.view, frame.position
         self.roster = {voter.number: voter for voter in body.voters}
         self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
+        if body.forced:
+            self.next_gateway += FORCED_NUMBERS
 
     def _epoch(self, frame: Frame) -> None:
         body = decode_body(EpochBody, frame.body)

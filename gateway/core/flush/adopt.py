@@ -216,7 +216,11 @@ class Adopting:
                 self._log.cut(first - 1)
                 self.damage = None  # it lies behind what was not decided
                 end, chain = window.end, window.chain
-            if first != end + 1 or not whole(frame) or not chained(frame, chain) or not self._has_room(len(fresh)):
+            if first != end + 1 or not whole(frame) or not self._has_room(len(fresh)):
+                break
+            if not chained(frame, chain):
+                if end == window.frontier:  # else its undecided end is of another view
+                    self._contradicted(sender, message, frame, "it does not continue what is decided here")
                 break
             fresh.append(frame)
             end, chain, first = first, frame.header_crc, first + 1

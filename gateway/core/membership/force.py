@@ -185,4 +185,14 @@ class Force:
                 "to have the gateway back, give it an empty one and add it with `tutti members add`"
             )
             return True
-        return beat.forced < state.forced and peer.number not in self._peers.rosters.known
+        return beat.forced < state.forced and self.left_out(peer)
+
+    def left_out(self, peer: Peer) -> bool:
+        """Whether the group went on without that gateway, as its last heartbeat tells: the roster does not name it, or something
+        else is decided there where this log has its forced ROSTER, though the gateway's name was given to another disk since.
+        """
+        if peer.number not in self._peers.rosters.known:
+            return True
+        state, beat = self._window.state, peer.beat
+        same = beat is not None and bool(beat.log) and beat.log == self._window.log()
+        return same and beat is not None and beat.forced < state.forced and beat.frontier >= state.forced_at

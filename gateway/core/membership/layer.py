@@ -405,7 +405,7 @@ class Membership:
         if peer.beat is not None:
             held_us = self._outbox.now.mono_us - peer.came_us
             base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
-        if base.forced and peer.number not in self.peers.rosters.known:
+        if base.forced and self._force.left_out(peer):
             base = msgspec.structs.replace(base, out=True)
         self._outbox.send(peer.number, base)
 
