@@ -149,7 +149,8 @@ class Disk:
             if busy and (self._waiting or self._reads or self.scrubbing.waiting):
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
-            soon = busy or self.full or (not self.failed and self._guarded(self._idle))
+            # What is done while idle may make room, so that a full disk is no reason to leave it.
+            soon = busy or (not self.failed and self._guarded(self._idle)) or self.full
             self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
 
     def run_once(self) -> bool:

@@ -82,8 +82,8 @@ class Loop:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
-            if transport.next_us() == 0:
-                transport.flush()
+            if transport.next_us() is not None:
+                transport.flush()  # what waits for its pace, or for room in the kernel, goes as far as it may
             now = time.monotonic()
             if messages:
                 self._heard_at = now

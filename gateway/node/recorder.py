@@ -117,6 +117,8 @@ class Recorder:
             self._write(block_bytes(item_bytes(Closed(self.over or "the gateway stopped"))))
         except OSError as error:
             self._end(f"its disk says: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently would let the record look whole
+            self._end(f"a defect in the recorder: {type(error).__name__}: {error}")
         finally:
             os.close(self._fd)
             self._waiting.clear()

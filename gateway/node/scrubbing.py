@@ -81,7 +81,8 @@ class Scrubbing:
 
     def put(self, action: Mend) -> None:
         """Frames came for what is lost."""
-        self._mends.append(action)
+        if not self._over:
+            self._mends.append(action)
 
     def suspect(self, position: int) -> None:
         """Somebody could not read the position."""
@@ -132,8 +133,12 @@ class Scrubbing:
             return act()
         except (DiskFull, DiskFailed):
             raise
+        except OSError as error:  # a file that cannot be opened now: the next look may find it, or find it lost
+            self._log.warning("a look for damage could not be finished; it is begun again", error=str(error))
+            return 0
         except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
             self._over = True
+            self._mends.clear()
             self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
             return 0
 

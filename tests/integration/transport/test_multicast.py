@@ -270,4 +270,5 @@ def test_no_more_leaves_than_the_pace_allows_and_the_rest_goes_over_the_mesh(mak
     rest(group.nodes, 0.5)
     seconds = (clock_us() - began) / 1e6
     left = group.facts(0)["bytes"] - before
-    assert 0 < left <= 8 * (1 << 20) * seconds + limits.MULTICAST_BURST_BYTES_MAX + limits.MULTICAST_DATAGRAM_BYTES
+    run_bytes = 64 * limits.MULTICAST_DATAGRAM_BYTES  # handed to the kernel together, on what there was of room before
+    assert 0 < left <= 8 * (1 << 20) * seconds + limits.MULTICAST_BURST_BYTES_MAX + run_bytes
