@@ -110,7 +110,7 @@ class TrimChecks:
     def lacking(self, process: Process, first: int) -> str:
         """Who of those that vote lacks something before the position, and should not; empty if nobody does."""
         world = process.world
-        if first <= self.forced:
+        if first <= self.forced + 1:  # all before the place is up to there
             return ""
         for voter in world.log.state.roster.values():
             gateway = world.gateways.get(voter.name)
