@@ -6,7 +6,7 @@ incarnation when that has caught up. A change is reported done when a majority o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,10 +17,13 @@ from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
+from gateway.data.addresses import MemberAddress, parse_member
 from gateway.data.bodies import RosterBody, Voter
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
+
+_ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens, and nobody can connect to
 
 
 class Known(Protocol):
@@ -60,6 +63,7 @@ class Changes:
 
     def asked(self, event: RosterAsked) -> None:
         """An operator asks."""
+        self._peers.refresh()
         named = self._named()
         incarnation = event.incarnation
         if event.change == "replace" and not incarnation and event.name in named:
@@ -190,11 +194,12 @@ class Changes:
         if ask.change == "add":
             if ask.name in named:
                 if named[ask.name].address != ask.address:
-                    raise UsageError(f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}")
+                    raise UsageError(
+                        f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}: remove it first if that "
+                        "is wrong"
+                    )
                 return None
-            host, _, port = ask.address.rpartition(":")
-            if not ask.name or not host or not port.isdecimal() or not 0 < int(port) <= limits.PORT_MAX:
-                raise UsageError(f"a gateway is added by its name and its address HOST:P, not by {ask.name!r} and {ask.address!r}")
+            _check_address(ask, voters)
             if len(voters) >= limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
@@ -249,3 +254,30 @@ class Changes:
         state = self._window.state
         voters = sorted(voters, key=lambda voter: voter.number)
         self._place(RosterBody(state.group, state.log, tuple(voters)), origin)
+
+
+def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
+    """Whether the others can reach the new gateway where it is said to be, and nobody else is there.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    try:
+        wanted = parse_member(ask.address)
+    except UsageError as error:
+        raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
+    if not ask.name:
+        raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
+    if wanted.clients.host in _ANYWHERE:
+        raise UsageError(f"nobody can connect to {wanted.clients.host}: name the host as the others reach it")
+    for voter in voters:
+        other = _member(voter.address)
+        if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:
+            raise UsageError(f"gateway {voter.name!r} is at {voter.address} already: {ask.name!r} needs ports of its own")
+
+
+def _member(address: str) -> MemberAddress | None:
+    try:
+        return parse_member(address)
+    except UsageError:
+        return None
