@@ -63,7 +63,6 @@ class Changes:
 
     def asked(self, event: RosterAsked) -> None:
         """An operator asks."""
-        self._peers.refresh()
         named = self._named()
         incarnation = event.incarnation
         if event.change == "replace" and not incarnation and event.name in named:

@@ -34,6 +34,7 @@ def test_an_address_that_cannot_be_is_refused_with_the_reason(address: str, word
 
 def test_a_gateway_with_a_group_port_of_its_own_is_added() -> None:
     script = WholeScript()
-    script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\nroster g1 s1 #5 add g4 g4:7400/9000\n----\n")
+    script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\ngateway g4 g1\n----\n")
+    script.run("roster g1 s1 #5 add g4 g4:7400/9000\n----\n")
     script.run("until answer g1 s1 #5 Done\n----\n")
     assert not [line for line in script.lines if line.startswith(("WRONG", "PROBLEM"))]
