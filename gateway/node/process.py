@@ -72,9 +72,11 @@ class Gateway:
         self._inbox: Mailbox[Happening] = Mailbox()
         self._terms = 0
         self._disk_hangs = False
+        self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
         self._stop_by = float("inf")
         self._told_ready = False
-        self._told_reason = ""
+        self._told_reason = self._waits = ""
+        self._waited_s = 0
         self._reads = reads
         name, group = config.name, config.group
         self._directory = open_directory(config.data, gateway=name, group=group.name)
@@ -143,6 +145,11 @@ class Gateway:
             self._told_reason = reason
             if reason:
                 self._log.warning(reason)
+        waits = self._survey.waits
+        self._waited_s = self._waited_s + 1 if waits == self._waits else 0
+        self._waits = waits
+        if waits and self._waited_s == limits.WAIT_TOLD_S:
+            self._log.warning(f"takes nothing new: {waits}", state=self._survey.state)
 
     def work(self) -> int:
         """Start the stack and serve until told to stop; returns the exit code."""
@@ -162,7 +169,7 @@ class Gateway:
             if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
             if not self._driver.leaving:
-                self._stop_by = time.monotonic() + limits.STOP_US_MAX / US
+                self._stop_by = time.monotonic() + self._stop_us / US
                 self._log.info("stopping: taking nothing new, finishing what is under way")
                 self._driver.leave()
                 return self._driver.stopped
@@ -193,7 +200,7 @@ class Gateway:
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"
         else:
-            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {limits.STOP_US_MAX // US} s"
+            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {self._stop_us // US} s"
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
         return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
 
@@ -220,6 +227,11 @@ class Gateway:
     def _let_signals_be(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+
+def stop_us_max(heartbeat_us: int) -> int:
+    """How long an orderly stop may take: the stack counts its waits for the other gateways in heartbeats, and has two to end."""
+    return max(limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
 def check_room_to_begin(directory: Directory, options: LogOptions) -> None:

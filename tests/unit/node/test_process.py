@@ -1,17 +1,23 @@
-"""Proves that a log is not begun where it has no room, and that the refusal says what is free and what is needed."""
+"""Proves that a log is not begun where it has no room, and that an orderly stop has the time that its heartbeats take."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from gateway.core import limits
+from gateway.core.context import Context
+from gateway.core.membership.leaving import Leaving, Others
+from gateway.core.peers import Peers
 from gateway.errors import DiskFull
 from gateway.log.directory import open_directory
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.storage import Storage
-from gateway.node.process import check_room_to_begin
+from gateway.node.process import check_room_to_begin, stop_us_max
 
 MIB = 1 << 20
 
@@ -40,3 +46,17 @@ def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) ->
         check_room_to_begin(directory, options)
     finally:
         directory.close()
+
+
+@pytest.mark.parametrize("heartbeat_ms", [10, 100, 1000, 4000, 10_000])
+def test_a_stop_lasts_until_the_stack_waits_for_no_other_gateway_any_more(heartbeat_ms: int) -> None:
+    identity, standing = SimpleNamespace(gateway="g1"), SimpleNamespace()
+    context = SimpleNamespace(identity=identity, standing=standing, window=None)
+    leaving = Leaving(cast("Context", context), cast("Peers", None), cast("Others", None))
+    leaving.begin()
+    beats = 0
+    while not leaving.over(out=False):
+        leaving.beat()
+        beats += 1
+    assert stop_us_max(1000 * heartbeat_ms) > beats * 1000 * heartbeat_ms
+    assert stop_us_max(1000 * heartbeat_ms) >= limits.STOP_US_MAX
