@@ -48,6 +48,9 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
         waiting = set(places.values())
         while waiting and time.monotonic() < end_s:
             waiting = {host for host in waiting if not names.address(host) and not names.wrong(host)}
+            if waiting:
+                names.wait(end_s - time.monotonic())
+                names.take()
         wrong = {host: names.wrong(host) or f"no answer within {wait_s:g} s" for host in places.values() if not names.address(host)}
     finally:
         names.close()

@@ -146,7 +146,6 @@ LANE_READS_MAX = 64  # of the log for others, at a time
 # Between gateways
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
-NAME_WAIT_US = 50_000  # for the address of a host whose name is looked up first; it comes later otherwise
 KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
 DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
 MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it
@@ -272,6 +271,7 @@ READS_PROBE_US = 20_000  # the reads process is looked for this often while it s
 READS_LOOK_US = 5_000_000  # and this often later on
 READS_ANSWER_US_MAX = 1_000_000  # for it to say anything on a port
 READS_SILENT_US_MAX = 60_000_000  # one that said nothing for so long hangs, and is ended
+WAIT_TOLD_S = 5  # a gateway that waits for others for so long logs it
 READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
 
 # A recorded run

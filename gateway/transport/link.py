@@ -39,6 +39,7 @@ class Link:
         self.address = address
         self.key = key
         self.up = False
+        self.awaits: Address | None = None  # its host's address is being looked up
         self.made_us = self.broke_us = 0  # when it was made, and broke last
         self.broken_off = 0
         self.queue: list[Message] = []
@@ -48,6 +49,7 @@ class Link:
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> None:
         """Make its socket; `connect` comes next."""
+        self.awaits = None
         socket = context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
         socket.set(zmq.SNDHWM, limits.MESH_HIGH_WATER_MARK)
@@ -66,6 +68,7 @@ class Link:
 
     def connect(self, to: Address) -> None:
         """Begin to connect; the host is a number."""
+        self.awaits = None
         self.socket.set(zmq.IPV6, int(":" in to.host))
         self.socket.connect(f"tcp://{to}")
 

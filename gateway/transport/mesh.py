@@ -77,6 +77,7 @@ class Mesh:
         try:
             self._socket = self._bind(listen)
         except TuttiError:
+            self._names.close()
             if self._door is not None:
                 self._door.close()
             self._context.term()
@@ -150,15 +151,35 @@ class Mesh:
             self._tell(link.name, reason)
             return  # until it is
         try:
-            group = parse_member(link.address).group
-            host = self._names.address(group.host)
-            if host:
-                link.connect(Address(host, group.port))
-            elif self._names.wrong(group.host):
+            link.awaits = parse_member(link.address).group
+        except TuttiError as error:
+            self._astray(link, error)
+            return
+        address = self._names.address(link.awaits.host)
+        if address:
+            self._lead(link, link.awaits, address)
+
+    def _found(self) -> None:
+        """Names were looked up: connect who waits for them, or say why not."""
+        found = self._names.take()
+        for link in self._links.values():
+            group = link.awaits
+            if group is None or group.host not in found:
+                continue
+            if found[group.host]:
+                self._lead(link, group, found[group.host])
+            else:
                 reason = f"the host {group.host!r} of its address is not known: {self._names.wrong(group.host)}"
                 self._tell(link.name, f"{reason}; it is looked up again and again")
-        except (zmq.ZMQError, TuttiError) as error:
-            self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
+
+    def _lead(self, link: Link, group: Address, host: str) -> None:
+        try:
+            link.connect(Address(host, group.port))
+        except zmq.ZMQError as error:
+            self._astray(link, error)
+
+    def _astray(self, link: Link, error: Exception) -> None:
+        self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
 
     def _renew(self) -> None:
         """Connect again where ZeroMQ gave up: it does not try again after what was no handshake of a gateway."""
@@ -219,7 +240,7 @@ class Mesh:
         """What becomes readable when there is something to drain."""
         links = self._links.values()
         door = [self._door.socket] if self._door is not None else []
-        return [self._socket, *door, *(link.monitor for link in links), *(link.socket for link in links)]
+        return [self._socket, self._names.fd, *door, *(link.monitor for link in links), *(link.socket for link in links)]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
         """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
@@ -227,6 +248,8 @@ class Mesh:
         if self._door is not None and (ready is None or self._door.socket in ready):
             for knock in self._door.answer():
                 self._tell(knock.address, f"a connection to the group port was turned away: {knock.reason}")
+        if ready is None or self._names.fd in ready:
+            self._found()
         for link in self._links.values():
             if ready is None or link.monitor in ready or link.socket in ready:
                 self._hear_of(link, events)

@@ -14,7 +14,8 @@ def until(names: Names, host: str, wanted: str) -> None:
     deadline = time.monotonic() + 10
     while names.address(host) != wanted:
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        names.wait(0.1)
+        names.take()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7"])
@@ -22,7 +23,9 @@ def test_a_number_is_its_own_address_and_asks_nobody(host: str) -> None:
     def never(_host: str) -> str:
         raise AssertionError
 
-    assert Names(never).address(host) == host
+    names = Names(never)
+    assert names.address(host) == host
+    names.close()
 
 
 def test_a_name_that_the_system_knows_is_there_at_once() -> None:
@@ -64,6 +67,8 @@ def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
         while not names.wrong("lga"):
             assert names.address("lga") == ""
             assert time.monotonic() < deadline
+            names.wait(0.1)
+            names.take()
         assert names.wrong("lga") == "name lga not known"
         known.append("10.0.0.1")
         until(names, "lga", "10.0.0.1")
@@ -81,5 +86,47 @@ def test_a_label_that_no_name_has_is_not_known() -> None:
         while not names.wrong("x" * 70 + ".example"):
             names.address("x" * 70 + ".example")
             assert time.monotonic() < deadline
+            names.wait(0.1)
+            names.take()
+    finally:
+        names.close()
+
+
+def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_something() -> None:
+    silent = threading.Event()
+
+    def look(host: str) -> str:
+        if host == "ewr":
+            silent.wait(20)
+        return f"of {host}"
+
+    names = Names(look)
+    try:
+        assert (names.address("ewr"), names.address("lga")) == ("", "")
+        names.wait(10)
+        assert names.take() == {"lga": "of lga"}
+        assert (names.address("lga"), names.address("ewr")) == ("of lga", "")
+        silent.set()
+        until(names, "ewr", "of ewr")
+    finally:
+        silent.set()
+        names.close()
+
+
+def test_what_breaks_a_look_is_told_and_the_next_one_is_made() -> None:
+    faults = [MemoryError("no room")]
+
+    def look(host: str) -> str:
+        if faults:
+            raise faults.pop()
+        return f"of {host}"
+
+    names = Names(look)
+    try:
+        assert names.address("lga") == ""
+        names.wait(10)
+        assert names.take() == {"lga": ""}
+        assert names.wrong("lga") == "no room"
+        until(names, "lga", "of lga")
     finally:
         names.close()
