@@ -33,6 +33,7 @@ _COLUMNS: dict[str, Callable[[Member], object]] = {
     "lag": lambda member: member["lag"],
     "heard": lambda member: None if member["heard_us"] < 0 else f"{member['heard_us'] / US_PER_S:.1f} s",
     "round_trip": lambda member: f"{member['round_trip_us'] / US_PER_MS:.2f} ms" if member["round_trip_us"] else None,
+    "reason": lambda member: member.get("reason") or None,
 }
 
 
@@ -72,6 +73,7 @@ def list_members(url: str, as_json: bool) -> None:
     lag          how many decided positions it lacks (of a silent one: lacks by now)
     heard        how long ago it was heard of
     round_trip   to it and back, as measured
+    reason       why it takes nothing new or has no vote, where that is known
     """
     from gateway.client.control import Control
 

@@ -27,7 +27,7 @@ class Control(Talk):
 
     def members(self) -> list[dict[str, Any]]:
         """Every gateway that the group's log names, as the one that answers knows it: name, number, address, incarnation, state,
-        voter, coordinator, age, frontier, lag, heard_us, round_trip_us.
+        voter, coordinator, age, frontier, lag, heard_us, round_trip_us, reason.
         """
         told: list[dict[str, Any]] = orjson.loads(self.ask(wire.StatusAnswer, wire.Members).json)
         return told

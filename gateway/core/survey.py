@@ -5,11 +5,13 @@ Others are known by their heartbeats, so what is told of them is a heartbeat old
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.core.life import Phase
-from gateway.core.peers import Peer
+from gateway.core.peers import Peer, Peers
 from gateway.core.stack import Layers, Stack
+from gateway.data.views import coordinator_of
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
@@ -36,6 +38,7 @@ class Member(NamedTuple):
         lag: decided positions that it lacked when it said so, or lacks now when it is silent.
         heard_us: how long ago it was heard of, -1 if never.
         round_trip_us: measured, 0 before it is.
+        reason: why it takes nothing new, or has no vote, where that is known; empty otherwise.
     """
 
     number: int
@@ -50,6 +53,7 @@ class Member(NamedTuple):
     lag: int
     heard_us: int
     round_trip_us: int
+    reason: str = ""
 
 
 class Survey:
@@ -78,6 +82,11 @@ class Survey:
         return f"nothing new is taken for the moment, a member's disk has no room: {low}" if low else ""
 
     @property
+    def waits(self) -> str:
+        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+        return "" if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) else _waits(self._stack.layers)
+
+    @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
         """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""
         if self._stack.phase is Phase.BORN:
@@ -92,19 +101,79 @@ class Survey:
         layers = self._stack.layers
         known = [_other(layers, peer) for peer in layers.peers if peer.name]
         number = layers.context.standing.me
-        return sorted([_own(layers, number, self.state), *known] if number else known)
+        return sorted([_own(layers, number, self.state, self.reason or self.waits), *known] if number else known)
 
 
 def _other_disk(layers: Layers) -> str:
     """What to do about a disk that is not the one that the roster names; empty if it is."""
     identity, rosters = layers.context.identity, layers.peers.rosters
     voter = rosters.named.get(layers.context.standing.me)
-    if voter is None or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
+    if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
         return ""
     return (
         f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
         f"run `tutti members replace {identity.gateway}`"
     )
+
+
+def _waits(layers: Layers) -> str:
+    """What a gateway waits for that neither leaves nor halted."""
+    peers, standing = layers.peers, layers.context.standing
+    if peers.rosters.blank:
+        return _founding(peers)
+    if not peers.hears_majority():
+        return _lacking(peers, standing.me)
+    if layers.membership.misses:
+        return "a majority is heard, and agrees on a view"
+    leader = next((peer.name for peer in peers if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
+    view = f"the view that {leader} coordinates" if leader else "the view that decides"
+    furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
+    voter = peers.rosters.named.get(standing.me)
+    added = "was added, and votes when it has caught up: " if voter is not None and not voter.voting else ""
+    return added + (f"learns from {view}" if furthest > layers.context.window.frontier else f"is about to be taken into {view}")
+
+
+def _leads(number: int, view: int) -> bool:
+    return coordinator_of(view) == number
+
+
+def _founding(peers: Peers) -> str:
+    """Why a gateway whose log has not begun founds no group, empty if it is about to."""
+    others = [peer for peer in peers if peer.name]
+    there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
+    absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
+    begun = [name for name, beat in there if beat.log]
+    differing = [name for name, beat in there if not beat.log and beat.config != peers.config_crc]
+    if begun:
+        return f"{_listed(begun)} {_has(begun)} a log already and this gateway has none: nothing is founded, it learns from a view"
+    if differing:
+        return f"{_listed(differing)} {_has(differing)} other `group.members` than this gateway: make them the same everywhere"
+    if not absent:
+        return ""
+    where = "" if there else "; where the group has begun already, `tutti members add` lets this one in"
+    return f"the group is founded when {_listed(absent)} {'is' if len(absent) == 1 else 'are'} here too: not heard of{where}"
+
+
+def _lacking(peers: Peers, me: int) -> str:
+    """Who is missing for a majority."""
+    voters = {number: voter for number, voter in peers.rosters.named.items() if voter.voting}
+    absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
+    wiped = [
+        voter.name
+        for number, voter in voters.items()
+        if (number == me or peers.fresh(number)) and peers.incarnation(number) != voter.incarnation
+    ]
+    said = [f"not heard of {_listed(absent)}"] if absent else []
+    said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, which does not count"] if wiped else []
+    return "; ".join([*said, f"{len(voters) // 2 + 1} of the {len(voters)} that vote are needed"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _state(layers: Layers) -> str:
@@ -117,7 +186,7 @@ def _state(layers: Layers) -> str:
     return MINORITY if lost else JOINING
 
 
-def _own(layers: Layers, number: int, state: str) -> Member:
+def _own(layers: Layers, number: int, state: str, reason: str) -> Member:
     standing, window, identity, peers = layers.context.standing, layers.context.window, layers.context.identity, layers.peers
     voter = peers.rosters.known.get(number)
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
@@ -134,6 +203,7 @@ def _own(layers: Layers, number: int, state: str) -> Member:
         max(0, furthest - window.frontier),
         0,
         0,
+        reason,
     )
 
 
@@ -154,7 +224,25 @@ def _other(layers: Layers, peer: Peer) -> Member:
         peer.behind if fresh else max(0, layers.context.window.frontier - frontier),
         now_us - peer.came_us if beat is not None else -1,
         peer.rtt_us,
+        _reason_of(layers, peer) if fresh else "",
     )
+
+
+def _reason_of(layers: Layers, peer: Peer) -> str:
+    """Why another one that is heard takes nothing new or has no vote, as its heartbeats tell."""
+    peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
+    if beat is None or beat.leaving:
+        return ""
+    if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
+        return f"has another disk than the roster names, and no vote: `tutti members replace {peer.name}` if that is lost"
+    if voter is not None and not voter.voting:
+        return "was added, and votes when it has caught up"
+    if beat.low:
+        return "its disk has no room"
+    if peers.rosters.blank:
+        return "" if beat.log or beat.config == peers.config_crc else "has other `group.members` than the gateway that was asked"
+    unheard = [one.name for number, one in peers.rosters.named.items() if number not in (*beat.hears, peer.number)]
+    return f"does not hear {_listed(unheard)}" if beat.misses and beat.log and unheard else ""
 
 
 def _state_of(layers: Layers, peer: Peer) -> str:

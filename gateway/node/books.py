@@ -72,6 +72,10 @@ class GroupFacts(Protocol):
         """Why it takes nothing new where the operator has to act."""
 
     @property
+    def waits(self) -> str:
+        """What it waits for before it takes anything new."""
+
+    @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
         """The installed view: id, members, coordinator."""
 
@@ -186,7 +190,7 @@ class Books:
                 "group": config.group.name,
                 "log": decided.log.hex(),
                 "state": driver.state,
-                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected,
+                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected or self._group.waits,
                 "view": self._view(members),
                 "frontier": driver.offset,
                 "start": decided.start_offset,

@@ -29,6 +29,7 @@ def member(name: str, **changed: object) -> dict[str, object]:
         "lag": 0,
         "heard_us": 120_000,
         "round_trip_us": 340,
+        "reason": "",
     }
     return told | changed
 
@@ -72,7 +73,7 @@ def tutti(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     return run
 
 
-THREE = [member("jfk"), member("lga"), member("ewr", state="silent", lag=7, heard_us=-1, age=0, round_trip_us=0)]
+THREE = [member("jfk"), member("lga"), member("ewr", state="silent", lag=7, heard_us=-1, age=0, round_trip_us=0, reason="off")]
 
 
 def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Said]) -> None:
@@ -82,10 +83,10 @@ def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Sai
         assert json.loads(tutti(gateway.url, "members", "--json").out) == THREE
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        "name\taddress\tstate\tvotes\tcoordinates\tage\tlag\theard\tround_trip",
-        "jfk\t127.0.0.1:7410\tprimary\tyes\tyes\t1\t0\t0.1 s\t0.34 ms",
-        "lga\t127.0.0.1:7420\tprimary\tyes\tno\t2\t0\t0.1 s\t0.34 ms",
-        "ewr\t127.0.0.1:7430\tsilent\tyes\tno\t-\t7\t-\t-",
+        "name\taddress\tstate\tvotes\tcoordinates\tage\tlag\theard\tround_trip\treason",
+        "jfk\t127.0.0.1:7410\tprimary\tyes\tyes\t1\t0\t0.1 s\t0.34 ms\t-",
+        "lga\t127.0.0.1:7420\tprimary\tyes\tno\t2\t0\t0.1 s\t0.34 ms\t-",
+        "ewr\t127.0.0.1:7430\tsilent\tyes\tno\t-\t7\t-\t-\toff",
     ]
 
 

@@ -41,7 +41,7 @@ def cut(world: Whole, name: str) -> None:
 def test_a_stack_that_was_not_started_knows_nobody() -> None:
     stack = Stack()
     told = Survey(stack)
-    assert (told.state, told.members(), told.reason, told.view) == ("joining", [], "", (0, (), 0))
+    assert (told.state, told.members(), told.reason, told.waits, told.view) == ("joining", [], "", "", (0, (), 0))
 
 
 def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
@@ -66,6 +66,29 @@ def test_before_all_are_there_nobody_is_primary() -> None:
     assert Survey(gateway.running).state == "joining"
     assert states(gateway) == {"g1": "joining", "g2": "joining", "g3": "silent"}
     assert seen(gateway)["g3"].heard_us == -1
+    assert Survey(gateway.running).waits == "the group is founded when g3 is here too: not heard of"
+    assert seen(gateway)["g1"].reason == Survey(gateway.running).waits
+    world.start("g3")
+    later(world, 3)
+    assert (Survey(gateway.running).state, Survey(gateway.running).waits) == ("primary", "")
+    assert {member.reason for member in seen(gateway).values()} == {""}
+
+
+def test_one_alone_at_a_first_start_says_whom_it_waits_for() -> None:
+    waits = Survey(group("g1").members["g1"].running).waits
+    assert waits.startswith("the group is founded when g2 and g3 are here too: not heard of; where the group has begun already")
+
+
+def test_gateways_with_other_members_in_their_configuration_say_so() -> None:
+    world = Whole(StackConfig(), lambda *_: None, USUAL)
+    for name in NAMES:
+        world.add(name, {other: f"{other}:{7400 + (name == 'g3')}" for other in NAMES})
+        world.start(name)
+    later(world, 3)
+    g1 = world.members["g1"]
+    assert Survey(g1.running).waits == "g3 has other `group.members` than this gateway: make them the same everywhere"
+    assert seen(g1)["g3"].reason == "has other `group.members` than the gateway that was asked"
+    assert Survey(world.members["g3"].running).waits.startswith("g1 and g2 have other `group.members`")
 
 
 def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
@@ -81,6 +104,55 @@ def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     silent = seen(world.members["g1"])["g3"]
     assert (silent.age, silent.voter) == (0, True)
     assert silent.heard_us > 10 * SECOND
+    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of the 3 that vote are needed"
+    assert Survey(world.members["g1"].running).waits == ""
+
+
+def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
+    world = group()
+    world.kill("g1", 0)
+    later(world, 5)
+    world.kill("g2", 0)
+    world.wipe("g2")
+    later(world, 10)  # nobody is in a view any more, from which it could learn
+    world.start("g2")
+    later(world, 5)
+    g3 = world.members["g3"]
+    lacking = "not heard of g1; g2 has another disk than the roster names, which does not count; 2 of the 3 that vote are needed"
+    assert (Survey(g3.running).state, Survey(g3.running).waits) == ("minority", lacking)
+    assert "`tutti members replace g2`" in seen(g3)["g2"].reason
+    assert Survey(world.members["g2"].running).waits.startswith("g3 has a log already and this gateway has none")
+
+
+def test_another_part_is_told_of_by_those_it_does_not_hear() -> None:
+    world = group()
+    world.kill("g1", 0)
+    world.network.split([["g2"], ["g3"]])
+    later(world, 15)
+    world.network.rules.clear()
+    world.run(world.mono_us + 5 * SECOND, lambda: seen(world.members["g2"])["g3"].state == "minority")
+    assert seen(world.members["g2"])["g3"].reason.startswith("does not hear g1")
+
+
+def test_one_that_was_added_says_that_it_learns_and_from_whom() -> None:
+    world = group()
+    world.slow("g2", True)  # nothing is decided, and nobody taken in
+    world.slow("g3", True)
+    world.add("g4", {name: f"{name}:7400/7409" for name in (*NAMES, "g4")})
+    world.step(world.members["g1"], RosterAsked(1, 1, "add", "g4", "g4:7400/7409"))
+    later(world, 0.5)
+    world.slow("g2", False)
+    world.slow("g3", False)
+    world.start("g4")
+    said = set()
+    for _ in range(100):
+        later(world, 0.02)
+        own = Survey(world.members["g4"].running)
+        said.add((own.reason, own.waits, seen(world.members["g1"])["g4"].reason))
+    assert {reason for reason, _, _ in said} == {""}, "it is no other disk than the roster names"
+    assert any(waits.startswith("was added, and votes when it has caught up: ") and "that g1" in waits for _, waits, _ in said)
+    assert any(told == "was added, and votes when it has caught up" for _, _, told in said)
+    assert ("", "", "") in said, "in the end it votes"
 
 
 def test_lag_is_what_a_member_lacks() -> None:

@@ -80,7 +80,7 @@ LGA = Member(2, "lga", "127.0.0.1:7410/7499", b"l" * 16, "silent", True, False, 
 
 class Group:
     def __init__(self) -> None:
-        self.state, self.reason = "primary", ""
+        self.state, self.reason, self.waits = "primary", "", ""
         self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
         self.all = [JFK]
 
@@ -167,6 +167,7 @@ def test_clients_and_operators_are_told_of_the_others() -> None:
         "lag": 8,
         "heard_us": 9_000_000,
         "round_trip_us": 500,
+        "reason": "",
     }
 
 
@@ -174,6 +175,14 @@ def test_a_gateway_that_was_removed_says_so() -> None:
     bench = Bench()
     bench.group.reason = "this gateway was removed"
     assert json.decode(bench.books.status())["reason"] == "this gateway was removed"
+
+
+def test_what_it_waits_for_is_told_when_nothing_else_is_wrong() -> None:
+    bench = Bench()
+    bench.group.waits = "not heard of lga"
+    assert json.decode(bench.books.status())["reason"] == "not heard of lga"
+    bench.driver.suspected = "the disk does not answer"
+    assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
 
 
 def test_the_welcome_says_where_everything_is() -> None:
