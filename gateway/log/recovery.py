@@ -24,7 +24,7 @@ from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
 from gateway.core.messages import Damage
 from gateway.data.bodies import RosterBody, Voter, decode_body
-from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
+from gateway.data.frame import HEADER_SIZE, POSITION_AT, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.directory import Directory
@@ -48,6 +48,8 @@ from gateway.log.snapshot import Snapshot, beginning, newest_snapshot, rows_befo
 from gateway.log.start import read_start
 from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, voided, walk
+
+_LOOK_BYTES = 1 << 20  # of a segment that is searched, at a time
 
 
 @dataclass(slots=True)
@@ -144,6 +146,9 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0))
     if damage is None:
         _check_later(directory, ending, mark)
+    else:
+        mark = _moved_on(directory, firsts[-1], mark)
+        damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     if failed:
         _write_again(storage, ending, mark.position)
     if ending.walks:
@@ -244,6 +249,36 @@ def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, 
             f"made durable (chain {mark.chain:#010x}): files of different logs or times were mixed; restore them"
         )
     return None
+
+
+def _moved_on(directory: str, first: int, mark: Mark) -> Mark:
+    """The mark, moved on to the last whole frame behind it in the last segment: synced a moment before the end it may have been
+    voted for though no mark names it yet, and a damage before it does not make it torn.
+    """
+    segment = SegmentMap(segment_path(directory, first), first)
+    place = FRAMES_AT if mark.position + 1 == first else _place_behind(segment, mark)
+    found = walk(segment, place, mark.position + 1, mark.chain)
+    if not found.places:
+        return mark
+    return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
+
+
+def _place_behind(segment: SegmentMap, mark: Mark) -> int:
+    """Where the frame behind the mark stands, found by its position and its chain, as no headers may lead there; else the end."""
+    wanted = (mark.position + 1).to_bytes(8, "little")
+    for start in range(FRAMES_AT, segment.size, _LOOK_BYTES):
+        end = min(start + _LOOK_BYTES + HEADER_SIZE, segment.size)
+        if not segment.readable(start, end, end):
+            continue  # a bad sector
+        data = bytes(segment.view[start:end])
+        at = data.find(wanted, POSITION_AT)
+        while at >= 0:
+            place = start + at - POSITION_AT
+            if walk(segment, place, mark.position + 1, mark.chain, last=mark.position + 1, bodies_from=None).places:
+                return place
+            at = data.find(wanted, at + 1)
+        segment.release(start, end)
+    return segment.size
 
 
 def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:

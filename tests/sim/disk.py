@@ -428,6 +428,14 @@ class Disk:
             self.watermark = max(mark for mark in self._watermarks if mark < rotten)
             self.stepped_back += 1
 
+    def _move_mark_on(self) -> None:
+        """What stands whole behind the mark was synced a moment before the end, whatever is damaged before it."""
+        last = self.mark.position
+        while last < len(self.frames) and last + 1 not in self.rotten:
+            last += 1
+        if last > self.mark.position:
+            self.mark = self._mark_at(last)
+
     def recover(self, report: Callable[[Event], None], state_at: Callable[[int], LogState]) -> Recovered:
         """What a start finds; `report` is told what comes of its Persists, `state_at` is the log's state by position."""
         self._over()
@@ -437,6 +445,7 @@ class Disk:
         self.frontier = self.watermark
         rotten = min((position for position in self.rotten if position > self.watermark), default=0)
         if rotten:
+            self._move_mark_on()
             self._keep(rotten - 1)
             self.rotten = {position for position in self.rotten if position < rotten}
         end = len(self.frames)

@@ -103,6 +103,48 @@ def test_a_start_tells_what_is_lost_and_changes_nothing_however_often(tmp_path: 
     assert verify(tmp_path).damage
 
 
+def synced_behind_the_mark(path: Path, frames: int) -> None:
+    """A log whose last frames were durable and voted for, and the power went before a mark named them."""
+    writer, _, close = opened(path / "run", OPTIONS)
+    writer.append(HISTORY.frames[:-frames])
+    writer.sync()
+    decide(writer, HISTORY, 1, DECIDED)
+    while writer.idle():
+        continue
+    writer.append(HISTORY.frames[-frames:])
+    writer.sync()
+    shutil.copytree(path / "run", path / "off", ignore=shutil.ignore_patterns("LOCK"))
+    close()
+    other_boot(path / "off")
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "last"])
+@pytest.mark.parametrize("where", [5, 97])
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_what_stands_whole_behind_the_mark_is_present_whatever_is_damaged_before_it(
+    tmp_path: Path, place: str, where: int, torn: int
+) -> None:
+    """Voted for a moment before the power went: it counts as held by this disk, as the damaged frames before it do."""
+    synced_behind_the_mark(tmp_path, 2)
+    path = tmp_path / "off"
+    assert mark_of(path).position == LAST - 2
+    position = PLACES[place](positions_named(str(path), "seg"))
+    assert DECIDED < position <= LAST - 2
+    rot(path, position, where)
+    for number in range(torn):  # these are damaged themselves, and no mark names them: torn
+        rot(path, LAST - number, 97)
+    end = HISTORY.frames[LAST - torn - 1]
+    for _ in range(2):
+        assert start(path).damage == Damage(position, end.position, end.view, end.header_crc)
+        other_boot(path)
+    writer, _, close = opened(path, OPTIONS)
+    writer.append([HISTORY.frames[position - 1]])  # where it is written again, what stood there is set aside
+    writer.sync()
+    close()
+    other_boot(path)
+    assert start(path).damage == (Damage(position + 1, end.position, end.view, end.header_crc) if end.position > position else None)
+
+
 def test_a_promise_and_idling_do_not_make_the_damage_forgotten(tmp_path: Path) -> None:
     position = PLACES["two segments before"](marked(tmp_path))
     rot(tmp_path, position)
