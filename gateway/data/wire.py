@@ -4,11 +4,12 @@ One message is one ZeroMQ message. Its first byte tells its form:
 
 - `C` control: msgpack of one tagged struct of this module.
 - `S` submit: a run of frames of one producer or several, headers packed so that they are parsed at once.
+- `U` submit unordered: the same for the lane of the gateway that is asked. A session sends one of both forms.
 - `R` receipts: packed rows, the answer to submitted frames that committed.
 
-Submit: `S`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header CRC are
-zero), then the progresses back to back without padding. Bodies follow back to back in the same part (mode 0, each padded to 8
-bytes) or as one further part each (mode 1).
+Submit: `S` or `U`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header
+CRC are zero), then the progresses back to back without padding. Bodies follow back to back in the same part (mode 0, each padded
+to 8 bytes) or as one further part each (mode 1).
 
 Receipts: `R`, three zeros, row count u32, then rows (producer u64, first sequence u64, offset i64, epoch u32, count u32).
 """
@@ -24,7 +25,7 @@ from gateway.data.frame import HEADER_SIZE, Buffer, Frame, Kind, decode_header, 
 from gateway.errors import FormatError
 
 PROTOCOL = 1
-CONTROL, SUBMIT, RECEIPTS = b"C", b"S", b"R"
+CONTROL, SUBMIT, SUBMIT_UNORDERED, RECEIPTS = b"C", b"S", b"U", b"R"
 INLINE, PARTS = 0, 1
 INLINE_BYTES_MAX = 8192  # larger bodies travel as parts of their own, uncopied
 OFFSET_UNKNOWN = -1  # committed, and before the start of the log, or not behind each other
@@ -138,6 +139,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     the gateways or this one's state have changed.
 
     `gateways` are all of the group, this one included: name -> tutti://HOST:P; `silent` names those that this one does not hear.
+    `lane` is this gateway's own lane, NUMBER-INCARNATIONHEX, empty while it has none: it takes no unordered batches then.
     """
 
     protocol: int
@@ -153,6 +155,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     frame_bytes_max: int
     raw_bytes_max: int
     silent: tuple[str, ...] = ()
+    lane: str = ""
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
@@ -311,10 +314,14 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
         raise FormatError(f"a gateway's message is malformed: {error}") from error
 
 
-def encode_submit(frames: Sequence[Frame]) -> list[Buffer]:
-    """The parts of one submit message. Bodies up to 8 KiB are joined into the first part if all are, else each is a part."""
+def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buffer]:
+    """The parts of one submit message, `unordered` for the gateway's lane.
+
+    Bodies up to 8 KiB are joined into the first part if all are, else each is a part.
+    """
     inline = all(frame.body_length <= INLINE_BYTES_MAX for frame in frames)
-    first: list[Buffer] = [_SUBMIT.pack(SUBMIT, INLINE if inline else PARTS, len(frames), 0)]
+    form = SUBMIT_UNORDERED if unordered else SUBMIT
+    first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(frames), 0)]
     first.extend(frame.packed_header() for frame in frames)
     first.extend(frame.progress for frame in frames if frame.progress)
     if inline:
@@ -327,7 +334,7 @@ def encode_submit(frames: Sequence[Frame]) -> list[Buffer]:
 
 
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
-    """The frames of a submit message, bodies as views of the parts. Nothing about their content is checked but the form.
+    """The frames of a submit message (`S` or `U`), bodies as views of the parts. Of their content only the form is checked.
 
     Raises:
         FormatError: counts and lengths do not agree with what is there, or a frame is not an unplaced BATCH.

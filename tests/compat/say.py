@@ -36,6 +36,7 @@ def said() -> dict[str, dict[str, Any]]:
     for name, size in (("small", 10), ("large", LARGE)):
         frames = [_frame(place, size, placed=False) for place in (1, 2)]
         messages[f"client submit {name}"] = frames, wire.encode_submit(frames)
+        messages[f"client unordered {name}"] = frames, wire.encode_submit(frames, unordered=True)
         order = Order(VIEW, tuple(_frame(place, size) for place in (1, 2)))
         messages[f"group Order {name}"] = order, codec.encode(order)
     for name, key in (("open", b""), ("sealed", bytes(range(32)))):
@@ -63,7 +64,7 @@ def heard(name: str, parts: Sequence[str]) -> Any:
             return plain(codec.decode(data))
         case ["datagram", how]:
             return plain(_datagrams(data, bytes(range(32)) if how == "sealed" else b""))
-        case ["client", "submit", _]:
+        case ["client", "submit" | "unordered", _]:
             return plain(wire.decode_submit(data))
         case ["client", "receipts"]:
             return plain(list(wire.decode_receipts(data[0])))

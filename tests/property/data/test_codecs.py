@@ -33,6 +33,8 @@ from gateway.data.schema import (
     validate_body,
 )
 from gateway.data.wire import (
+    SUBMIT,
+    SUBMIT_UNORDERED,
     Committed,
     Denied,
     Expected,
@@ -187,12 +189,13 @@ def test_no_bytes_break_the_codecs(data: bytes) -> None:
             decode(data)
 
 
-@given(st.lists(frames(body_bytes_max=20_000), min_size=1, max_size=6))
-def test_submitted_frames_come_back(run: list[Frame]) -> None:
+@given(st.lists(frames(body_bytes_max=20_000), min_size=1, max_size=6), st.booleans())
+def test_submitted_frames_come_back(run: list[Frame], unordered: bool) -> None:
     for frame in run:
         frame.kind = Kind.BATCH
         frame.origin = 0
-    parts = encode_submit(run)
+    parts = encode_submit(run, unordered)
+    assert bytes(parts[0][:1]) == (SUBMIT_UNORDERED if unordered else SUBMIT)
     assert len(parts) in (1, 1 + len(run))
     assert decode_submit(parts) == run
     with pytest.raises(FormatError):
