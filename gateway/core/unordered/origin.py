@@ -68,9 +68,10 @@ class Origin:
 
     Attributes:
         low: why this member's disk takes nothing new; empty if it does.
+        halted: why nothing can follow in the lane: something that was decided in it is gone. It begins no attempt then.
     """
 
-    def __init__(self, context: Context, box: Box, lane: Lane, lines: LineTable) -> None:
+    def __init__(self, context: Context, box: Box, lane: Lane, lines: LineTable, halted: str = "") -> None:
         self._context = context
         self._me = context.standing.me
         self._box = box
@@ -93,6 +94,7 @@ class Origin:
         self._settled: Settled | None = None
         self._repeats = 0
         self.low = ""
+        self.halted = halted
 
     @property
     def quiet(self) -> bool:
@@ -108,6 +110,8 @@ class Origin:
         for frame in frames:
             refused = self._unknown(frame)
             how, line = self._lines.judge(frame)
+            if isinstance(refused, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
+                refused = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
             if refused is None and how is Entrance.TAKE:
                 refused = self._full(frame)
             if refused is not None:
@@ -148,6 +152,8 @@ class Origin:
         closed = self._context.standing.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
+        if self.halted:
+            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         if not self._part:
             reason = "this gateway is no member of the group; send again, here or at another gateway"
             return _refused(frame, "not_primary", reason, retry=True)
@@ -181,17 +187,26 @@ class Origin:
         self._part = part
         self._told &= set(part)
         self._near &= set(part)
-        if part:
+        if part and not self.halted:
             self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
         """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in."""
-        if peer not in self._part or peer == self._me:
+        if decided > self._lane.end and not self.halted:
+            self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
+        if peer not in self._part or peer == self._me or self.halted:
             return
         self._told.add(peer)
         if self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
             self._near.add(peer)
         self._change()
+
+    def _halt(self, reason: str) -> None:
+        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so:
+        whether it was decided is not known here any more.
+        """
+        self.halted = f"the lane of this gateway takes nothing more: {reason}"
+        self._context.outbox.suspect(self._me, self.halted)
 
     @property
     def _wanted(self) -> tuple[int, ...]:
@@ -214,7 +229,7 @@ class Origin:
     def _open(self) -> None:
         """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
         waits = any(member not in self._told for member in self._part if member != self._me)
-        if not self._part or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
+        if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
         self._machine.on(Input.HEARD)
         lane = self._lane

@@ -83,6 +83,25 @@ def test_an_epoch_begins_with_sequence_1_and_fences_the_one_before() -> None:
     assert answers(made, 1) == [FencedAnswer(1, 2, 3), Expected(1, 2, 1), Committed(1, 2, 1, 1, 2)]
 
 
+def test_fenced_says_of_a_batch_whose_epoch_is_over_that_it_is_not_in_the_lane() -> None:
+    made = group()
+    made.submit(1, (1, 1, b"a"))
+    made.settle()
+    made.submit(1, (1, 2, b"b"))
+    answers(made, 1)
+    made.state.producers[1].epoch = 2
+    made.submit(1, (1, 1, b"a"), (1, 2, b"b"), (1, 3, b"c"), session=2)
+    assert answers(made, 1) == [Duplicate(1, 1, 1, 1), FencedAnswer(1, 2, 3)]
+    made.settle()
+    assert made[1].answers == [(2, Committed(1, 1, 2, 1, 1))]
+    answers(made, 1)
+    made.submit(1, (1, 2, b"b"), (1, 3, b"c"))
+    made.submit(1, (1, 1, b"c"), epoch=2)
+    made.settle()
+    assert answers(made, 1) == [Duplicate(1, 1, 2, 1), FencedAnswer(1, 2, 3), Committed(1, 2, 1, 1, 2)]
+    assert made.lane(3, made[1].key) == [b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize(("producer", "epoch", "code"), [(99, 1, "producer"), (1, 2, "epoch")])
 def test_what_the_log_does_not_know_is_refused(producer: int, epoch: int, code: str) -> None:
     made = group()
