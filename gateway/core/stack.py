@@ -162,9 +162,9 @@ class Layers:
         """Whether nobody but `sender` is heard to coordinate."""
         return self.membership.leads(sender)
 
-    def attempt_failed(self, stalled: Sequence[int]) -> None:
+    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
         """The view that this member proposed does not come about."""
-        self.membership.failed(stalled)
+        self.membership.failed(stalled, unmended)
 
     def heard_end(self, member: int, end: int) -> None:
         """A member of the view has a log that reaches to the position."""
@@ -267,8 +267,9 @@ class Layers:
 
     @property
     def beating(self) -> bool:
-        """Whether heartbeats are wanted."""
-        return not self.peers.alone or self.atomic.beating or not self.quiet
+        """Whether heartbeats are wanted. A group of one whose view came to nothing needs them too: they propose the next."""
+        viewless = not self.context.standing.view and not self.flush.attempt
+        return not self.peers.alone or viewless or self.atomic.beating or not self.quiet
 
 
 class Stack:

@@ -15,6 +15,7 @@ class Attempt:
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
         refused: who does not take it, and why.
         choice: the log to adopt, once chosen.
+        unmended: whether the answers of a majority did not tell which log to adopt: it is damaged.
         install: what the members are told, once the candidate holds the log.
         installed: who has accepted.
         beats: heartbeats since it began, and `waited`, since a majority had answered.
@@ -32,6 +33,7 @@ class Attempt:
         "proposed",
         "refused",
         "states",
+        "unmended",
         "view",
         "waited",
     )
@@ -44,6 +46,7 @@ class Attempt:
         self.incarnations: dict[int, bytes] = {}
         self.refused: dict[int, str] = {}
         self.choice: Choice | None = None
+        self.unmended = False
         self.install: Install | None = None
         self.installed: set[int] = set()
         self.beats = 0

@@ -128,8 +128,11 @@ class Candidate:
         if not attempt.answered and attempt.waited < 1 + 2 * self._peers.round_beats():
             return  # a moment for all that live, so that fewer undecided frames are cut
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
-        if not choice.source:
-            return  # damage that nobody who answered can mend: others may come
+        attempt.unmended = not choice.source
+        if attempt.unmended:
+            if attempt.answered:
+                self.fail()
+            return  # others that were asked may know more of what is damaged
         decided = max(state.frontier for state in attempt.states.values())
         if choice.end < decided:
             reason = f"the log to adopt ends at {choice.end}, and {decided} is decided"
@@ -294,7 +297,7 @@ class Candidate:
         stalled = attempt.silent(self._period())
         self.failed = self._why(attempt, stalled)
         self._flush.lost()
-        self._layers.attempt_failed(stalled)
+        self._layers.attempt_failed(stalled, attempt.unmended)
 
     def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
         """Why an attempt came to nothing, for an operator."""

@@ -69,8 +69,10 @@ class Layers(Protocol):
     def leads(self, sender: int) -> bool:
         """Whether nobody but `sender` is heard to coordinate."""
 
-    def attempt_failed(self, stalled: Sequence[int]) -> None:
-        """The view that this member proposed does not come about; `stalled` are those who answered too late."""
+    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
+        """The view that this member proposed does not come about; `stalled` are those who answered too late, and `unmended` says
+        whether a majority's answers did not tell which log to adopt.
+        """
 
 
 class Flush:

@@ -100,6 +100,7 @@ class Membership:
         self._disowned = 0  # heartbeats for which the candidate of the promised view knew nothing of it
         self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
+        self._needs_more = False  # whether the last candidacy here failed for want of answers about a damaged log
         self._turn = 0
         self.leaving = Leaving(context, peers, others)
 
@@ -297,7 +298,8 @@ class Membership:
         if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._awaits_candidate():
             return
         self.peers.refresh()
-        missing = [peer.number for peer in self.peers if self._misses_too(peer)]
+        there = [peer for peer in self.peers if self._may_answer(peer)]
+        missing = [peer.number for peer in there if peer.beat is not None and peer.beat.misses]
         if not self._votes(me) or not self._enough([me, *missing]):
             self._waiting = 0
             return
@@ -308,8 +310,10 @@ class Membership:
         # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        able = [number for number in missing if not self.duties.waits(number) and not self.peers.low(number)]
-        chosen = able if self._enough([me, *able]) else missing
+        # Whoever is there is asked: one that does not say yet that it misses its coordinator may do so in a moment, or refuses.
+        everybody = [peer.number for peer in there]
+        able = [number for number in everybody if not self.duties.waits(number) and not self.peers.low(number)]
+        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
 
     def _awaits_candidate(self) -> bool:
@@ -325,10 +329,10 @@ class Membership:
     def _votes(self, number: int) -> bool:
         return self.peers.rosters.blank or self.peers.voter(number)
 
-    def _misses_too(self, peer: Peer) -> bool:
-        """Whether the gateway is there, counts, and misses its coordinator."""
+    def _may_answer(self, peer: Peer) -> bool:
+        """Whether the gateway is there and counts."""
         beat = peer.beat
-        if beat is None or not self.peers.fresh(peer.number) or not beat.misses or beat.leaving:
+        if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
             return False
         if (
             not self._votes(peer.number)
@@ -350,10 +354,13 @@ class Membership:
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
-    def failed(self, stalled: Sequence[int]) -> None:
-        """The view that this gateway proposed did not come about: others may try, then this one again."""
-        for member in stalled:
+    def failed(self, stalled: Sequence[int], unmended: bool) -> None:
+        """The view that this gateway proposed did not come about: others may try, then this one again. `unmended`: those who
+        answered know too little of a damaged log, so that next time nobody who is there is left out.
+        """
+        for member in (number for number in stalled if number != self._standing.me):
             self.duties.booted(member)
+        self._needs_more = unmended
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._standing.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
@@ -363,6 +370,7 @@ class Membership:
         """A view was installed."""
         self.duties.installed()
         self._viewless = self._waiting = 0
+        self._needs_more = False
         self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
 
     # Heartbeats

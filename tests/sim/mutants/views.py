@@ -365,7 +365,8 @@ VIEWS = (
         "5.0",
         "a candidate proposes when a majority misses the coordinator, and who hears it refuses",
         [
-            Edit(Membership, "_consider", "for peer in self.peers if self._misses_too(peer)]", "for peer in self.peers]"),
+            Edit(Membership, "_consider", "if self._may_answer(peer)]", "]"),
+            Edit(Membership, "_consider", "for peer in there if peer.beat is not None and peer.beat.misses]", "for peer in there]"),
             Edit(Membership, "leads", "return self.misses or", "return True or"),
         ],
         QUIET.but(script=deaf_member),

@@ -1,0 +1,104 @@
+"""Proves whom a candidate asks, and that what came to nothing is tried again, by a group of one too."""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.core.actions import Action, Send, Suspect
+from gateway.core.events import Received
+from gateway.core.life import Phase
+from gateway.core.messages import Heartbeat, Propose
+from tests.transcripts.whole import Gateway
+from tests.transcripts.whole_script import WholeScript
+
+PERIOD = 10  # heartbeats, of atomic
+
+
+def played(commands: str) -> WholeScript:
+    script = WholeScript()
+    script.run(f"quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n{commands}----\n")
+    return script
+
+
+def beat(script: WholeScript, member: Gateway, number: int, *, misses: bool) -> None:
+    """Gateway `number`, which is down, says that it is there and has the log of `member`."""
+    context = member.running.layers.context
+    said = Heartbeat(
+        sent_us=script.world.mono_us,
+        log=context.window.log(),
+        promised=context.standing.accepted,
+        accepted=context.standing.accepted,
+        end=context.window.end,
+        frontier=context.window.frontier,
+        misses=misses,
+        hears=(1, 2, 3),
+    )
+    script.world.step(member, Received(number, said, f"g{number}/1".encode().ljust(16, b"-")))
+
+
+def asked(script: WholeScript) -> list[tuple[int, int]]:
+    """Every (view, to) that g1 proposes from now on."""
+    found: list[tuple[int, int]] = []
+    tell = script.world.tell
+
+    def hear(who: str, what: Action | str) -> None:
+        tell(who, what)
+        if who == "g1" and isinstance(what, Send) and isinstance(what.message, Propose):
+            found.append((what.message.view, what.to))
+
+    script.world.tell = hear
+    return found
+
+
+def test_who_is_there_is_asked_though_it_does_not_miss_its_coordinator_yet() -> None:
+    script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
+    member, found = script.world.members["g1"], asked(script)
+    beat(script, member, 3, misses=False)
+    assert member.running.phase is Phase.SEARCHING  # nothing is proposed before a majority misses its coordinator
+    beat(script, member, 2, misses=True)
+    script.run("settle\n----\n")
+    assert sorted(to for _, to in found) == [2, 3]
+
+
+def test_after_an_attempt_that_damage_ended_nobody_who_is_there_is_left_out() -> None:
+    """g1 lost what was on its disk alone; g2, with an older view, does not know whether it was decided; g3 was left out lately."""
+    script = played(
+        "client g1 s1 ewr\nbeats 2\nsplit g1,g3 g2\nuntil primary g1 g3\nhold ORDER g1>g3\nsubmit g1 s1 p1/1 1+10\nsettle\n"
+    )
+    script.run("power g1\npower g2\npower g3\nforget-held ORDER g1>g3\nheal\ndamage g1 6\nstart g1\n----\n")
+    member, found = script.world.members["g1"], asked(script)
+    membership = member.running.layers.membership
+    for _ in range(limits.REJOIN_BOOTS_MAX):
+        membership.duties.booted(3)
+    script.run("start g2\nbeats 1\nsettle\n----\n")
+    for _ in range(PERIOD):
+        beat(script, member, 3, misses=True)
+        script.run("beats 1\n----\n")
+    assert membership.duties.waits(3)
+    views = sorted({view for view, _ in found})
+    assert [to for view, to in found if view == views[0]] == [2]
+    assert {to for view, to in found if view == views[1]} == {2, 3}
+
+
+def test_an_attempt_ends_when_all_answered_and_nobody_knows_what_is_damaged() -> None:
+    script = played(
+        "client g1 s1 ewr\nbeats 2\nsplit g1,g3 g2\nuntil primary g1 g3\nhold ORDER g1>g3\nsubmit g1 s1 p1/1 1+10\nsettle\n"
+    )
+    script.run("power g1\npower g2\npower g3\nforget-held ORDER g1>g3\nheal\ndamage g1 6\nstart g1\nstart g2\n----\n")
+    script.run("beats 1\nsettle\n----\n")
+    flush = script.world.members["g1"].running.layers.flush
+    assert flush.attempt == 0
+    assert flush.failed == "the log's end is damaged at gateway 1, and nobody else has it"
+
+
+def test_a_group_of_one_tries_again_what_came_to_nothing() -> None:
+    """Nobody waits and there is nobody to tell anything: it still needs heartbeats, or it stays without a view for good."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1\nuntil primary g1\nkill g1\nslow g1\nstart g1\n----\n")
+    told: list[Action | str] = []
+    script.world.tell = lambda _, what: told.append(what)
+    candidate = script.world.members["g1"].running.layers.flush.candidate
+    assert candidate.attempt is not None
+    candidate.attempt.beats = 3 * PERIOD  # its disk stood still while a client waited, who is gone
+    candidate.fail()
+    assert script.run("fast g1\nuntil primary g1\ncheck primary g1\n----\n").splitlines()[-1] == "ok primary g1"
+    assert not [what for what in told if isinstance(what, Suspect)]  # it leaves nobody out, least of all itself
