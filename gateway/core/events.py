@@ -70,6 +70,7 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
         position, chain, offset: last position that was delivered, its chain value, and the offset of the next record behind it.
         tail: the frames behind it.
         lines: of the own lane, the producers up to `position`.
+        halted: of the own lane, why nothing can follow in it: something that was decided is gone, and all else here is empty.
     """
 
     origin: int
@@ -80,6 +81,7 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0
     tail: tuple[Frame, ...] = ()
     lines: Lines = msgspec.field(default_factory=dict)
+    halted: str = ""
 
 
 class Recovered(msgspec.Struct, frozen=True):

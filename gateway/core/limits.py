@@ -103,6 +103,7 @@ RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answ
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
 MARK_IDLE_US = 10_000
+IDENTITY_FRESH_US = 60_000_000  # a copy of a running gateway's files that is older than this is told when it is put back
 
 # What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns
 GATEWAY_MAX = 0xFFFF
@@ -142,6 +143,7 @@ LANE_WAIT_HEARTBEATS = 11  # that an attempt waits to hear it of its members
 LANE_BEHIND_MAX = 32_768  # frames that a gateway may lack to be a member of an attempt
 LANE_REPEAT_HEARTBEATS = 3  # that an origin repeats its last decision
 LANE_READS_MAX = 64  # of the log for others, at a time
+LANES_OPEN_MAX = 96  # that are kept open for writing; each takes about three descriptors
 
 # Between gateways
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
@@ -171,6 +173,7 @@ MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard 
 # Log
 SEGMENT_BYTES = 128 * MIB
 SEGMENT_BYTES_MIN = 32 * MIB
+LANE_SEGMENT_BYTES = 32 * MIB  # there may be many lanes, and each has one segment at least
 PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
 DISK_LOW_BYTES = 256 * MIB  # below it new messages are refused
@@ -339,6 +342,8 @@ invariant(
     2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, and once more while its old connection is not given up"
 )
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
+invariant(SEGMENT_BYTES_MIN <= LANE_SEGMENT_BYTES, "so does that of a lane")
+invariant(ROSTER_MAX < LANES_OPEN_MAX, "the lanes of all gateways of a group stay open")
 invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
 invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
 invariant(WINDOW_BYTES <= FORWARDED_MORE_BYTES_MAX, "what a connection has in flight finds room, however little may be undecided")

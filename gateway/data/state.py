@@ -2,6 +2,8 @@
 
 One class serves the layers of the core (received-table), the snapshots at the start of segments, recovery and readers, so that
 nobody can come to another conclusion from the same log. It is a function of the frames applied in order, and of nothing else.
+Of a lane (design, section 7) it says position, offset, attempt and members (`view`, `members`), and each producer's epoch and
+sequence.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ class LogState(msgspec.Struct, kw_only=True):
         invariant(frame.position == self.position + 1, f"position {frame.position} was applied after position {self.position}")
         offset = self.next_offset
         if frame.kind == Kind.BATCH:
-            if not aborted:
+            if not self.roster:
+                self._lane_batch(frame)
+            elif not aborted:
                 self._batch(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
@@ -135,6 +139,11 @@ class LogState(msgspec.Struct, kw_only=True):
         topic.last_offset = self.next_offset - 1
         topic.last_time = max(topic.last_time, frame.max_timestamp)
         self.dirty = True
+
+    def _lane_batch(self, frame: Frame) -> None:
+        """A log that does not begin with its ROSTER is a lane (design, section 7): who sends and topics are the ordered log's."""
+        self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
+        self.next_offset += frame.count
 
     def _view(self, frame: Frame) -> None:
         self.view = frame.view

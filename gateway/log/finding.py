@@ -16,11 +16,14 @@ _NONE = -1
 
 
 class Run(NamedTuple):
-    """`records` of a producer (number) behind each other, the first with this sequence."""
+    """`records` of a producer (number) behind each other, the first with this sequence. Where sequences begin anew in each epoch,
+    as in a lane, `epoch` says of which; 0 where they go on.
+    """
 
     producer: int
     first_sequence: int
     records: int
+    epoch: int = 0
 
 
 def offsets_of(runs: Sequence[Run], parts: Iterable[Rows]) -> list[int | None]:
@@ -34,22 +37,23 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows]) -> list[int | None]:
     firsts = np.array([run.first_sequence for run in runs], np.int64)
     wanted = np.concatenate([firsts, firsts + counts - 1])  # both ends: a batch may be cut otherwise than its first copy was
     found = np.full(len(wanted), _NONE, np.int64)
-    places: defaultdict[int, list[int]] = defaultdict(list)
+    places: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for place, run in enumerate(runs):
-        places[run.producer] += [place, place + len(runs)]
-    open_ = {producer: np.array(some, np.int64) for producer, some in places.items()}
+        places[run.producer, run.epoch] += [place, place + len(runs)]
+    open_ = {whose: np.array(some, np.int64) for whose, some in places.items()}
     for rows in parts:
-        asked = np.array(list(open_), np.uint64)
+        asked = np.array([producer for producer, _ in open_], np.uint64)
         batches = rows[(rows["kind"] == Kind.BATCH) & (rows["count"] > 0) & np.isin(rows["producer"], asked)]
         batches = batches[np.argsort(batches["producer"], kind="stable")]
         producers = batches["producer"].astype(np.int64)
-        for producer, some in list(open_.items()):
+        for (producer, epoch), some in list(open_.items()):
             low, high = np.searchsorted(producers, producer, "left"), np.searchsorted(producers, producer, "right")
-            left = _look(batches[low:high], some, wanted, found)
+            mine = batches[low:high]
+            left = _look(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
             if len(left):
-                open_[producer] = left
+                open_[producer, epoch] = left
             else:
-                del open_[producer]
+                del open_[producer, epoch]
         if not open_:
             break
     starts, ends = np.split(found, 2)

@@ -23,6 +23,7 @@ class LogOptions:
             next sync or 10 ms later (C5).
         retention_bytes, retention_us: the oldest segments may go when all of them take more than so many bytes, or once what they
             hold was committed so long ago (0: they stay).
+        lane: incarnation of the disk whose lane it is (16 bytes), which stands for the log's uuid; empty for the ordered log.
         snapshot_frames: after so many decided frames a further snapshot is written, which bounds the time that a start takes.
     """
 
@@ -33,6 +34,7 @@ class LogOptions:
     vote_mark: VoteMark = "timely"
     retention_bytes: int = 0
     retention_us: int = 0
+    lane: bytes = b""
     snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 

@@ -27,8 +27,8 @@ from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import HEADER_SIZE, POSITION_AT, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
-from gateway.log.directory import Directory
 from gateway.log.headers import mend_headers
+from gateway.log.home import Home
 from gateway.log.index import Rows, no_rows
 from gateway.log.layout import (
     FRAMES_AT,
@@ -293,7 +293,7 @@ def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
     return any(map(_several, rosters))
 
 
-def forgot(recovered: Recovered, directory: Directory) -> bool:
+def forgot(recovered: Recovered, directory: Home) -> bool:
     """Whether others may rely on what this directory does not know: it is a copy, or its log has a view that this disk accepted and
     its scalars, of an earlier time, say nothing of it. A gateway alone has nobody who does.
     """

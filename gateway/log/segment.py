@@ -6,7 +6,8 @@ import os
 from array import array
 from collections.abc import Sequence
 
-from gateway.data.frame import Frame
+from gateway.data.bodies import RosterBody, decode_body
+from gateway.data.frame import Frame, Kind
 from gateway.errors import invariant
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
@@ -130,6 +131,12 @@ def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
     segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(directory, found.first)))
     segment.undecided = found.undecided
     return segment
+
+
+def begun_by(frame: Frame) -> bytes:
+    """The uuid of the log that begins with a frame."""
+    invariant(frame.kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frame!r}")
+    return decode_body(RosterBody, frame.body).log
 
 
 def unwritten(frames: Sequence[Frame], end: End) -> Sequence[Frame]:

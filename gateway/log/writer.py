@@ -14,13 +14,12 @@ from contextlib import contextmanager
 
 from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
-from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
 from gateway.data.state import LogState
 from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
 from gateway.log import quarantine, tail
-from gateway.log.directory import Directory
 from gateway.log.fetch import Fetcher
+from gateway.log.home import Home
 from gateway.log.indexer import Indexer
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, read_header
 from gateway.log.live import LivePage
@@ -32,7 +31,7 @@ from gateway.log.recovery import Found, forgot, recover
 from gateway.log.replacing import finish_replacing, replace_log
 from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
-from gateway.log.segment import Segment, begin_segment, new_segment, prepared_paths, reopen, unwritten
+from gateway.log.segment import Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, unwritten
 from gateway.log.storage import Storage
 from gateway.log.trimming import Trimming
 
@@ -42,7 +41,7 @@ _US = 1_000_000
 class LogWriter:
     """Writes one directory. Made by `open`. `mender` looks for damage in what is decided, `trimming` for what may go."""
 
-    def __init__(self, directory: Directory, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
+    def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
         """Go on where `found` ends."""
         self._directory = directory
         self._path = directory.path
@@ -72,7 +71,7 @@ class LogWriter:
 
     @classmethod
     def open(
-        cls, directory: Directory, options: LogOptions | None = None, storage: Storage | None = None
+        cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None
     ) -> tuple[LogWriter, Recovered]:
         """Recover a directory's log and get ready to write behind it.
 
@@ -132,8 +131,7 @@ class LogWriter:
         self._preparer.wrote()
         with self._watching("writing to"):
             if not self._segments:
-                invariant(frames[0].kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frames[0]!r}")
-                self._log = decode_body(RosterBody, frames[0].body).log
+                self._log = self._options.lane or begun_by(frames[0])
                 self._begin_segment()
             self._set_aside()
             self._look_at_damage(frames)
@@ -389,7 +387,7 @@ class LogWriter:
         with self._watching("indexing"):
             self._indexer.take(frames, offsets, aborted)
             self._fetcher.decided(self._indexer.state.position)
-            if frames and not self._directory.identity.log:
+            if frames and not self._directory.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
             self.trimming.carry_out(self._marking.newest.frontier_position)

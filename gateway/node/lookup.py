@@ -40,15 +40,24 @@ class Located(NamedTuple):
 class Lookups:
     """Takes duplicates, gives `Located`."""
 
-    def __init__(self, open_index: Callable[[], Index], report: Callable[[Located], None], log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        open_index: Callable[[], Index],
+        report: Callable[[Located], None],
+        log: FilteringBoundLogger,
+        *,
+        by_epoch: bool = False,
+    ) -> None:
         """Prepare.
 
         Args:
             open_index: opens the index; called in the thread when it is first needed.
             report: takes answers; called in the thread.
             log: for what an operator must know.
+            by_epoch: whether sequences begin anew in each epoch, as in a lane.
         """
         self._open_index = open_index
+        self._by_epoch = by_epoch
         self._report = report
         self._log = log
         self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
@@ -112,7 +121,9 @@ class Lookups:
             if self._index is None:
                 self._index = self._open_index()
             # A duplicate may be cut otherwise than its first copy was; then its records need not stand behind each other.
-            found = self._index.find_all([Run(one.producer, one.first_sequence, one.count) for one in duplicates])
+            found = self._index.find_all(
+                [Run(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
+            )
         except Exception as error:  # noqa: BLE001 - whatever the index met, who waits gets an answer
             if not alone:
                 return None

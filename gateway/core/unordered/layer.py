@@ -24,9 +24,9 @@ class Unordered:
         self._box = Box(context.outbox, seen)
         self._member = Member(context, self._box)
         lane = self._member.restore(logs)
-        lines = next((log.lines for log in logs if (log.origin, log.incarnation) == (lane.origin, lane.incarnation)), {})
-        self._lines = LineTable(context.window.state, lines)
-        self._origin = Origin(context, self._box, lane, self._lines)
+        own = next((log for log in logs if log.incarnation == lane.incarnation), LaneLog(origin=lane.origin, incarnation=b""))
+        self._lines = LineTable(context.window.state, own.lines)
+        self._origin = Origin(context, self._box, lane, self._lines, own.halted)
         lane.confirm(lane.end)  # whatever the own disk has of the own lane is its YES, which came last
         self._origin.settle()
         self._part: tuple[int, ...] = ()

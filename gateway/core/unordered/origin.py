@@ -139,7 +139,9 @@ class Origin:
             self._place(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Why a batch is not even looked at: the ordered log, where producers and topics begin, says so."""
+        """Why a batch is not even looked at: what the lane holds is lost, or the ordered log does not know producer or topic."""
+        if self.halted:
+            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
         producer = state.producers.get(frame.producer)
         if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
@@ -152,8 +154,6 @@ class Origin:
         closed = self._context.standing.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
-        if self.halted:
-            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         if not self._part:
             reason = "this gateway is no member of the group; send again, here or at another gateway"
             return _refused(frame, "not_primary", reason, retry=True)

@@ -37,6 +37,13 @@ ASKED = {
 }
 
 
+def test_an_epoch_has_sequences_of_its_own_where_one_is_named() -> None:
+    old, new = rows((Kind.BATCH, 1, 1, 3, 0)), rows((Kind.BATCH, 1, 1, 2, 3))
+    old["epoch"], new["epoch"] = 1, 2
+    runs = [Run(1, 1, 2, 1), Run(1, 3, 1, 1), Run(1, 1, 2, 2), Run(1, 3, 1, 2), Run(1, 1, 1, 3), Run(1, 1, 2)]
+    assert offsets_of(runs, [new, old]) == [0, 2, 3, None, None, 3]
+
+
 def test_a_crowd_is_found_as_each_is_alone() -> None:
     assert offsets_of(list(ASKED), [NEW, OLD]) == list(ASKED.values())
     assert [offsets_of([run], [NEW, OLD])[0] for run in ASKED] == list(ASKED.values())

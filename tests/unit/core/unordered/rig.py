@@ -52,6 +52,7 @@ class LaneDisk:
     frames: list[Frame] = field(default_factory=list)
     attempt: int = 0
     delivered: int = 0
+    halted: str = ""
 
     def apply(self, action: PersistLane, frames: int | None = None) -> None:
         """Carry a write out, or only its first frames."""
@@ -77,6 +78,7 @@ class LaneDisk:
             offset=sum(frame.count for frame in before),
             tail=tuple(self.frames[at:]),
             lines=lines,
+            halted=self.halted,
         )
 
 

@@ -1,0 +1,321 @@
+"""The lanes in a gateway's directory: one log each, written, found again and read as the ordered one is (design, section 7).
+
+`DIR/lanes/NUMBER-INCARNATION/` has all that a data directory has but the lock, which is the gateway's. The log in it begins with a
+VIEW frame and has only those and batches; its uuid is the incarnation. Of the scalars `promised` is the attempt, and stays 0 in the
+lanes of others. `DIR/lane` names the own lane from before its first write, so that one that is gone is not taken for one that never
+began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+import msgspec
+
+from gateway.core import limits
+from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
+from gateway.core.events import LaneLog, Recovered, Scalars
+from gateway.data.frame import Frame
+from gateway.data.lanes import LaneName
+from gateway.errors import Damaged, InvariantViolated
+from gateway.log.directory import Identity, read_identity
+from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
+from gateway.log.options import LogOptions
+from gateway.log.salvage import salvage
+from gateway.log.storage import Storage, patiently, read_file
+from gateway.log.writer import LogWriter
+
+LANES = "lanes"
+OWN = "lane"
+_ASIDE = ".damaged-"
+
+
+def lane_path(directory: str, lane: LaneName) -> str:
+    """The directory of a lane."""
+    return os.path.join(directory, LANES, lane.text)
+
+
+def lanes_there(directory: str) -> list[LaneName]:
+    """The lanes in a gateway's directory, by number; none in a directory of a release that had none."""
+    try:
+        names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
+    except FileNotFoundError:
+        return []
+    return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)
+
+
+class LaneHome:
+    """The directory of one lane. Whoever holds the lock of the gateway's directory writes it."""
+
+    def __init__(self, path: str, identity: Identity, storage: Storage) -> None:
+        """Made by `open_home`."""
+        self.path = path
+        self.storage = storage
+        self._identity = identity
+
+    @property
+    def copied(self) -> bool:
+        """A copy is told by the directory that it is in."""
+        return False
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes: of the disk whose lane it is."""
+        return bytes.fromhex(self._identity.incarnation)
+
+    @property
+    def log(self) -> bytes:
+        """The same once the lane has begun, empty before."""
+        return bytes.fromhex(self._identity.log)
+
+    def remember_log(self, log: bytes) -> None:
+        """Write down that the lane has durably begun, or has not."""
+        if log != self.log:
+            self._identity = msgspec.structs.replace(self._identity, log=log.hex())
+            _write_identity(self.path, self._identity, self.storage)
+
+    def settle(self) -> None:
+        """It is what it was."""
+
+    def renew(self) -> None:
+        """It has nobody's vote: that is its gateway's."""
+        raise InvariantViolated(f"the lane in {self.path} was to become another disk's")
+
+    def close(self) -> None:
+        """Its gateway has the lock."""
+
+
+def open_home(directory: str, gateway: str, group: str, lane: LaneName, storage: Storage) -> LaneHome:
+    """The directory of a lane, which is made, durably, if it is not there.
+
+    Raises:
+        Damaged: there is a log in it and nothing says whose.
+    """
+    path = lane_path(directory, lane)
+    identity = read_identity(path)
+    if identity is None:
+        if positions_named(path, "seg"):
+            raise Damaged(f"{os.path.join(path, IDENTITY)} is missing and the lane's log is there: restore the file")
+        for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+        identity = Identity(FORMAT_VERSION, gateway, group, lane.incarnation.hex())
+        _write_identity(path, identity, storage)
+        storage.make_names_durable(os.path.dirname(path))
+        storage.make_names_durable(directory)
+    elif not os.path.isdir(os.path.join(path, LOG)):
+        raise Damaged(f"{path} has lost its {LOG} folder: restore it")
+    return LaneHome(path, identity, storage)
+
+
+def _write_identity(path: str, identity: Identity, storage: Storage) -> None:
+    data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+    storage.replace_file(os.path.join(path, IDENTITY), data)
+
+
+class LaneLogs:
+    """All lanes of one gateway. One thread uses it, but for `frontier`; the writers of lanes that nobody writes to are closed.
+
+    After `DiskFull` the same call comes again; after `DiskFailed` none may.
+
+    Attributes:
+        told: what a start had to do about damage, a sentence each, for the operator.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        gateway: str,
+        group: str,
+        incarnation: bytes,
+        options: LogOptions | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        """The lanes of a directory that the caller has locked; `incarnation` is that of its disk."""
+        self._directory = directory
+        self._gateway, self._group = gateway, group
+        self._incarnation = incarnation
+        self._options = replace(
+            options or LogOptions(),
+            segment_bytes=limits.LANE_SEGMENT_BYTES,
+            prepared_segments=0,
+            reserved_bytes=0,
+            retention_bytes=0,
+            retention_us=0,
+        )
+        self._storage = storage or Storage()
+        self._writers: OrderedDict[LaneName, LogWriter] = OrderedDict()
+        self._lock = threading.Lock()  # of what is open, for `frontier`
+        self._written: set[LaneName] = set()  # and not synced
+        self._attempt = 0
+        self._noted = False
+        self.told: list[str] = []
+
+    # Starting
+
+    def start(self) -> tuple[LaneLog, ...]:
+        """What is there. Of a damaged lane of another gateway what is good stays, to be learned on from; the own one is halted.
+
+        Raises:
+            WrongDirectory: something was written by a newer release.
+            DiskFull, DiskFailed: the disk has no room, or failed.
+        """
+        found = [self._find(lane) for lane in lanes_there(self._directory)]
+        own = self._noted_own()
+        if own is not None and own not in [(log.origin, log.incarnation) for log in found]:
+            path = lane_path(self._directory, own)
+            found.append(self._halted(own, f"{path} is gone, and {os.path.join(self._directory, OWN)} says that it began"))
+        return tuple(found)
+
+    def _find(self, lane: LaneName) -> LaneLog:
+        try:
+            recovered = self._open(lane)[1]
+        except Damaged as error:
+            if lane.incarnation == self._incarnation:
+                return self._halted(lane, str(error))
+            recovered = self._learn_again(lane, str(error))
+        return self._log_of(lane, recovered)
+
+    def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
+        state, tail = recovered.state, recovered.tail
+        attempt, lines = tail[-1].view if tail else state.view, {}
+        if lane.incarnation == self._incarnation:
+            attempt = self._attempt = max(attempt, recovered.scalars.promised)
+            lines = {number: (line.epoch, line.sequence) for number, line in state.producers.items()}
+        return LaneLog(
+            origin=lane.origin,
+            incarnation=lane.incarnation,
+            attempt=attempt,
+            position=state.position,
+            chain=state.chain,
+            offset=state.next_offset,
+            tail=tail,
+            lines=lines,
+        )
+
+    def _halted(self, lane: LaneName, reason: str) -> LaneLog:
+        """What was decided in the own lane is not all known here: nobody may go on with it."""
+        reason = f"the lane of this gateway takes nothing more: {reason}"
+        self.told.append(reason)
+        return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
+
+    def _learn_again(self, lane: LaneName, reason: str) -> Recovered:
+        """Set a damaged lane aside, and begin anew with what is good of it: the others have all that was decided."""
+        path = lane_path(self._directory, lane)
+        number = 1
+        while os.path.exists(aside := f"{path}{_ASIDE}{number}"):
+            number += 1
+        self._storage.rename(path, aside)
+        self._storage.make_names_durable(os.path.dirname(path))
+        writer, _ = self._open(lane)
+        position = salvage(aside, writer)
+        self._close(lane)
+        self.told.append(
+            f"lane {lane.text} was damaged and is learned again from the other gateways behind position {position}; what was there "
+            f"is kept in {aside}, which may be removed when the lane is whole: {reason}"
+        )
+        return self._open(lane)[1]
+
+    def _noted_own(self) -> LaneName | None:
+        """The own lane, if it ever began with this disk."""
+        try:
+            lane = LaneName.parse(read_file(os.path.join(self._directory, OWN)).decode("ascii", "replace").strip())
+        except FileNotFoundError:
+            return None
+        self._noted = lane is not None and lane.incarnation == self._incarnation
+        return lane if self._noted else None
+
+    # What is open
+
+    @property
+    def open(self) -> int:
+        """How many lanes are."""
+        return len(self._writers)
+
+    def _open(self, lane: LaneName) -> tuple[LogWriter, Recovered]:
+        home = open_home(self._directory, self._gateway, self._group, lane, self._storage)
+        writer, recovered = LogWriter.open(home, replace(self._options, lane=lane.incarnation), self._storage)
+        with self._lock:
+            self._writers[lane] = writer
+        if len(self._writers) > limits.LANES_OPEN_MAX:
+            self._close(next(one for one in self._writers if one.incarnation != self._incarnation and one not in self._written))
+        return writer, recovered
+
+    def _close(self, lane: LaneName) -> None:
+        with self._lock:
+            self._writers.pop(lane).close()
+
+    def _writer(self, lane: LaneName) -> LogWriter:
+        writer = self._writers.get(lane)
+        if writer is None:
+            if lane.incarnation == self._incarnation and not self._noted:
+                open_home(self._directory, self._gateway, self._group, lane, self._storage)
+                self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
+                self._noted = True
+            writer = self._open(lane)[0]
+        self._writers.move_to_end(lane)
+        return writer
+
+    # What is wanted
+
+    def persist(self, action: PersistLane) -> None:
+        """Carry an action out, but for the sync of its frames.
+
+        Raises:
+            DiskFull: there is no room; the same action is to come again.
+            DiskFailed: the disk failed, now or before.
+        """
+        lane = LaneName(action.origin, action.incarnation)
+        writer = self._writer(lane)
+        if action.cut is not None:
+            writer.cut(action.cut)
+        if action.frames:
+            self._written.add(lane)
+            writer.append(action.frames)
+        if action.attempt is not None and action.attempt > self._attempt:
+            self.sync()
+            writer.write_scalars(Scalars(promised=action.attempt))
+            self._attempt = action.attempt
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        for lane in list(self._written):
+            self._writers[lane].sync()
+            self._written.discard(lane)
+
+    def read(self, action: ReadLane) -> tuple[Frame, ...]:
+        """Durable frames from the first one on; none if they cannot be read."""
+        return self._writer(LaneName(action.origin, action.incarnation)).read(action.first, action.last)[0]
+
+    def frontier(self, lane: LaneName, position: int, offset: int) -> None:
+        """Show how far the own lane is decided, before any receipt leaves. Called from any thread."""
+        if lane.incarnation == self._incarnation:
+            with self._lock:
+                self._writers[lane].frontier(position, offset)
+
+    def decided(self, run: DeliverUnordered) -> None:
+        """Show how far another's lane is decided, and index what is."""
+        lane = LaneName(run.origin, run.incarnation)
+        writer = self._writer(lane)
+        offsets, offset = [], run.first_offset
+        for frame in run.frames:
+            offsets.append(offset)
+            offset += frame.count
+        if lane.incarnation != self._incarnation:
+            writer.frontier(run.frames[-1].position, offset)
+        writer.decided(run.frames, offsets)
+
+    def idle(self) -> bool:
+        """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
+        left = [writer.idle() for writer in self._writers.values()]
+        return any(left)
+
+    def close(self) -> None:
+        """Let everything go."""
+        for lane in list(self._writers):
+            self._close(lane)

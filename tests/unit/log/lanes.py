@@ -1,0 +1,87 @@
+"""Makes lanes for tests: frames as an origin would place them, and the actions that a stack would want."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.core.actions import DeliverUnordered, PersistLane
+from gateway.core.events import LaneLog
+from gateway.data.bodies import ViewBody, encode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.lanes import LaneName
+from gateway.log.lanes import LaneLogs
+from gateway.log.storage import Storage
+from tests.unit.node.fakes import batch_frame
+
+OWN = LaneName(1, bytes(range(16)))
+OTHER = LaneName(2, bytes(range(16, 32)))
+
+
+class LaneHistory:
+    """The frames of one lane in order. `frames[i]` has position i + 1."""
+
+    def __init__(self, lane: LaneName = OTHER) -> None:
+        self.lane = lane
+        self.frames: list[Frame] = []
+        self.attempt = 0
+        self.sequences: dict[int, int] = {}
+
+    def _add(self, frame: Frame) -> Frame:
+        frame.origin = self.lane.origin
+        frame.stamp(self.attempt, len(self.frames) + 1, self.frames[-1].header_crc if self.frames else 0)
+        self.frames.append(frame)
+        return frame
+
+    def view(self) -> Frame:
+        """An attempt begins."""
+        self.attempt += 1
+        return self._add(Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3)))))
+
+    def batch(self, *values: bytes, producer: int = 1, topic: int = 1) -> Frame:
+        """Records of a producer."""
+        sequence = self.sequences.get(producer, 0) + 1
+        self.sequences[producer] = sequence + len(values) - 1
+        return self._add(batch_frame(values, producer=producer, sequence=sequence, topic=topic))
+
+    def offset(self, position: int) -> int:
+        """Of the next record behind a position."""
+        return sum(frame.count for frame in self.frames[:position])
+
+    def write(self, first: int, last: int, *, cut: int | None = None, attempt: int | None = None) -> PersistLane:
+        """The action that writes positions `first` to `last`."""
+        return PersistLane(1, *self.lane, tuple(self.frames[first - 1 : last]), attempt, cut)
+
+    def deliver(self, first: int, last: int) -> DeliverUnordered:
+        """The action that hands them out."""
+        return DeliverUnordered(*self.lane, self.offset(first - 1), tuple(self.frames[first - 1 : last]))
+
+
+def opened(
+    path: Path, storage: Storage | None = None, incarnation: bytes = OWN.incarnation
+) -> tuple[LaneLogs, dict[LaneName, LaneLog]]:
+    """The lanes of a directory, and what a start found of each."""
+    path.mkdir(exist_ok=True)
+    logs = LaneLogs(str(path), gateway="g1", group="test", incarnation=incarnation, storage=storage)
+    return logs, {LaneName(log.origin, log.incarnation): log for log in logs.start()}
+
+
+def written(path: Path, history: LaneHistory, decided: int) -> None:
+    """Write a whole lane, decided up to a position, in a run of its own."""
+    logs, _ = opened(path)
+    last = len(history.frames)
+    own = history.lane.incarnation == OWN.incarnation
+    logs.persist(history.write(1, last, attempt=history.attempt if own else None))
+    logs.sync()
+    if decided:
+        logs.frontier(history.lane, decided, history.offset(decided))
+        logs.decided(history.deliver(1, decided))
+    logs.close()
+
+
+def sample(lane: LaneName = OTHER, batches: int = 10) -> LaneHistory:
+    """A lane with an attempt and some batches of two producers."""
+    history = LaneHistory(lane)
+    history.view()
+    for number in range(batches):
+        history.batch(b"a%d" % number, b"b%d" % number, producer=1 + number % 2)
+    return history

@@ -1,0 +1,159 @@
+"""Lanes on a disk: what a start finds, what is cut, and what becomes of a damaged one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import ReadLane
+from gateway.data.lanes import LaneName
+from gateway.log.lanes import lane_path, lanes_there
+from gateway.log.layout import FRAMES_AT
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
+
+
+def test_a_directory_without_lanes_has_none(tmp_path: Path) -> None:
+    logs, found = opened(tmp_path)
+    logs.close()
+    assert found == {}
+    assert not (tmp_path / "lanes").exists()
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_a_start_finds_what_was_decided_and_the_tail(tmp_path: Path, reboot: bool) -> None:
+    history = sample(OTHER)
+    written(tmp_path, history, 6)
+    if reboot:
+        other_boot(lane_path(str(tmp_path), OTHER))
+    logs, found = opened(tmp_path)
+    log = found[OTHER]
+    assert (log.position, log.offset, log.chain, log.attempt) == (6, 10, history.frames[5].header_crc, 1)
+    assert list(log.tail) == history.frames[6:]
+    assert (log.lines, log.halted) == ({}, "")
+    logs.close()
+
+
+def test_the_own_lane_has_its_attempt_and_its_producers(tmp_path: Path) -> None:
+    history = sample(OWN)
+    logs, _ = opened(tmp_path)
+    logs.persist(history.write(1, 0, attempt=1))
+    logs.sync()
+    logs.persist(history.write(1, 5))
+    logs.persist(history.write(6, 5, attempt=7))
+    logs.sync()
+    logs.frontier(OWN, 5, history.offset(5))
+    logs.decided(history.deliver(1, 5))
+    logs.close()
+    logs, found = opened(tmp_path)
+    log = found[OWN]
+    assert (log.attempt, log.position, log.offset, log.tail) == (7, 5, 8, ())
+    assert log.lines == {1: (1, 4), 2: (1, 4)}
+    logs.close()
+
+
+def test_a_cut_is_behind_what_is_decided_and_another_attempt_follows(tmp_path: Path) -> None:
+    history = sample(OTHER)
+    written(tmp_path, history, 6)
+    del history.frames[8:]
+    history.view()
+    history.batch(b"again")
+    logs, _ = opened(tmp_path)
+    logs.persist(history.write(9, 10, cut=8))
+    logs.sync()
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert list(found[OTHER].tail) == history.frames[6:]
+    assert found[OTHER].attempt == 2
+    logs.close()
+
+
+def test_another_member_gets_decided_frames(tmp_path: Path) -> None:
+    history = sample(OTHER)
+    written(tmp_path, history, 6)
+    logs, _ = opened(tmp_path)
+    assert list(logs.read(ReadLane(1, *OTHER, 2, 6))) == history.frames[1:6]
+    logs.close()
+
+
+def rot(path: Path, history: LaneHistory, position: int, at: int = 100) -> None:
+    """A frame's bytes are others, from byte `at` of it on: its body's, or below 96 its header's."""
+    place = FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1])
+    with (path / "log" / f"{1:020d}.seg").open("r+b") as file:
+        file.seek(place + at)
+        file.write(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(("position", "at"), [(1, 20), (3, 20), (6, 20), (8, 100), (11, 20)])
+def test_a_damaged_lane_of_another_keeps_what_is_good_and_says_so(tmp_path: Path, position: int, at: int) -> None:
+    history = sample(OTHER)
+    written(tmp_path, history, 6)
+    rot(Path(lane_path(str(tmp_path), OTHER)), history, position, at)
+    other_boot(lane_path(str(tmp_path), OTHER))
+    logs, found = opened(tmp_path)
+    log = found[OTHER]
+    assert log.position == min(6, position - 1)
+    assert log.offset == history.offset(log.position)
+    assert list(log.tail) == history.frames[log.position : position - 1]
+    assert len(logs.told) == 1
+    assert "learned again" in logs.told[0]
+    assert Path(lane_path(str(tmp_path), OTHER) + ".damaged-1").is_dir()
+    assert lanes_there(str(tmp_path)) == [OTHER]
+    last = log.position + len(log.tail)
+    logs.persist(history.write(last + 1, 11))
+    logs.sync()
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert list(found[OTHER].tail) == history.frames[log.position :]
+    assert logs.told == []
+    logs.close()
+
+
+@pytest.mark.parametrize("what", ["rotten", "gone", "all gone", "no identity"])
+def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: Path, what: str) -> None:
+    history = sample(OWN)
+    written(tmp_path, history, 11)
+    path = Path(lane_path(str(tmp_path), OWN))
+    if what == "rotten":
+        rot(path, history, 9, 20)
+        other_boot(path)
+    elif what == "no identity":
+        (path / "identity.json").unlink()
+    else:
+        shutil.rmtree(path if what == "gone" else path.parent)
+    logs, found = opened(tmp_path)
+    assert "takes nothing more" in found[OWN].halted
+    assert logs.told == [found[OWN].halted]
+    logs.close()
+
+
+def test_the_lane_of_a_disk_that_was_replaced_is_anothers(tmp_path: Path) -> None:
+    written(tmp_path, sample(OWN), 11)
+    logs, found = opened(tmp_path, incarnation=bytes(16))
+    assert (found[OWN].position, found[OWN].lines, found[OWN].halted) == (11, {}, "")
+    logs.close()
+
+
+def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LANES_OPEN_MAX", 3)
+    names = [OWN, *(LaneName(number, bytes([number]) * 16) for number in range(2, 8))]
+    histories = [sample(name, 4) for name in names]
+    logs, _ = opened(tmp_path)
+    for history in histories:
+        logs.persist(history.write(1, 3, attempt=1 if history.lane == OWN else None))
+        logs.sync()
+        assert logs.open <= 3
+    for history in histories:
+        logs.persist(history.write(4, 5))
+        logs.sync()
+        logs.frontier(history.lane, 5, history.offset(5))
+        logs.decided(history.deliver(1, 5))
+        assert logs.open <= 3
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert {lane: log.position for lane, log in found.items()} == dict.fromkeys(names, 5)
+    assert logs.open <= 3
+    logs.close()
