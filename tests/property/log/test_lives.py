@@ -149,13 +149,20 @@ class Lives(RuleBasedStateMachine):
         assert self.recovered.scalars == self.scalars
         assert state.position == (mark[3] if reboot else self.decided)
         assert state.next_offset == self.history.offset_after(state.position)
+        whole = self.written
         if rotten is not None:
             self.written = rotten - 1
         self.synced, self.decided = self.written, state.position
         assert list(self.recovered.tail) == self.log[state.position :]
-        position, view, chain, _ = mark
-        assert self.recovered.damage == (Damage(self.written + 1, position, view, chain) if position > self.written else None)
-        if self.lost is not None:  # it is lost still
+        ends = [mark[:3]]
+        if self.lost is not None:  # nothing was written there since
+            ends.append((self.lost.last, self.lost.view, self.lost.chain))
+        if whole > self.written:  # what stands whole behind the mark may have been voted for
+            last = self.history.frames[whole - 1]
+            ends.append((whole, last.view, last.header_crc))
+        lost = Damage(self.written + 1, *max(ends)) if mark[0] > self.written else None
+        assert self.recovered.damage == lost
+        if self.lost is not None and self.written < self.lost.last:  # it is lost still
             assert self.recovered.damage is not None
             assert self.recovered.damage.last >= self.lost.last
         self.lost = self.recovered.damage
