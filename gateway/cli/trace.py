@@ -19,81 +19,134 @@ Line = dict[str, Any]
 _UP_TO = ("vote", "durable", "confirm")
 #: Lines whose messages are named; what else a gateway logs is none of a message's.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-_DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "offset", "session")
+_DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "offset", "session", "reason")
 _MS_PER_S = 1000
 
 
+class Message(NamedTuple):
+    """A record as the group knows it: its producer's number, epoch and sequence. After an abort the next epoch has it again."""
+
+    number: int
+    epoch: int
+    sequence: int
+
+    def in_batch(self, line: Line) -> bool:
+        """Whether the line is about the batch that the record is in."""
+        return bool(
+            _is_named(line)
+            and (line["number"], line["epoch"]) == (self.number, self.epoch)
+            and line["first"] <= self.sequence <= line["last"]
+        )
+
+
 class Wanted(NamedTuple):
-    """A record, by its producer's name and its sequence, or by its offset."""
+    """A record, by its producer's name, its sequence and perhaps its epoch, or by its offset."""
 
     producer: str | None
     sequence: int | None
     offset: int | None
+    epoch: int | None = None
 
-    def names(self, line: Line) -> bool:
-        """Whether the line is about the batch that the record is in."""
-        if line.get("event") not in _NAMED or "first" not in line:
-            return False
-        if self.offset is None:
-            return bool(line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"])
-        first = line.get("offset", -1)
-        return bool(0 <= first <= self.offset <= first + line["last"] - line["first"])
+    def names(self, line: Line) -> Message | None:
+        """The message, if it is the record that is wanted and the line tells so."""
+        if not _is_named(line):
+            return None
+        if self.sequence is not None:
+            wanted = line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"]
+            wanted = wanted and self.epoch in (None, line["epoch"])
+            return Message(line["number"], line["epoch"], self.sequence) if wanted else None
+        place = (self.offset or 0) - line.get("offset", -1)
+        if line.get("offset", -1) < 0 or not 0 <= place <= line["last"] - line["first"]:
+            return None
+        return Message(line["number"], line["epoch"], line["first"] + place)
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="LOGFILE...")
 @click.option("--producer", metavar="NAME", help="The record's producer, with --sequence.")
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="The record's number within its producer.")
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Of these only the record of this epoch of the producer.")
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Or the record's offset.")
 @json_option
-def trace(files: tuple[Path, ...], producer: str | None, sequence: int | None, offset: int | None, as_json: bool) -> int:
+def trace(
+    files: tuple[Path, ...], producer: str | None, sequence: int | None, epoch: int | None, offset: int | None, as_json: bool
+) -> int:
     """Follow one message through all gateways, in their logs.
 
     Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
     Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
+
+    A sequence that was aborted is given again in the producer's next epoch: each is a message of its own, shown one after another.
     """
     if (producer is None) != (sequence is None) or (producer is None) == (offset is None):
         raise UsageError("a message is named by --producer and --sequence, or by --offset")
-    wanted = Wanted(producer, sequence, offset)
-    found = follow(lambda: _lines(files), wanted)
+    if epoch is not None and producer is None:
+        raise UsageError("--epoch is the producer's: it goes with --producer and --sequence")
+    found = follow(lambda: _lines(files), Wanted(producer, sequence, offset, epoch))
     if not found:
-        named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}"
+        within = f" in epoch {epoch}" if epoch is not None else ""
+        named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}{within}"
         raise TuttiError(f"{named} is in none of these logs: were they written at level debug, and do they reach back so far?")
-    if as_json:
-        for line in found:
-            print_json(line)
-        return 0
-    begun = _time(found[0])
-    rows = [(f"{(_time(line) - begun) * _MS_PER_S:.3f}", line["gateway"], line["event"], _details(line)) for line in found]
-    print(
-        f"message {found[0]['producer']}:{found[0]['epoch']}:{found[0]['first']}-{found[0]['last']}, from {found[0]['timestamp']}"
-    )
-    print_table(("ms", "gateway", "what", "details"), rows, empty="")
+    for lines in found.values():
+        if as_json:
+            for line in lines:
+                print_json(line)
+        else:
+            _print(lines)
     return 0
 
 
-def follow(lines: Callable[[], Iterable[Line]], wanted: Wanted) -> list[Line]:
-    """The lines about a message, by time. `lines` gives all lines of all logs anew each time that it is called."""
-    of_it = [line for line in lines() if wanted.names(line)]
-    if wanted.offset is not None and of_it:  # what was logged before it had an offset
-        one = of_it[0]
-        of_it = [line for line in lines() if Wanted(one["producer"], one["first"], None).names(line)]
-    placed = [line for line in sorted(of_it, key=_time) if "position" in line]
-    if placed:
-        of_it += _reaching(lines(), placed[-1]["position"], placed[0]["timestamp"])
-    return sorted(of_it, key=_time)
+def _print(lines: Sequence[Line]) -> None:
+    begun = _time(lines[0])
+    rows = [(f"{(_time(line) - begun) * _MS_PER_S:.3f}", line["gateway"], line["event"], _details(line)) for line in lines]
+    named = next((line for line in lines if line["producer"]), lines[0])
+    print(
+        f"message {named['producer']}, epoch {named['epoch']}, sequences {named['first']} to {named['last']}, "
+        f"from {lines[0]['timestamp']}"
+    )
+    print_table(("ms", "gateway", "what", "details"), rows, empty="")
 
 
-def _reaching(lines: Iterable[Line], position: int, begun: str) -> Iterator[Line]:
-    """Of each gateway, and each sender, the first line since `begun` that says something of everything up to `position`."""
+def follow(lines: Callable[[], Iterable[Line]], wanted: Wanted) -> dict[Message, list[Line]]:
+    """The lines about each message that is meant, by time. `lines` gives all lines of all logs anew each time that it is called."""
+    messages = sorted({message for line in lines() if (message := wanted.names(line))})
+    if not messages:
+        return {}
+    found: dict[Message, list[Line]] = {message: [] for message in messages}
+    for line in lines():
+        for message in messages:
+            if message.in_batch(line):
+                found[message].append(line)
+    for of_it in found.values():
+        of_it.sort(key=_time)
+        placed = [line for line in of_it if "position" in line]
+        if placed:
+            of_it += _reaching(lines(), placed[-1], placed[0]["timestamp"])
+            of_it.sort(key=_time)
+    return found
+
+
+def _reaching(lines: Iterable[Line], placed: Line, begun: str) -> Iterator[Line]:
+    """What was said since `begun` of the place of the message that `placed` is about, under the message's name.
+
+    That is each NO to it, and of each gateway and each sender the first line about everything up to there.
+    """
+    name = {field: placed[field] for field in ("producer", "number", "epoch", "first", "last")}
     told: set[tuple[object, ...]] = set()
     for line in lines:
-        if line.get("event") not in _UP_TO or line["up_to"] < position or line["timestamp"] < begun:
+        event = line.get("event")
+        refused = event == "no" and line["position"] == placed["position"]
+        reaches = event in _UP_TO and line["up_to"] >= placed["position"]
+        if line["timestamp"] < begun or not (refused or reaches):
             continue
-        key = (line["gateway"], line["event"], line.get("sender"))
-        if key not in told:
+        key = (line["gateway"], event, line.get("sender"))
+        if refused or key not in told:
             told.add(key)
-            yield line
+            yield {**line, **name}
+
+
+def _is_named(line: Line) -> bool:
+    return line.get("event") in _NAMED and "first" in line
 
 
 def _lines(files: Sequence[Path]) -> Iterator[Line]:
@@ -114,7 +167,4 @@ def _time(line: Line) -> float:
 
 
 def _details(line: Line) -> str:
-    shown = {
-        name: line[name] for name in ("by", "sender", "up_to", "topic", "position", "in_view", "offset", "session") if name in line
-    }
-    return " ".join(f"{name}={value}" for name, value in shown.items())
+    return " ".join(f"{name}={line[name]}" for name in _DETAILS if name in line)

@@ -7,7 +7,7 @@ named by its producer, epoch and sequences (`first` to `last`), from the time on
     received   another gateway sent it (`by`)          durable   everything up to `up_to` is on this gateway's disk
     vote       another one has everything up to there  confirm   the coordinator says that everything up to there is decided
     decided    the frontier passed it: its offset      aborted   the frontier passed it: it has none
-    receipt    the client was told its offset
+    receipt    the client was told its offset         no        another one does not take it: why
 
 `tutti trace` puts the lines of all gateways together.
 """
@@ -58,7 +58,8 @@ class Tracer:
                 name = type(message).__name__.lower()
                 self._log.debug(name, sender=event.sender, up_to=message.up_to, in_view=view_text(message.view))
             case Received(message=No() as message):
-                self._log.debug("no", sender=event.sender, position=message.position, reason=message.reason)
+                told = {"position": message.position, "in_view": view_text(message.view), "reason": message.reason}
+                self._log.debug("no", sender=event.sender, **told)
             case Persisted():
                 up_to = 0
                 while self._writing and self._writing[0][0] <= event.token:

@@ -1,4 +1,4 @@
-"""`tutti trace`: one message is found in the logs of all gateways, by its producer and sequence or by its offset."""
+"""`tutti trace`: one message is found in the logs of all gateways, by its producer, sequence and epoch, or by its offset."""
 
 from __future__ import annotations
 
@@ -83,11 +83,54 @@ def test_a_message_is_followed_by_name_and_by_offset(trace: Callable[..., Said],
 
 def test_people_get_a_table_of_milliseconds(trace: Callable[..., Said]) -> None:
     title, header, *rows = trace("--offset", "20").out.splitlines()
-    assert title == "message jfk:1:4-6, from 2026-01-31T12:00:00.000000Z"
+    assert title == "message jfk, epoch 1, sequences 4 to 6, from 2026-01-31T12:00:00.000000Z"
     assert header.split("\t") == ["ms", "gateway", "what", "details"]
     assert rows[0].split("\t") == ["0.000", "g2", "submitted", "topic=t session=3"]
     assert rows[3].split("\t") == ["6.000", "g1", "vote", "sender=2 up_to=10"]
     assert len(rows) == len(WHOLE)
+
+
+AGAIN = {**PLACED, "epoch": 2, "first": 5, "last": 5, "position": 12}
+ABORTED_AND_GIVEN_AGAIN = [
+    line(0, "g1", "received", {**BATCH, "producer": "", "by": "Forward", "sender": 2}),  # its EPOCH is not decided here yet
+    line(1, "g1", "written", PLACED),
+    line(2, "g1", "no", {"sender": 3, "position": 8, "reason": "about another one"}),
+    line(3, "g1", "no", {"sender": 3, "position": 9, "reason": "no space"}),
+    line(4, "g1", "aborted", PLACED),
+    line(5, "g1", "written", AGAIN),
+    line(6, "g1", "vote", {"sender": 3, "up_to": 12}),
+    line(7, "g1", "decided", {**AGAIN, "offset": 20}),
+    line(8, "g1", "written", {**AGAIN, "number": 8, "producer": "other", "position": 13}),
+]
+FIRST = [("received", 1), ("written", 1), ("no", 1), ("aborted", 1), ("vote", 1)]
+SECOND = [("written", 2), ("vote", 2), ("decided", 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--producer", "jfk", "--sequence", "5"), FIRST + SECOND),
+        (("--producer", "jfk", "--sequence", "5", "--epoch", "1"), FIRST),
+        (("--producer", "jfk", "--sequence", "5", "--epoch", "2"), SECOND),
+        (("--offset", "20"), SECOND),
+    ],
+)
+def test_a_sequence_that_was_aborted_and_given_again_is_a_message_of_each_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], told: list[tuple[str, int]]
+) -> None:
+    file = tmp_path / "g1.log"
+    file.write_text("\n".join(ABORTED_AND_GIVEN_AGAIN) + "\n")
+    assert main(["trace", str(file), *options, "--json"]) == 0
+    found = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(one["event"], one["epoch"]) for one in found] == told
+    assert [one["reason"] for one in found if one["event"] == "no"] == ["no space"] * (FIRST[0] in told)
+    assert main(["trace", str(file), *options]) == 0
+    titles = [text for text in capsys.readouterr().out.splitlines() if text.startswith("message ")]
+    assert [title.split(", from")[0] for title in titles] == [
+        f"message jfk, epoch {epoch}, sequences {first} to {last}"
+        for epoch, first, last in ((1, 4, 6), (2, 5, 5))
+        if any(one == epoch for _, one in told)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +138,8 @@ def test_people_get_a_table_of_milliseconds(trace: Callable[..., Said]) -> None:
     [
         (("--offset", "26"), 1, "error: offset 26 is in none of these logs: were they written at level debug"),
         (("--producer", "lga", "--sequence", "5"), 1, "error: message 5 of producer lga is in none of these logs"),
+        (("--producer", "jfk", "--sequence", "5", "--epoch", "3"), 1, "error: message 5 of producer jfk in epoch 3 is in none of"),
+        (("--offset", "20", "--epoch", "1"), 2, "error: --epoch is the producer's: it goes with --producer and --sequence\n"),
         ((), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
         (("--producer", "jfk"), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
         (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: a message is named by"),

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 
 from gateway.core.actions import Action, Deliver, Persist, Reply
 from gateway.core.events import Event, Now, Persisted, Received, Submitted, TimeAdvanced
-from gateway.core.messages import Confirm, Order, Vote
+from gateway.core.messages import Confirm, No, Order, Vote
 from gateway.data.state import LogState, Producer, Topic
 from gateway.data.wire import Committed
 from gateway.node import logs
@@ -86,6 +86,17 @@ def test_votes_and_decisions_of_others_are_told_with_who_sent_them() -> None:
         ("vote", 2, 9, "1.1"),
         ("confirm", 1, 9, "1.1"),
     ]
+
+
+def test_a_no_is_told_with_its_place_and_its_reason() -> None:
+    (no,) = Rig().lines(Received(2, No(65_537, 9, "no space")))
+    assert {name: no[name] for name in ("event", "sender", "position", "in_view", "reason")} == {
+        "event": "no",
+        "sender": 2,
+        "position": 9,
+        "in_view": "1.1",
+        "reason": "no space",
+    }
 
 
 def test_a_producer_that_is_not_known_yet_has_its_number() -> None:
