@@ -51,13 +51,9 @@ def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def show(path: Path, as_json: bool) -> None:
     """Show the public keys in FILE, a public or a secret file; of a secret file, never the secret."""
-    from gateway.transport.keys import SECRET_ENDING, read_public, read_secret
+    from gateway.transport.keys import read_either
 
-    if path.name.endswith(SECRET_ENDING):
-        own = read_secret(path)
-        found = {own.gateway: own.public}
-    else:
-        found = read_public(path)
+    found = read_either(path)
     if as_json:
         print_json(found)
     else:

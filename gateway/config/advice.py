@@ -9,16 +9,20 @@ from gateway.config.model import Config, is_loopback
 from gateway.data.addresses import parse_host_port, parse_member
 
 
-def advice(config: Config) -> list[Mistake]:
-    """What an operator should know of a configuration that is good."""
+def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
+    """What an operator should know of a configuration that is good.
+
+    `begun`: the gateway has a log, which names the members; `group.members` is only where to look for the others then.
+    """
     found: list[Mistake] = []
     count = len(config.group.members)
-    if count and count % 2 == 0:
+    if count and count % 2 == 0 and not begun:
         what = (
-            f"names {count} gateways, an even number: a split into two halves stops both, and no more may fail than with "
-            f"{count - 1}"
+            f"names {count} gateways, an even number: in a group that is founded so, a split into two halves stops both, and no "
+            f"more may fail than with {count - 1}"
         )
-        found.append(Mistake("group.members", None, what, "name an odd number"))
+        do = "found it with an odd number; where the group has begun already nothing is to be done, as its log names the members"
+        found.append(Mistake("group.members", None, what, do))
     if config.security.has_keys and not is_loopback(config.client_address.host):
         ports = ", ".join(str(address.port) for address in (config.client_address, config.reads_address, config.admin_address))
         what = (

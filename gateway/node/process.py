@@ -94,7 +94,7 @@ class Gateway:
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
         self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
         self._transport = opened.enter_context(
-            contextlib.closing(open_transport(config, self._directory.incarnation, release(), log))
+            contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))

@@ -21,15 +21,15 @@ _NS_PER_US = 1000
 _PROCESS_BYTES = 8
 
 
-def open_transport(config: Config, incarnation: bytes, release: str, log: FilteringBoundLogger) -> Transport:
+def open_transport(config: Config, incarnation: bytes, release: str, log: FilteringBoundLogger, *, begun: bool) -> Transport:
     """Open what carries messages to and from the other gateways; what the configuration lets pass and an operator should know is
-    logged.
+    logged, of its members while no log has `begun`.
 
     Raises:
         ConfigError: the keys that it names do not serve.
         TuttiError: its port cannot be bound.
     """
-    for one in advice(config):
+    for one in advice(config, begun=begun):
         log.warning(f"{one.key} {one.what}", do=one.do)
     founders = config.founders
     me = Introduction(

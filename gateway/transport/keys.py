@@ -124,11 +124,17 @@ def _public_text(keys: Mapping[str, str]) -> str:
 def read_secret(path: str | Path) -> Keys:
     """The pair in a secret file.
 
+    What it holds is judged before its mode: a file that holds no secret need not be hidden.
+
     Raises:
-        ConfigError: it cannot be read, others may read it, or it is malformed; the message says what to do.
+        ConfigError: it cannot be read, it is malformed, or others may read it; the message says what to do.
     """
-    tree = _read(path, private=True)
-    if set(tree) != {"gateway", "public", "secret"}:
+    tree, found = _read(path)
+    if _lists_gateways(tree):
+        raise ConfigError(
+            f"{path} lists the public keys of a group and holds no secret: name this gateway's own {SECRET_ENDING} file"
+        )
+    if not _holds_secret(tree):
         raise ConfigError(f"{path} is no secret key of a gateway (it has {_listed(tree)}): make one with `tutti keys new`")
     gateway, public, secret = (tree[key] for key in ("gateway", "public", "secret"))
     if not isinstance(gateway, str):
@@ -138,6 +144,7 @@ def read_secret(path: str | Path) -> Keys:
             raise ConfigError(f"{path}: {what} is no key: it takes {KEY_CHARACTERS} characters of Z85; was the file cut or edited?")
     if zmq.curve_public(secret.encode()).decode() != public:
         raise ConfigError(f"{path}: public and secret are not of one pair: make a new file with `tutti keys new`")
+    _check_private(path, found)
     return Keys(gateway, public, secret)
 
 
@@ -147,9 +154,13 @@ def read_public(path: str | Path) -> dict[str, str]:
     Raises:
         ConfigError: it cannot be read or is malformed, or two gateways have one key; the message says what to do.
     """
-    tree = _read(path, private=False)
+    tree, _ = _read(path)
+    if _holds_secret(tree):
+        raise ConfigError(
+            f"{path} holds the secret key of a gateway and no list: name the file that all gateways have alike, {PUBLIC_FILE}"
+        )
     table = tree.get("gateways")
-    if set(tree) != {"gateways"} or not isinstance(table, dict) or not table:
+    if not _lists_gateways(tree) or not isinstance(table, dict) or not table:
         raise ConfigError(f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and name = "key" below it')
     if len(table) > limits.ROSTER_MAX:
         raise ConfigError(f"{path} lists {len(table)} gateways, and a group has at most {limits.ROSTER_MAX}: take old ones out")
@@ -167,11 +178,39 @@ def read_public(path: str | Path) -> dict[str, str]:
     return table
 
 
-def _read(path: str | Path, *, private: bool) -> dict[str, Any]:
+def read_either(path: str | Path) -> dict[str, str]:
+    """Gateway -> public key, from a public or a secret file, whatever its name.
+
+    Raises:
+        ConfigError: as `read_secret` and `read_public` do.
+    """
+    tree, _ = _read(path)
+    if not _holds_secret(tree):
+        return read_public(path)
+    own = read_secret(path)
+    return {own.gateway: own.public}
+
+
+def _check_not_swapped(secret_path: str | Path, public_path: str | Path) -> None:
+    if _lists_gateways(_read(secret_path)[0]) and _holds_secret(_read(public_path)[0]):
+        raise ConfigError(
+            f"secret_key and public_keys are swapped ({secret_path} lists public keys, {public_path} holds a secret): let each "
+            "name the other's file"
+        )
+
+
+def _lists_gateways(tree: Mapping[str, object]) -> bool:
+    return set(tree) == {"gateways"}
+
+
+def _holds_secret(tree: Mapping[str, object]) -> bool:
+    return set(tree) == {"gateway", "public", "secret"}
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], os.stat_result]:
     try:
         with Path(path).open("rb") as file:
-            if private:
-                _check_private(path, os.fstat(file.fileno()))
+            found = os.fstat(file.fileno())
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(
@@ -181,7 +220,7 @@ def _read(path: str | Path, *, private: bool) -> dict[str, Any]:
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no file of keys")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode()), found
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML ({error}): make a new one with `tutti keys new`") from None
 
@@ -227,6 +266,7 @@ class Keyring:
         Raises:
             ConfigError: a file is wrong, or they are not of this gateway and its group; the message says which and what to do.
         """
+        _check_not_swapped(secret_path, public_path)
         own = read_secret(secret_path)
         if own.gateway != gateway:
             raise ConfigError(

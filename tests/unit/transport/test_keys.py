@@ -11,7 +11,7 @@ import zmq
 
 from gateway.core import limits
 from gateway.errors import ConfigError, UsageError
-from gateway.transport.keys import Keyring, generate, new_keys, read_public, read_secret, write_public
+from gateway.transport.keys import Keyring, generate, new_keys, read_either, read_public, read_secret, write_public
 
 
 @pytest.fixture
@@ -122,6 +122,38 @@ def test_a_malformed_public_file_is_refused(tmp_path: Path, text: str, said: str
     public.write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_public(public)
+
+
+def test_a_file_of_the_other_kind_is_told_as_what_it_is(keys: Path) -> None:
+    with pytest.raises(ConfigError, match=r"group\.keys lists the public keys of a group and holds no secret"):
+        read_secret(keys / "group.keys")
+    with pytest.raises(ConfigError, match=r"jfk\.secret holds the secret key of a gateway and no list: name .*, group\.keys"):
+        read_public(keys / "jfk.secret")
+
+
+def test_what_holds_no_secret_need_not_be_hidden(keys: Path) -> None:
+    """The advice to hide the public file would keep the other gateways' users from reading it."""
+    wrong = keys / "jfk.secret"
+    for text in ("x = 1\n", "\x00", 'gateway = "jfk"\npublic = "short"\nsecret = "short"\n', (keys / "group.keys").read_text()):
+        wrong.write_text(text)
+        wrong.chmod(0o644)
+        with pytest.raises(ConfigError) as refused:
+            read_secret(wrong)
+        assert "chmod" not in str(refused.value)
+
+
+def test_swapped_files_are_told_as_swapped(keys: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^secret_key and public_keys are swapped \(.*group\.keys lists .*jfk\.secret holds"):
+        Keyring.open(keys / "group.keys", keys / "jfk.secret", "jfk")
+    with pytest.raises(ConfigError, match="holds no secret"):
+        Keyring.open(keys / "group.keys", keys / "group.keys", "jfk")
+
+
+def test_public_keys_are_read_from_either_kind_whatever_its_name(keys: Path) -> None:
+    secret = keys / "jfk.secret"
+    own = read_secret(secret)
+    assert read_either(secret.rename(keys / "renamed")) == {"jfk": own.public}
+    assert read_either(keys / "group.keys") == read_public(keys / "group.keys")
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
