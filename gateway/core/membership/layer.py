@@ -16,6 +16,7 @@ from gateway.core.membership.duties import Duties
 from gateway.core.membership.force import Force
 from gateway.core.membership.leaving import Leaving
 from gateway.core.membership.leaving import Others as Leavers
+from gateway.core.membership.promise import Promise
 from gateway.core.membership.succession import by_age, succession
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
@@ -97,12 +98,11 @@ class Membership:
         self._patience = 0  # heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
         self._unserved = 0  # heartbeats without a view that decides
-        self._disowned = 0  # heartbeats for which the candidate of the promised view knew nothing of it
-        self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
         self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
         self._needs_more = False  # whether the last candidacy here failed for want of answers about a damaged log
         self._turn = 0
         self.leaving = Leaving(context, peers, others)
+        self._promise = Promise(context, peers, flush)
 
     # Who coordinates
 
@@ -219,7 +219,8 @@ class Membership:
         self._force.beat()
         self._announce()
         self._pause()
-        self._move_on()
+        if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
+            self._flush.lost()
         if self._standing.coordinating:
             # A coordinator that was removed decides what is under way and hands over, like one that leaves.
             self._standing.draining = self._standing.draining or self.peers.removed
@@ -242,38 +243,6 @@ class Membership:
         if self._unserved >= limits.PAUSE_HEARTBEATS + 4 * self.peers.round_beats():
             standing.pausing = False
 
-    def _move_on(self) -> None:
-        """Whoever waits for a candidate that others have left behind waits no more: it learns, and joins as all others do."""
-        waits = self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
-        self._elsewhere = self._elsewhere + 1 if waits and self._left_behind() else 0
-        self._disowned = self._disowned + 1 if waits and self._is_disowned() else 0
-        if self._elsewhere > 1 or self._disowned > limits.BOOT_HEARTBEATS:
-            self._flush.lost()
-
-    def _is_disowned(self) -> bool:
-        """Whether the candidate says that it has not promised the view. Whoever proposes one has, durably: it never proposed this
-        one, or lost its disk, and nobody will ever install it.
-        """
-        promised = self._standing.promised
-        candidate = self.peers.get(coordinator_of(promised))
-        return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
-
-    def _left_behind(self) -> bool:
-        """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the
-        coordinator may be one that this gateway's log does not name yet.
-        """
-        promised = self._standing.promised
-        if not self.misses and self._leader not in (self._standing.me, coordinator_of(promised)) and self._leader_view != promised:
-            return True
-        # Members install the promised view before its coordinator does, who waits for all of them.
-        return any(
-            peer.beat is not None
-            and self.peers.fresh(peer.number)
-            and not peer.beat.misses
-            and peer.beat.view >= promised + (peer.number != coordinator_of(promised))
-            for peer in self.peers
-        )
-
     def _coordinate(self) -> None:
         members = self.duties.members()
         if members is not None and self._standing.me in members and not self._standing.draining:
@@ -295,7 +264,7 @@ class Membership:
         flush, me = self._flush, self._standing.me
         if not self.misses or self.leaving.asked or self._resigned or not me or flush.attempt:
             return
-        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._awaits_candidate():
+        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._promise.awaited(self._viewless):
             return
         self.peers.refresh()
         there = [peer for peer in self.peers if self._may_answer(peer)]
@@ -315,13 +284,6 @@ class Membership:
         able = [number for number in everybody if not self.duties.waits(number) and not self.peers.low(number)]
         chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
-
-    def _awaits_candidate(self) -> bool:
-        """Whether another gateway's view is being made here, and it is there: its turn is not taken away, for a while."""
-        if self._flush.phase not in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING):
-            return False
-        candidate = coordinator_of(self._standing.promised)
-        return self._viewless < 2 * self._config.atomic_period_heartbeats and self.peers.fresh(candidate)
 
     def _may_propose(self, peer: Peer) -> bool:
         return peer.beat is not None and not peer.beat.leaving and self.peers.fresh(peer.number) and self._votes(peer.number)

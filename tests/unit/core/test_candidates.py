@@ -7,6 +7,7 @@ from gateway.core.actions import Action, Send, Suspect
 from gateway.core.events import Received
 from gateway.core.life import Phase
 from gateway.core.messages import Heartbeat, Propose
+from gateway.data.views import counter_of, view_of
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
 
@@ -102,3 +103,22 @@ def test_a_group_of_one_tries_again_what_came_to_nothing() -> None:
     candidate.fail()
     assert script.run("fast g1\nuntil primary g1\ncheck primary g1\n----\n").splitlines()[-1] == "ok primary g1"
     assert not [what for what in told if isinstance(what, Suspect)]  # it leaves nobody out, least of all itself
+
+
+def test_who_was_without_a_view_for_long_waits_for_the_answer_to_its_promise_before_it_proposes_itself() -> None:
+    """Or of two that are far apart each would undo the other's view just before it comes about, for ever."""
+    script = played("power g1\npower g2\npower g3\nstart g2\n----\n")
+    member = script.world.members["g2"]
+    for _ in range(3 * PERIOD):
+        script.run("beats 1\n----\n")
+    view = view_of(counter_of(member.running.layers.context.standing.accepted) + 5, 1)
+    beat(script, member, 1, misses=True)
+    script.world.step(member, Received(1, Propose(view, (1, 2, 3)), b"g1/1".ljust(16, b"-")))
+    script.run("settle\n----\n")
+    phases = []
+    for _ in range(limits.CANDIDATE_HEARTBEATS + 8):
+        beat(script, member, 1, misses=True)
+        script.run("beats 1\n----\n")
+        phases.append(member.running.phase)
+    assert phases[: limits.CANDIDATE_HEARTBEATS] == [Phase.PROMISED] * limits.CANDIDATE_HEARTBEATS
+    assert Phase.COLLECTING in phases, "and not for ever"
