@@ -59,14 +59,16 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
 
 
 def _confirm(names: tuple[str, ...], found: Mapping[str, Member], yes: bool) -> None:
-    """Say what is about to happen, and have it confirmed.
+    """Say what is about to happen, and have it confirmed. Where nobody is left out the gateway says why there is nothing to force.
 
     Raises:
         UsageError: there is nobody to ask.
         click.Abort: it was not confirmed.
     """
     out = [f"{name} ({member['state']})" for name, member in found.items() if name not in names]
-    note(f"remain: {', '.join(names)}; left out for good: {', '.join(out) or 'nobody'}")
+    if not out:
+        return
+    note(f"remain: {', '.join(names)}; left out for good: {', '.join(out)}")
     if yes:
         return
     if not sys.stdin.isatty():

@@ -75,7 +75,7 @@ class Force:
             if (waiting.session, waiting.request) != (event.session, event.request):
                 self._deny(event.session, event.request, "busy", "a roster is being forced at this gateway; ask again", retry=True)
         else:
-            wrong = self._wrong(names) or self._forbidden(names)
+            wrong = self._forbidden() or self._wrong(names) or self._lost(names)
             late = self._early(names) if not wrong else ""
             if wrong or late:
                 self._deny(event.session, event.request, "roster", wrong or late, retry=bool(late))
@@ -102,7 +102,7 @@ class Force:
         if me not in names:
             return f"this is gateway {me!r}, which is not named: ask one that remains"
         if names == voters.keys():
-            return "these are all voters of the roster: there is nothing to force, start them"
+            return "these are all voters of the roster: there is nothing to force, start those that are not heard"
         for name in sorted(names):
             number, incarnation = voters[name].number, voters[name].incarnation
             known = self._peers.incarnation(number)
@@ -112,15 +112,20 @@ class Force:
                 )
         return ""
 
-    def _forbidden(self, names: frozenset[str]) -> str:
-        """Why nothing is to be forced now; empty if it may be."""
-        standing, peers = self._standing, self._peers
+    def _forbidden(self) -> str:
+        """Why nothing is to be forced now, whatever names are given; empty if it may be."""
+        standing = self._standing
         if standing.closed is not None:
             return standing.closed[1]
         if standing.primary:
             return f"view {view_text(standing.view)} decides: members are changed with `tutti members`, nothing is to be forced"
-        if peers.hears_majority():
+        if self._peers.hears_majority():
             return "a majority of the roster is heard: the group goes on of its own accord, nothing is to be forced"
+        return ""
+
+    def _lost(self, names: frozenset[str]) -> str:
+        """Who is there and would be left out; empty if nobody is."""
+        peers = self._peers
         named = peers.rosters.named
         others = sorted(named[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in named)
         left = [name for name in others if name not in names]

@@ -76,3 +76,13 @@ def test_a_majority_that_is_heard_is_not_forced_away(capsys: pytest.CaptureFixtu
         code = main(["roster", "force", "--keep", "jfk", "--yes", "--url", gateway.url])
     assert code == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: a majority of the roster is heard: jfk, lga"
+
+
+def test_where_nobody_is_left_out_nobody_confirms_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    group = Forced()
+    group.denials = [wire.Denied(0, "roster", "view 2.1 decides: nothing is to be forced")]
+    with FakeGateway(rule=group) as gateway:
+        group.members = [member("jfk", address=gateway.url.removeprefix("tutti://"))]
+        code = main(["roster", "force", "--keep", "jfk", "--url", gateway.url])
+    assert (code, group.asked) == (1, [])
+    assert capsys.readouterr().err == "error: view 2.1 decides: nothing is to be forced\n"

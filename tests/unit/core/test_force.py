@@ -36,7 +36,7 @@ def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied 
         ((), "nobody was named"),
         (("g1", "g9"), "g9 not among them"),
         (("g2",), "this is gateway 'g1', which is not named"),
-        (("g1", "g2", "g3", "g4", "g5"), "nothing to force, start them"),
+        (("g1", "g2", "g3", "g4", "g5"), "nothing to force, start those that are not heard"),
         (("g1",), "gateway g2 is heard"),
         (("g1", "g2", "g3"), "gateway g3 is to remain and is not heard"),
     ],
@@ -52,6 +52,17 @@ def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
     assert isinstance(denied, Denied)
     assert denied.retry
     assert "may still come" in denied.reason
+
+
+@pytest.mark.parametrize("names", [("g1", "g2", "g3"), ("g1", "g9"), ("g2",), ("g1",)])
+def test_a_view_that_decides_is_told_before_anything_is_said_of_the_names(names: tuple[str, ...]) -> None:
+    """To start a gateway that runs, or to name another one, would be advice for a group that stands still."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n----\n")
+    (denied,) = asked(script, *names)
+    assert isinstance(denied, Denied)
+    assert "decides: members are changed with `tutti members`, nothing is to be forced" in denied.reason
+    assert not denied.retry
 
 
 def test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides() -> None:
