@@ -47,7 +47,7 @@ def produce(
 
     Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
     records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the
-    header). 3: no gateway answers, at the start or for a minute.
+    header). 3: no gateway answers, at the start (10 s) or for a minute.
     """
     from gateway.cli.inputs import read_records
     from gateway.cli.sending import InputChanged, Report, Sending
