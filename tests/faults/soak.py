@@ -39,10 +39,11 @@ def mixed(seed: int, seconds: float, kinds: Sequence[str]) -> Iterator[str]:
         yield bag.pop()
 
 
-def group_trial(seed: int, seconds: float, members: int, kinds: Sequence[str], *, quiet: bool, record: bool) -> tuple[Report, Path]:
-    """One trial of a group; what it found, and its directory."""
+def group_trial(seed: int, seconds: float, kinds: Sequence[str], options: argparse.Namespace) -> tuple[Report, Path]:
+    """One trial of a group as the command line says; what it found, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
-    trial = Trial(root, seed, members=members, log=(lambda _: None) if quiet else print, record=record)
+    how = {name: getattr(options, name) for name in ("members", "record", "transport", "keys")}
+    trial = Trial(root, seed, log=(lambda _: None) if options.quiet else print, **how)
     return trial.run(mixed(seed, seconds, kinds), twice=TWICE), root
 
 
@@ -63,6 +64,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the directories of trials in which nothing was found too")
     parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
+    parser.add_argument("--transport", choices=["mesh", "multicast"], default="mesh", help="between the gateways")
+    parser.add_argument("--keys", action="store_true", help="encrypt what the gateways say to each other")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     done: list[Done] = []
@@ -73,7 +76,7 @@ def main() -> int:
             findings, told, root = alone_trial(seed)
         else:
             seconds = min(TRIAL_S, max(10.0, deadline - time.monotonic()))
-            report, root = group_trial(seed, seconds, options.members, options.faults, quiet=options.quiet, record=options.record)
+            report, root = group_trial(seed, seconds, options.faults, options)
             findings, told = report.findings, report.line()
             done += report.done
             records, acknowledged, aborted = (

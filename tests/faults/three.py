@@ -14,11 +14,11 @@ NAMES = ("g1", "g2", "g3")
 class Three:
     """The group; a gateway by its name."""
 
-    def __init__(self, root: Path) -> None:
-        """Write what they are told."""
+    def __init__(self, root: Path, more: str = "") -> None:
+        """Write what they are told; `more` is TOML behind the members, of `[group]` first."""
         seats = {name: Seat("127.0.0.1", port) for name, port in zip(NAMES, _ports(len(NAMES)), strict=True)}
         members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
-        self.all = {name: GatewayProcess(root, name, f"members = {{ {members} }}\n", seat) for name, seat in seats.items()}
+        self.all = {name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}", seat) for name, seat in seats.items()}
 
     def __getitem__(self, name: str) -> GatewayProcess:
         return self.all[name]

@@ -103,16 +103,24 @@ def same(one: Log, other: Log) -> Iterator[str]:
 
 
 def acknowledged(stories: Iterable[Story], log: Log) -> Iterator[str]:
-    """C2, C3: what was reported committed is in the log once, at the offset that was reported."""
+    """C2, C3: what was reported committed is in the log once, at the offset that was reported, or behind the place where it begins.
+
+    Offset -1 is reported of what was committed so long ago that nobody knows its place any more. It is gone only
+    where all that its producer sent before it is gone too.
+    """
     places: dict[tuple[str, int], int] = {}
+    oldest: dict[str, int] = {}  # producer -> its first use that is still there
     for record in log.records:
+        oldest.setdefault(record.producer, record.use)
         before = places.setdefault((record.producer, record.use), record.offset)
         if before != record.offset:
             yield f"C2: use {record.use} of {record.producer} is at {before} and at {record.offset}"
     for story in stories:
         for number, use in story.uses.items():
             there = places.get((story.producer, number))
-            if use.outcome == "c" and there is None and not 0 <= use.offset < log.start:
+            unknown = use.offset == -1 and number < oldest.get(story.producer, number + 1)
+            trimmed = log.start > 0 and (unknown or 0 <= use.offset < log.start)
+            if use.outcome == "c" and there is None and not trimmed:
                 yield f"C3: use {number} of {story.producer} was committed at {use.offset} and is lost; the log ends at {log.end}"
             elif use.outcome == "c" and there is not None and use.offset not in (there, -1):
                 yield f"C2: use {number} of {story.producer} was committed at {use.offset} and is at {there}"

@@ -176,6 +176,31 @@ def test_logs_that_begin_later_are_judged_together() -> None:
     assert any(finding.startswith("C1") for finding in told.check())
 
 
+def begins_at_4() -> History:
+    """The oldest records are gone from every gateway: uses 1 and 2 of each producer."""
+    told = History()
+    told.everywhere(lambda log: log.records.__delitem__(slice(4)))
+    for log in told.logs:
+        log.start = 4
+    return told
+
+
+def test_what_was_committed_at_a_place_that_nobody_knows_any_more_is_not_lost_with_the_oldest() -> None:
+    told = begins_at_4()
+    told.stories["a"].uses[2].offset = -1
+    told.stories["c"] = Story("c", uses={1: Use(1, 10, 0, "c", -1, 20)}, lives=[Life(0, 0, 0, 0, 0)])
+    assert told.check() == []
+
+
+def test_what_was_sent_after_records_that_are_there_is_lost_if_it_is_not() -> None:
+    told = begins_at_4()
+    told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)
+    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+    told = History()
+    told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)  # nothing is gone from this log
+    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+
+
 def test_a_journal_survives_a_cut_line_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_text("b 1 0 0\ns 1 1 10\nc 1 0 30\ns 2 2 35\na 2 36\ns 3 3 40\nc 3 1")

@@ -76,6 +76,8 @@ class Trial:
         log: told what happens, a line each.
         rate: records a second of each producer.
         record: every gateway records its run, for whoever looks for a cause; it is run again at the end.
+        transport: between the gateways, "mesh" or "multicast".
+        keys: whether what they say to each other is encrypted.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Trial:
         log: Callable[[str], None] = lambda _: None,
         rate: float = RATE,
         record: bool = False,
+        transport: str = "mesh",
+        keys: bool = False,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -95,10 +99,11 @@ class Trial:
         self._began = time.monotonic()
         self._down: dict[str, str] = {}
         self._record = record
+        self._keys = keys
         self._twice = 0.0
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
-        self.lab = Lab(root, members, small_disks=1, record=record)
+        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys)
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate)
@@ -250,8 +255,16 @@ class Trial:
         except TuttiError as error:
             self.find(f"liveness: {error}")
 
+    def _expect_way(self) -> None:
+        """What all gateways get came in the way that they are told to use."""
+        told = [status["transport"] for name in self.lab.names if (status := self.lab.status(name))]
+        by_multicast = sum(peer["received"] for facts in told for peer in facts.get("multicast", {"peers": {}})["peers"].values())
+        if bool(by_multicast) != (self.lab.transport == "multicast") or any(facts["keys"] is not self._keys for facts in told):
+            self.find(f"transport: {by_multicast} messages by multicast, keys {[facts['keys'] for facts in told]}")
+
     def _end(self) -> list[View]:
         self.report.findings += self.load.finish()
+        self._expect_way()
         if any(one.kind in ROTS for one in self.report.done):  # a disk that rests looks faster
             self._expect("mended", lambda: self.lab.wait_mended(MENDED_S))
         views = []

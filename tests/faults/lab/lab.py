@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import Unavailable
+from gateway.transport.keys import generate
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.lab.network import Network, run
 from tests.faults.lab.shim import Shim, build
@@ -26,13 +27,16 @@ _POLL_S = 0.05
 
 _EXTRA = """\
 members = {{ {members} }}
+transport = "{transport}"
 [log]
 segment_bytes = {segment}
 prepared_segments = 1
 disk_low_bytes = {low}
 [security]
-insecure = true
+{security}
 {more}"""
+_KEYS = 'secret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"'
+_NO_KEYS = "insecure = true"
 
 
 class Member(GatewayProcess):
@@ -74,13 +78,27 @@ class Lab:
         members: how many gateways.
         small_disks: so many of the last ones have their data on a small file system of their own.
         record: each gateway records what happens to its stack, in `root/NAME.runs`.
+        transport: between the gateways, "mesh" or "multicast".
+        keys: what they say to each other is encrypted, with keys in `root/keys`.
         more: TOML for every gateway's configuration, tables only.
     """
 
-    def __init__(self, root: Path, members: int = 3, *, small_disks: int = 0, record: bool = False, more: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        members: int = 3,
+        *,
+        small_disks: int = 0,
+        record: bool = False,
+        transport: str = "mesh",
+        keys: bool = False,
+        more: str = "",
+    ) -> None:
         """Nothing is made yet."""
         self._root = root
         self._more = more
+        self._keys = keys
+        self.transport = transport
         self._record = record
         self.names = [f"g{number + 1}" for number in range(members)]
         self._small = self.names[members - small_disks :]
@@ -94,8 +112,12 @@ class Lab:
             opened.enter_context(self.network)
             library = build(self._root)
             members = ", ".join(f'{name} = "{self.network.addresses[name]}:{PORT}"' for name in self.names)
-            extra = _EXTRA.format(members=members, segment=32 * MIB, low=96 * MIB, more=self._more)
+            if self._keys:
+                generate(self._root / "keys", self.names)
             for name in self.names:
+                security = _KEYS.format(name=name) if self._keys else _NO_KEYS
+                given = {"members": members, "transport": self.transport, "security": security, "more": self._more}
+                extra = _EXTRA.format(segment=32 * MIB, low=96 * MIB, **given)
                 shim = Shim(library, self._root / f"{name}.shim")
                 opened.callback(shim.close)
                 behind = ["--record", str(self._root / f"{name}.runs")] if self._record else []

@@ -102,8 +102,8 @@ class Recorder(Unsynced):
 
 def image(ops: Sequence[Op], root: Path, target: Path, choose: Choose, count: Count) -> None:
     """Build in `target` what the disk under `root` may hold after `ops`, and then no power."""
-    names = _names(ops, count)
-    contents = _contents(ops, choose)
+    names = names_of(ops, count)
+    contents = contents_of(ops, choose)
     for path, inode in names.items():
         file = target / Path(path).relative_to(root)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,8 @@ def image(ops: Sequence[Op], root: Path, target: Path, choose: Choose, count: Co
     (target / "log").mkdir(parents=True, exist_ok=True)
 
 
-def _contents(ops: Sequence[Op], choose: Choose) -> dict[int, bytes]:
+def contents_of(ops: Sequence[Op], choose: Choose) -> dict[int, bytes]:
+    """What the files hold then, by their numbers."""
     synced = {op.inode: number for number, op in enumerate(ops) if op.what == "sync"}
     found: dict[int, bytearray] = {}
     for number, op in enumerate(ops):
@@ -129,7 +130,8 @@ def _contents(ops: Sequence[Op], choose: Choose) -> dict[int, bytes]:
     return {inode: bytes(data) for inode, data in found.items()}
 
 
-def _names(ops: Sequence[Op], count: Count) -> dict[str, int]:
+def names_of(ops: Sequence[Op], count: Count) -> dict[str, int]:
+    """Which file each name stands for then."""
     changes: dict[str, list[tuple[int, Op]]] = {}
     synced: dict[str, int] = {}
     for number, op in enumerate(ops):

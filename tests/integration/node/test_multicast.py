@@ -1,0 +1,76 @@
+"""Proves on the loopback interface that three gateways with `transport = "multicast"` commit by it, go on without one of them, and
+hold the same log in the end.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.log.tools import digest
+from tests.faults.three import NAMES, Three
+from tutti import Producer
+
+WAIT_S = 60.0
+COUNT = 200
+LARGE = b"x" * 20_000  # several datagrams
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Three]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:  # a port that no other test's group has
+        own.bind(("127.0.0.1", 0))
+        port = own.getsockname()[1]
+        with Three(tmp_path, f'transport = "multicast"\n[multicast]\naddress = "239.255.84.86:{port}"\nttl = 0\n') as three:
+            yield three
+
+
+def multicast(group: Three, name: str) -> dict[str, Any]:
+    facts: dict[str, Any] = group.status(name)["transport"]["multicast"]
+    return facts
+
+
+def wait_for(holds: Callable[[], bool], group: Three) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, {name: group.status(name) for name, gateway in group.all.items() if gateway.runs}
+        time.sleep(0.05)
+
+
+def hears(group: Three, name: str, count: int) -> bool:
+    return [peer["hears"] for peer in multicast(group, name)["peers"].values()].count(True) == count
+
+
+def expect_by_multicast(group: Three, sender: str) -> None:
+    """What `sender` had all others write came to them by multicast."""
+    assert multicast(group, sender)["messages"]
+    assert all(multicast(group, name)["peers"][sender]["received"] for name in NAMES if name != sender)
+
+
+def test_a_group_over_multicast_commits_loses_a_member_and_has_one_log(group: Three) -> None:
+    wait_for(lambda: all(hears(group, name, 2) for name in NAMES), group)
+    with Producer(group.url, producer="p", delivery_timeout=WAIT_S) as producer:
+
+        def send_more() -> None:
+            for _ in range(COUNT):
+                producer.send("t", LARGE)
+            assert producer.flush(WAIT_S) == 0
+
+        lost = group.coordinator()
+        send_more()
+        expect_by_multicast(group, lost.name)
+        lost.kill()
+        send_more()  # what goes to one alone goes over the mesh
+        lost.start()
+        wait_for(lambda: group.status(lost.name)["state"] == "primary", group)
+        wait_for(lambda: all(hears(group, name, 2) for name in NAMES), group)
+        send_more()
+        expect_by_multicast(group, group.coordinator().name)
+    wait_for(lambda: all(group.status(name)["frontier"] == 3 * COUNT for name in NAMES), group)
+    assert [gateway.stop() for gateway in group.all.values()] == [0, 0, 0]
+    assert len({digest(gateway.data, 0, 3 * COUNT).sha256 for gateway in group.all.values()}) == 1
