@@ -52,7 +52,7 @@ def _traffic(sizes: Sequence[int], frames: int) -> str:
         " ECHO, n - 1 YES, n - 1 CONFIRM, and a FORWARD from another member; what is in flight together shares YES and CONFIRM.\n"
     )
     _head("members", "load", "through", "FORWARD", "ORDER", "ECHO", "YES", "CONFIRM", "all", "law")
-    alone: dict[int, float] = {}
+    alone: dict[int, list[str]] = {}
     for one in traffic.table(sizes, frames):
         _row(
             one.members,
@@ -63,13 +63,14 @@ def _traffic(sizes: Sequence[int], frames: int) -> str:
             f"{one.law:.2f}" if one.load.flight == 1 else f"> {one.floor:.2f}",
         )
         if one.load is traffic.LOADS[0]:
-            alone[one.members] = one.all
+            alone.setdefault(one.members, []).append(f"{one.all:.1f}")
     print("\nHeartbeats of all members together, without any load:\n")
     _head("members", "a second")
     for members in sizes:
         _row(members, f"{traffic.heartbeats(members):.0f}")
     print()
-    return "messages a frame, one at a time, with " + ", ".join(f"{members}: {count:.1f}" for members, count in alone.items())
+    told = ", ".join(f"{members}: {' / '.join(counts)}" for members, counts in alone.items())
+    return f"messages a frame, one at a time, at the coordinator / at another member, with {told}"
 
 
 def _pauses(runs: int, learned: int) -> str:

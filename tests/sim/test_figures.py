@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
-from tests.sim import steps
+from tests.sim import figures, steps
 from tests.sim.load import LAN_US, US_A_BYTE, Group, Producer
 from tests.sim.pauses import SCENARIOS, Pause, run
 from tests.sim.schedule import MS
@@ -18,6 +18,11 @@ def test_one_frame_at_a_time_costs_what_the_law_says(through: str) -> None:
     assert found.law == (6 if through == "coordinator" else 7)
     assert found.law * 0.98 < found.all < found.law * 1.03, found
     assert (found.sent["Forward"] > 0) == (found.sent["Echo"] > 0) == (through == "member")
+
+
+def test_the_last_line_tells_what_a_frame_costs_at_the_coordinator_and_elsewhere() -> None:
+    """One of both for the other looks like a message more."""
+    assert figures._traffic((1, 3), 100).endswith("at the coordinator / at another member, with 1: 0.0, 3: 6.0 / 7.0")
 
 
 def test_a_group_of_one_says_nothing() -> None:
