@@ -13,7 +13,7 @@ class Attempt:
         view, proposed: what was proposed, and to whom (this member included).
         forced: whether an operator says that these are all that remains: they alone count.
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: who does not take it, and why.
+        refused: who does not take it, and why. wavering: those of them who promised nothing higher.
         choice: the log to adopt, once chosen.
         unmended: whether the answers of a majority did not tell which log to adopt: it is damaged.
         install: what the members are told, once the candidate holds the log.
@@ -36,6 +36,7 @@ class Attempt:
         "unmended",
         "view",
         "waited",
+        "wavering",
     )
 
     def __init__(self, view: int, proposed: tuple[int, ...], forced: bool = False) -> None:
@@ -45,6 +46,7 @@ class Attempt:
         self.states: dict[int, State] = {}
         self.incarnations: dict[int, bytes] = {}
         self.refused: dict[int, str] = {}
+        self.wavering: set[int] = set()
         self.choice: Choice | None = None
         self.unmended = False
         self.install: Install | None = None
@@ -64,6 +66,19 @@ class Attempt:
             self.states[member] = state
             self.incarnations[member] = incarnation
             self.refused.pop(member, None)
+            self.wavering.discard(member)
+
+    def refuse(self, member: int, reason: str, for_good: bool) -> None:
+        """A member does not take the view; it never will if that is `for_good`."""
+        self.refused[member] = reason
+        if for_good:
+            self.wavering.discard(member)
+        else:
+            self.wavering.add(member)
+
+    def may_waver(self, beats: int) -> bool:
+        """Whether somebody who refused so many heartbeats ago, or less, may have taken it since: it was asked more than once."""
+        return any(self.beats - self.heard[member] < beats for member in self.wavering)
 
     @property
     def answered(self) -> bool:

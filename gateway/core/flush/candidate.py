@@ -103,7 +103,7 @@ class Candidate:
         if sender in attempt.states:
             return
         attempt.did(sender)
-        attempt.refused[sender] = message.reason
+        attempt.refuse(sender, message.reason, message.promised > attempt.view)
         if self._flush.phase is Phase.COLLECTING:
             self._collect()
 
@@ -121,8 +121,9 @@ class Candidate:
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
+        heard_out = attempt.answered and not attempt.may_waver(self._peers.round_beats())
         if not self._majority(attempt):
-            if attempt.answered:
+            if heard_out:
                 self.fail()
             return
         if not attempt.answered and attempt.waited < 1 + 2 * self._peers.round_beats():
@@ -130,7 +131,7 @@ class Candidate:
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
         attempt.unmended = not choice.source
         if attempt.unmended:
-            if attempt.answered:
+            if heard_out:
                 self.fail()
             return  # others that were asked may know more of what is damaged
         decided = max(state.frontier for state in attempt.states.values())
@@ -256,10 +257,10 @@ class Candidate:
             return
         attempt.beats += 1
         if phase is Phase.COLLECTING:
-            if self._majority(attempt):
-                attempt.waited += 1
-                self._collect()
-            self._again(attempt)
+            attempt.waited += self._majority(attempt)
+            self._collect()
+            if self.attempt is attempt:
+                self._again(attempt)
         elif attempt.install is not None:
             self._again(attempt)
         if self.attempt is attempt and self._over(attempt):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway.core import limits
 from gateway.core.actions import Action, Send, Suspect
 from gateway.core.events import Received
 from gateway.core.life import Phase
-from gateway.core.messages import Heartbeat, Propose
+from gateway.core.messages import Heartbeat, Propose, Reject
 from gateway.data.views import counter_of, view_of
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
 
 PERIOD = 10  # heartbeats, of atomic
+DISK_2 = b"g2/1".ljust(16, b"-")  # the incarnation of g2
 
 
 def played(commands: str) -> WholeScript:
@@ -89,6 +92,50 @@ def test_an_attempt_ends_when_all_answered_and_nobody_knows_what_is_damaged() ->
     flush = script.world.members["g1"].running.layers.flush
     assert flush.attempt == 0
     assert flush.failed == "the log's end is damaged at gateway 1, and nobody else has it"
+
+
+def refused() -> tuple[WholeScript, Gateway, int]:
+    """g1 asks g2, which is three heartbeats away there and back, and hears that it does not take the view."""
+    script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
+    member = script.world.members["g1"]
+    flush = member.running.layers.flush
+    peer = member.running.layers.peers.get(2)
+    assert peer is not None
+    peer.rtt_us, peer.spread_us = 3 * limits.HEARTBEAT_US, 0
+    beat(script, member, 2, misses=True)
+    script.run("settle\n----\n")
+    view = flush.attempt
+    script.world.step(member, Received(2, Reject(view, member.disk.scalars.accepted, "a coordinator is heard"), DISK_2))
+    assert flush.attempt == view
+    return script, member, view
+
+
+def test_who_refused_and_took_what_was_on_its_way_since_is_counted() -> None:
+    """A candidate asks again before the first answer comes, and who heard another one then may hear nobody a moment later."""
+    script, member, view = refused()
+    flush = member.running.layers.flush
+    script.run("beats 2\n----\n")
+    said = msgspec.structs.replace(flush.state(), view=view)
+    script.world.step(member, Received(2, said, DISK_2))
+    script.run("beats 1\nsettle\n----\n")
+    assert flush.attempt == view
+    assert flush.phase is Phase.GATHERING
+
+
+def test_who_refused_and_took_nothing_in_a_round_trip_ends_the_attempt() -> None:
+    script, member, view = refused()
+    flush = member.running.layers.flush
+    script.run("beats 2\n----\n")
+    assert flush.attempt == view
+    script.run("beats 2\n----\n")
+    assert flush.attempt == 0
+    assert flush.failed == "gateway 2 does not take it: a coordinator is heard"
+
+
+def test_who_promised_more_ends_the_attempt_at_once() -> None:
+    script, member, view = refused()
+    script.world.step(member, Received(2, Reject(view, view + 1, "a higher view is promised"), DISK_2))
+    assert member.running.layers.flush.attempt == 0
 
 
 def test_a_group_of_one_tries_again_what_came_to_nothing() -> None:
