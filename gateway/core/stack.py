@@ -393,6 +393,11 @@ class Stack:
         return LogState() if self._layers is None else self._layers.context.window.state
 
     @property
+    def lane_halted(self) -> str:
+        """Why nothing can follow in this gateway's lane; empty while all is well."""
+        return "" if self._layers is None else self._layers.lanes.halted
+
+    @property
     def me(self) -> int:
         """This gateway's number, 0 before it is known."""
         return self._standing.me

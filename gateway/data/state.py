@@ -110,10 +110,8 @@ class LogState(msgspec.Struct, kw_only=True):
         invariant(frame.position == self.position + 1, f"position {frame.position} was applied after position {self.position}")
         offset = self.next_offset
         if frame.kind == Kind.BATCH:
-            if not self.roster:
-                self._lane_batch(frame)
-            elif not aborted:
-                self._batch(frame, offset)
+            if not aborted:
+                (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
         self.position = frame.position
@@ -140,10 +138,10 @@ class LogState(msgspec.Struct, kw_only=True):
         topic.last_time = max(topic.last_time, frame.max_timestamp)
         self.dirty = True
 
-    def _lane_batch(self, frame: Frame) -> None:
+    def _lane_batch(self, frame: Frame, offset: int) -> None:
         """A log that does not begin with its ROSTER is a lane (design, section 7): who sends and topics are the ordered log's."""
         self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
-        self.next_offset += frame.count
+        self.next_offset = offset + frame.count
 
     def _view(self, frame: Frame) -> None:
         self.view = frame.view

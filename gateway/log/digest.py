@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.log.reader import LogReader
+from gateway.log.lane_reader import reader_of
 from gateway.log.scan import scan
 
 _COLUMNS = ("topic", "key", "value", "timestamp", "headers")
@@ -55,7 +55,7 @@ def digest(
         DirectoryRefused, OffsetOutOfRange, UsageError: there is no such range.
         Damaged: a frame in it is.
     """
-    with closing(LogReader(path)) as reader:
+    with closing(reader_of(path)) as reader:
         low = reader.start if start is None else start
         high = reader.frontier().offset if end is None else end
         reader.check_range(low, high)

@@ -21,31 +21,29 @@ from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
 from gateway.core.events import LaneLog, Recovered, Scalars
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
-from gateway.errors import Damaged, InvariantViolated
+from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
+from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.salvage import salvage
-from gateway.log.storage import Storage, patiently, read_file
+from gateway.log.storage import Storage, read_file
 from gateway.log.writer import LogWriter
 
-LANES = "lanes"
 OWN = "lane"
 _ASIDE = ".damaged-"
 
 
-def lane_path(directory: str, lane: LaneName) -> str:
-    """The directory of a lane."""
-    return os.path.join(directory, LANES, lane.text)
+def path_of_disk(directory: str, incarnation: bytes) -> str:
+    """The directory of the lane of a disk.
 
-
-def lanes_there(directory: str) -> list[LaneName]:
-    """The lanes in a gateway's directory, by number; none in a directory of a release that had none."""
-    try:
-        names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
-    except FileNotFoundError:
-        return []
-    return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)
+    Raises:
+        WrongDirectory: there is none.
+    """
+    for lane in lanes_there(directory):
+        if lane.incarnation == incarnation:
+            return lane_path(directory, lane)
+    raise WrongDirectory(f"{directory} holds no lane of disk {incarnation.hex()}")
 
 
 class LaneHome:
@@ -80,6 +78,9 @@ class LaneHome:
 
     def settle(self) -> None:
         """It is what it was."""
+
+    def freshen(self, after_us: int) -> None:
+        """That is done for the directory that it is in."""
 
     def renew(self) -> None:
         """It has nobody's vote: that is its gateway's."""

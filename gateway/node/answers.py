@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from gateway.data.wire import (
+    SUBMIT_UNORDERED,
     Answer,
     Committed,
     Denied,
@@ -36,12 +37,25 @@ class Answers:
     """Gathers and sends."""
 
     def __init__(
-        self, sessions: Sessions, clients: Clients, lookups: LookUp, meters: Meters, gone: Callable[[Session], None]
+        self,
+        sessions: Sessions,
+        clients: Clients,
+        lookups: LookUp,
+        lane_lookups: LookUp,
+        meters: Meters,
+        gone: Callable[[Session], None],
     ) -> None:
-        """Prepare; `gone` is called for a client that a send did not reach."""
+        """Prepare.
+
+        Args:
+            sessions, clients, meters: the driver's.
+            lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in the own lane.
+            gone: called for a client that a send did not reach.
+        """
         self._sessions = sessions
         self._clients = clients
         self._lookups = lookups
+        self._lane_lookups = lane_lookups
         self._meters = meters
         self._gone = gone
         self._gathered: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
@@ -90,7 +104,8 @@ class Answers:
             packed.append(encode_receipts(receipts))
         if duplicates:
             self._meters.duplicates += len(duplicates)
-            self._lookups.put(session.number, duplicates)
+            lookups = self._lane_lookups if session.form == SUBMIT_UNORDERED else self._lookups
+            lookups.put(session.number, duplicates)
         return packed
 
     def send(self, session: Session, data: bytes) -> bool:

@@ -15,16 +15,22 @@ from gateway.config import Address, Config
 from gateway.core import limits
 from gateway.core.survey import SILENT, Member
 from gateway.data.addresses import client_part
+from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer
 from gateway.data.views import view_text
 from gateway.data.wire import PROTOCOL, Welcome
 from gateway.log.options import Space
 from gateway.node import memory
+from gateway.node.lanes import NO_FACTS, LaneFacts
 from gateway.node.meters import DiskMeters, Meters
 
 
 class Decided(Protocol):
     """What is needed of the stack."""
+
+    @property
+    def lane_halted(self) -> str:
+        """Why nothing can follow in the own lane; empty while all is well."""
 
     @property
     def decided(self) -> LogState:
@@ -99,6 +105,18 @@ class DiskFacts(Protocol):
         """What of the log cannot be read, and what was mended."""
 
 
+class LanesFacts(Protocol):
+    """What is needed of the lanes' thread."""
+
+    facts: dict[LaneName, LaneFacts]
+    failed: str
+    full: str
+
+    @property
+    def depth(self) -> int:
+        """How much waits for it."""
+
+
 class ReadsFacts(Protocol):
     """What is needed of the supervisor of the reads process."""
 
@@ -126,8 +144,10 @@ class Books:
         lookups: LookupFacts,
         reads: ReadsFacts,
         group: GroupFacts,
+        lanes: LanesFacts,
+        incarnation: bytes,
     ) -> None:
-        """Keep what is asked."""
+        """Keep what is asked; `incarnation` is that of this gateway's disk."""
         self._config = config
         self._stack = stack
         self._driver = driver
@@ -135,6 +155,8 @@ class Books:
         self._lookups = lookups
         self._reads = reads
         self._group = group
+        self._lanes = lanes
+        self._incarnation = incarnation
         self._started_us = time.time_ns() // 1000
         self._version = release()
         host = config.advertised_address.host
@@ -169,7 +191,35 @@ class Books:
             frame_bytes_max=limits.BODY_BYTES_MAX,
             raw_bytes_max=limits.RAW_BYTES_MAX,
             silent=_silent(members),
+            lane=self._lane(),
         )
+
+    def _lane(self) -> str:
+        """The own lane, once the log says which number this gateway has with this disk; empty while it can take nothing."""
+        for number, voter in self._stack.decided.roster.items():
+            lane = LaneName(number, self._incarnation)
+            if voter.incarnation == self._incarnation and not self._lane_halted(lane):
+                return lane.text
+        return ""
+
+    def _lane_halted(self, lane: LaneName) -> str:
+        own = self._stack.lane_halted if lane.incarnation == self._incarnation else ""
+        return own or self._lanes.facts.get(lane, NO_FACTS).halted
+
+    def _lane_facts(self) -> list[dict[str, object]]:
+        """Every lane that is kept here, by number: a lane begins with offset 0 and is kept whole."""
+        return [
+            {
+                "lane": lane.text,
+                "origin": lane.origin,
+                "incarnation": lane.incarnation.hex(),
+                "start": 0,
+                "frontier": facts.offset,
+                "position": facts.position,
+                "halted": self._lane_halted(lane),
+            }
+            for lane, facts in sorted(self._lanes.facts.items())
+        ]
 
     def _gateways(self, members: list[Member]) -> dict[str, str]:
         """Where clients find each; this one as it says itself, also when its log has it elsewhere."""
@@ -210,8 +260,10 @@ class Books:
                 "topics": len(decided.topics),
                 "readers": len(decided.readers),
                 "undecided": {"frames": driver.undecided_frames, "bytes": driver.undecided_bytes},
-                "queues": {"disk": self._disk.depth, "lookups": self._lookups.waiting},
+                "queues": {"disk": self._disk.depth, "lanes": self._lanes.depth, "lookups": self._lookups.waiting},
                 "disk": self._disk_facts(),
+                "lane": self._lane(),
+                "lanes": self._lane_facts(),
                 "transport": driver.transport_facts(),
                 "memory": {"resident_bytes": memory.resident_bytes()},
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},
@@ -222,7 +274,7 @@ class Books:
     def _no_room(self) -> str:
         """Why the disk takes no new records; empty if it does."""
         disk = self._disk
-        return disk.full or (disk.space.reason if disk.space.low else "")
+        return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view
@@ -239,7 +291,7 @@ class Books:
         return {
             "free_bytes": disk.space.free_bytes,
             "low": bool(self._no_room()),
-            "failed": disk.failed,
+            "failed": disk.failed or self._lanes.failed,
             "damage": disk.damage(),
             **disk.meters.to_dict(),
         }

@@ -74,6 +74,7 @@ class Disk:
         self.space = Space(0, False, "")
         self.failed = ""
         self.full = ""
+        self.beside: Callable[[], str] = str  # why something else that writes to this disk finds no room
         self._full_at = 0.0
         self._told_low = False
         self.meters = DiskMeters()
@@ -386,7 +387,7 @@ class Disk:
 
     def _tell_space(self) -> None:
         """Tell the stack when the disk begins or ceases to be low; a write that found no room counts as low whatever is free."""
-        reason = self.full or (self.space.reason if self.space.low else "")
+        reason = self.full or self.beside() or (self.space.reason if self.space.low else "")
         if bool(reason) == self._told_low:
             return
         self._told_low = bool(reason)

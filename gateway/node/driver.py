@@ -16,11 +16,14 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core import limits
 from gateway.core.actions import (
     Deliver,
+    DeliverUnordered,
     Dropped,
     Halt,
     Mend,
     Peers,
     Persist,
+    PersistLane,
+    ReadLane,
     ReadLog,
     ReadSnapshot,
     Relearned,
@@ -43,11 +46,11 @@ from gateway.core.events import (
 )
 from gateway.data.frame import Kind
 from gateway.data.views import view_text
-from gateway.errors import InvariantViolated, invariant
+from gateway.errors import invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
 from gateway.node.desk import StatusAsked
-from gateway.node.edges import Clients, DiskQueue, LookUp, Stack, Ticking
+from gateway.node.edges import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
 from gateway.node.network import Network
@@ -69,8 +72,10 @@ class Driver:
         *,
         clock: Ticking,
         disk: DiskQueue,
+        lanes: LaneQueue,
         clients: Clients,
         lookups: LookUp,
+        lane_lookups: LookUp,
         network: Network,
         frontier: Callable[[int, int], None],
         books: Callable[[Driver], requests.Books],
@@ -84,7 +89,7 @@ class Driver:
 
         Args:
             stack: the protocol.
-            clock, disk, clients, lookups, network: its edges.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: its edges.
             frontier: shows (last decided position, next offset) to readers of this machine; called before any receipt leaves.
             books: makes what answers questions about this driver.
             meters, log: for the operator.
@@ -94,7 +99,8 @@ class Driver:
         self._stack = stack
         self._clock = clock
         self._disk = disk
-        self._lookups = lookups
+        self._lanes = lanes
+        self._lookups = lookups, lane_lookups
         self.network = network
         self._frontier = frontier
         self._log = log
@@ -102,7 +108,7 @@ class Driver:
         self.books = books(self)
         self.meters = meters
         self.sessions = Sessions(sessions_max)
-        self.answers = Answers(self.sessions, clients, lookups, meters, self._client_gone)
+        self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
         self._reception = Reception(
@@ -116,6 +122,7 @@ class Driver:
         )
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._delivered: list[Deliver] = []
+        self._delivered_lanes: list[DeliverUnordered] = []
         self._under_way = UnderWay()
         self._landed: Landed = []  # what was decided in this turn
         self._arrived_us = 0
@@ -168,7 +175,7 @@ class Driver:
 
         What is undecided when the gateway halts stays so, and nothing joins it: whoever comes is told.
         """
-        return self._lookups.waiting < limits.LOOKUPS_MAX and (
+        return sum(lookups.waiting for lookups in self._lookups) < limits.LOOKUPS_MAX and (
             bool(self.halted)
             or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_ROOM_FRAMES)
         )
@@ -187,6 +194,7 @@ class Driver:
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
         self._under_way.decided = self.position
         self._under_way.wrote(recovered.tail)
+        self._lanes.found(recovered.lanes)
         self._step(started)
         self.flush()
 
@@ -245,10 +253,7 @@ class Driver:
         self.meters.steps += 1
         acts = self._acts
         for action in self._stack.step(event, self._clock.now()):
-            act = acts.get(type(action))
-            if act is None:
-                raise InvariantViolated(f"this gateway's log keeps no lanes, and the stack wants {action}")
-            act(action)
+            acts[type(action)](action)
 
     @cached_property
     def _acts(self) -> dict[type, Callable[[Any], None]]:
@@ -258,6 +263,9 @@ class Driver:
             ReadLog: self._disk.read,
             ReadSnapshot: self._disk.read,
             Mend: self._disk.mend,
+            PersistLane: self._lanes.persist,
+            ReadLane: self._lanes.read,
+            DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
             Deliver: self._deliver,
@@ -326,6 +334,10 @@ class Driver:
                 meters.records_committed += frame.count
         self._landed += self._under_way.landed(run.frames)
 
+    def _deliver_lane(self, run: DeliverUnordered) -> None:
+        self._lanes.show(run)
+        self._delivered_lanes.append(run)
+
     def _relearned(self, action: Relearned) -> None:
         self._log.info(
             "the log was replaced: what was missing here was trimmed elsewhere", position=action.position, start=action.next_offset
@@ -352,3 +364,6 @@ class Driver:
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
+        for part in self._delivered_lanes:
+            self._lanes.deliver(part)
+        self._delivered_lanes.clear()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, Now, Scalars, TrimProposed
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Mend, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot
+from gateway.core.events import Event, LaneLog, Now, Scalars, TrimProposed
 from gateway.data.frame import Frame
 from gateway.data.wire import Duplicate
 from gateway.log.options import Space
@@ -34,6 +34,25 @@ class DiskQueue(Protocol):
         """Queue what was lost and is to be written again."""
 
     def deliver(self, action: Deliver) -> None:
+        """Queue what is to be indexed."""
+
+
+class LaneQueue(Protocol):
+    """What the driver needs of the lanes' thread."""
+
+    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+        """What the stack starts from."""
+
+    def persist(self, action: PersistLane) -> None:
+        """Queue what is to become durable."""
+
+    def read(self, action: ReadLane) -> None:
+        """Queue what is to be read."""
+
+    def show(self, run: DeliverUnordered) -> None:
+        """Show readers how far the lane is decided."""
+
+    def deliver(self, run: DeliverUnordered) -> None:
         """Queue what is to be indexed."""
 
 

@@ -37,13 +37,15 @@ class Gate:
         if self._inflated:
             self._inflated.clear()
 
-    def check(self, session: int, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Frames of a session that may be ordered, and refusals of the others."""
+    def check(self, session: int, frames: Iterable[Frame], *, lane: bool = False) -> tuple[list[Frame], list[RefusedAnswer]]:
+        """Frames of a session that may be ordered, or go into the lane, and refusals of the others."""
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
         for frame in frames:
             try:
                 check_header(frame)
+                if lane and frame.progress:
+                    raise FormatError("an unordered batch has no progress: that is of the ordered log")
                 if frame.flags and not self._affordable(session, frame):
                     reason = (
                         f"more than {limits.INFLATED_BYTES_A_TURN_MAX} bytes at once would have to be decompressed; send it again"

@@ -1,4 +1,5 @@
-"""Tells clients, without being asked, when the gateways of the group have changed or this one was cut off from its group.
+"""Tells clients, without being asked, when the gateways of the group have changed, this one was cut off from its group, or its lane
+began.
 
 So a client that said Hello long ago still knows where to go when its gateway dies, though all others have moved since; and one that
 sends little leaves a gateway that cannot order messages before its next one is refused.
@@ -15,7 +16,7 @@ from gateway.node.sessions import Sessions
 #: States in which another gateway may do what this one cannot.
 CUT_OFF = frozenset({"minority", "halted"})
 
-_Facts = tuple[dict[str, str], tuple[str, ...], bool]
+_Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class News:
@@ -31,7 +32,7 @@ class News:
     def look(self) -> None:
         """Tell every client if anything changed since the last look; called about once a second."""
         welcome = self._welcome()
-        facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF
+        facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
         if self._told is not None and facts != self._told:
             data = encode_control(welcome)
             for session in self._sessions.everyone():

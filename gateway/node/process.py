@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from gateway.config import Config
 from gateway.core import limits
 from gateway.core.events import Identity, StackConfig, Started
@@ -20,6 +22,7 @@ from gateway.core.stack import Stack
 from gateway.core.survey import Survey
 from gateway.errors import DiskFull
 from gateway.log.directory import Directory, open_directory
+from gateway.log.lanes import LaneLogs, path_of_disk
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
@@ -32,6 +35,7 @@ from gateway.node.desk import Desk
 from gateway.node.disk import Disk
 from gateway.node.driver import Driver, Happening
 from gateway.node.files import SpareFiles
+from gateway.node.lanes import LaneDisk
 from gateway.node.lookup import Lookups
 from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
@@ -92,7 +96,12 @@ class Gateway:
             check_room_to_begin(self._directory, options)
         reads.attach(log, self._inbox.wake)
         self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
-        self._lookups = Lookups(lambda: LogReader(self._directory.path), self._inbox.put, log)
+        lanes = self._open_lanes(options, notifier, opened)
+        path = self._directory.path
+        self._lookups = Lookups(lambda: LogReader(path), self._inbox.put, log)
+        self._lane_lookups = Lookups(
+            lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
+        )
         self._transport = opened.enter_context(
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
@@ -102,8 +111,30 @@ class Gateway:
         desk.open(self._inbox.put, self._disk.suspect)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
-        self._lookups.start()
-        opened.callback(self._lookups.stop, self._hurried)
+        self._lanes.start()
+        opened.callback(self._stop_lanes, lanes.pop_all().close)
+        for lookups in (self._lookups, self._lane_lookups):
+            lookups.start()
+            opened.callback(lookups.stop, self._hurried)
+
+    def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
+        """Open the lanes of the directory; what closes them is returned."""
+        directory, config = self._directory, self._config
+        logs = LaneLogs(
+            directory.path,
+            gateway=config.name,
+            group=config.group.name,
+            incarnation=directory.incarnation,
+            options=options,
+        )
+        lanes = opened.enter_context(contextlib.ExitStack())
+        lanes.callback(logs.close)
+        self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start())
+        for told in logs.told:
+            self._log.error(told)
+        self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log)
+        self._disk.beside = lambda: self._lanes.full
+        return lanes
 
     def _observed(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> edges.Stack:
         """The stack with what stands between it and the driver, where that is wanted."""
@@ -125,11 +156,23 @@ class Gateway:
             observed(stack),
             clock=Clock(),
             disk=self._disk,
+            lanes=self._lanes,
             clients=self._port,
             lookups=self._lookups,
+            lane_lookups=self._lane_lookups,
             network=Network(self._transport, stack, self._log),
             frontier=writer.frontier,
-            books=lambda driver: Books(config, stack, driver, self._disk, self._lookups, self._reads, self._survey),
+            books=lambda driver: Books(
+                config,
+                stack,
+                driver,
+                self._disk,
+                self._lookups,
+                self._reads,
+                self._survey,
+                self._lanes,
+                self._directory.incarnation,
+            ),
             meters=Meters(),
             log=self._log,
             sessions_max=config.limits.sessions,
@@ -208,7 +251,10 @@ class Gateway:
         return self._terms > 1
 
     def _stop_disk(self, close_log: Callable[[], None]) -> None:
-        self._disk_hangs = not self._disk.stop(close_log, self._hurried)
+        self._disk_hangs |= not self._disk.stop(close_log, self._hurried)
+
+    def _stop_lanes(self, close_logs: Callable[[], None]) -> None:
+        self._disk_hangs |= not self._lanes.stop(close_logs, self._hurried)
 
     def _close_directory(self) -> None:
         if not self._disk_hangs:  # a thread that may still write keeps the lock for as long as the process lasts
@@ -259,6 +305,7 @@ def _stack_config(config: Config) -> StackConfig:
         producers_max=config.limits.producers,
         topics_max=config.limits.topics,
         undecided_bytes_max=config.limits.undecided_bytes,
+        lanes=True,
     )
 
 

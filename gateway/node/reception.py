@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.events import Event, SessionClosed, Submitted
+from gateway.core.events import Event, SessionClosed, Submitted, SubmittedUnordered
 from gateway.data.frame import Frame
 from gateway.data.wire import (
     CONTROL,
     PROTOCOL,
     SUBMIT,
+    SUBMIT_UNORDERED,
     Bye,
     Denied,
     Done,
@@ -33,6 +34,7 @@ from gateway.node.port import PARTS_MAX, Message
 from gateway.node.sessions import Session, Sessions
 
 CLIENT_NAME_CHARACTERS_MAX = 100
+_SUBMITS = (SUBMIT, SUBMIT_UNORDERED)
 SESSION_BYTES = 16
 
 
@@ -64,32 +66,33 @@ class Reception:
     def take(self, messages: Iterable[Message], now_us: int) -> None:
         """Messages that came, in the order of each client; `now_us` is monotonic."""
         self._gate.begin_turn()
-        submitted: dict[int, list[Frame]] = {}
+        submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
             parts = message.parts
             kind = bytes(parts[0][:1]) if parts else b""
             session = self._sessions.heard(message.routing, now_us)
             try:
-                if kind == SUBMIT and session is not None:
+                if kind in _SUBMITS and session is not None:
                     frames = decode_submit(parts)
+                    _keep_form(session, kind)
                     self._meters.bytes += message.size
-                    submitted.setdefault(session.number, []).extend(self._check(session, frames))
+                    submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
                     if session is not None:  # order within a client is kept
-                        self._submit(session.number, submitted.pop(session.number, ()))
+                        self._submit(*submitted.pop(session.number, (session, ())))
                     self._control(message.routing, session, decode_request(parts[0]), now_us)
-                elif kind in (SUBMIT, CONTROL) and session is None:
+                elif kind in (*_SUBMITS, CONTROL) and session is None:
                     self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
                 else:
                     raise FormatError(_not_taken(message))
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        for number, good in submitted.items():
-            self._submit(number, good)
+        for session, good in submitted.values():
+            self._submit(session, good)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = self._gate.check(session.number, frames)
+        good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
         meters = self._meters
         meters.frames += len(frames)
         meters.records += sum(frame.count for frame in good)
@@ -97,9 +100,10 @@ class Reception:
             self._answers.add(session.number, refused)
         return good
 
-    def _submit(self, number: int, frames: Sequence[Frame]) -> None:
+    def _submit(self, session: Session, frames: Sequence[Frame]) -> None:
         if frames:
-            self._step(Submitted(number, tuple(frames)))
+            submitted = SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted
+            self._step(submitted(session.number, tuple(frames)))
 
     def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
         if isinstance(asked, Hello):
@@ -172,6 +176,17 @@ class Reception:
         """A session is over."""
         self._fences.forget(number)
         self._step(SessionClosed(number))
+
+
+def _keep_form(session: Session, form: bytes) -> None:
+    """A session sends into the ordered log or into the lane: sequences are others in each.
+
+    Raises:
+        FormatError: it sent into the other one before.
+    """
+    if session.form not in (b"", form):
+        raise FormatError("a session sends ordered batches (S) or unordered ones (U), not both: open another session for these")
+    session.form = form
 
 
 def _not_taken(message: Message) -> str:

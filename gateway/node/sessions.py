@@ -16,7 +16,9 @@ _US = 1_000_000
 
 @dataclass(slots=True)
 class Session:
-    """One client. `requests` numbers what it asked and was not yet answered; `heard_us` is when it last said something (mono)."""
+    """One client. `requests` numbers what it asked and was not yet answered; `heard_us` is when it last said something (mono).
+    `form` is that of its submits, for the ordered log or for the lane; empty before the first.
+    """
 
     number: int
     routing: bytes
@@ -24,6 +26,7 @@ class Session:
     client: str
     heard_us: int
     requests: set[int] = field(default_factory=set)
+    form: bytes = b""
     _tables: float = 0.0  # bytes of tables that it was sent, less what time gave back until `_tables_us`
     _tables_us: int = 0
 

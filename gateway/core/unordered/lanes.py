@@ -97,6 +97,11 @@ class Lanes:
             self._layer.beat()
 
     @property
+    def halted(self) -> str:
+        """Why nothing can follow in the own lane; empty while all is well."""
+        return "" if self._layer is None else self._layer.halted
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing of this gateway is undecided."""
         return self._layer is None or self._layer.quiet

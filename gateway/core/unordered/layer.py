@@ -104,6 +104,11 @@ class Unordered:
         self._member.told()
 
     @property
+    def halted(self) -> str:
+        """Why nothing can follow in the own lane; empty while all is well."""
+        return self._origin.halted
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing of this gateway is undecided."""
         return self._origin.quiet

@@ -36,7 +36,7 @@ from gateway.node.driver import Driver, Happening
 from gateway.node.meters import Meters
 from gateway.node.port import Sent
 from tests.integration.node.platter import Platter
-from tests.unit.node.fakes import LOG, Clients, HandClock, Lookups, batch_frame, message, network
+from tests.unit.node.fakes import LOG, Clients, HandClock, LaneQueue, Lookups, batch_frame, message, network
 
 OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250
@@ -108,8 +108,10 @@ class Bench:
             Stack(),
             clock=self.clock,
             disk=self.disk,
+            lanes=LaneQueue(),
             clients=self.clients,
             lookups=Lookups(),
+            lane_lookups=Lookups(),
             network=network(),
             frontier=self.writer.frontier,
             books=Shelf,

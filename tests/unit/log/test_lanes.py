@@ -10,7 +10,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import ReadLane
 from gateway.data.lanes import LaneName
-from gateway.log.lanes import lane_path, lanes_there
+from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FRAMES_AT
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written

@@ -19,7 +19,7 @@ from gateway.data.wire import (
 from gateway.node.driver import Driver, Happening
 from gateway.node.meters import Meters
 from gateway.node.port import Message
-from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, Lookups, Script, Wire, message, network, token
+from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, message, network, token
 
 A, B = b"routing-a", b"routing-b"
 WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
@@ -57,14 +57,17 @@ class Bench:
         self.answers: dict[type, Sequence[Action]] = {}
         self.stack = Script(lambda event: self.answers.get(type(event), ()))
         self.clock, self.clients, self.lookups, self.disk = HandClock(), Clients(), Lookups(), DiskQueue()
+        self.lanes, self.lane_lookups = LaneQueue(), Lookups()
         self.wire = Wire()
         self.frontiers: list[tuple[int, int, int]] = []  # position, offset, messages sent before
         self.driver = Driver(
             self.stack,
             clock=self.clock,
             disk=self.disk,
+            lanes=self.lanes,
             clients=self.clients,
             lookups=self.lookups,
+            lane_lookups=self.lane_lookups,
             network=network(self.wire),
             frontier=self.frontier,
             books=Shelf,

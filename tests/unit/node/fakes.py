@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from gateway.core.actions import Action, Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LinkChanged, Now, Received, Scalars, TrimProposed
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Mend, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot
+from gateway.core.events import Event, LaneLog, LinkChanged, Now, Received, Scalars, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
 from gateway.data.plain import raw_length_of
@@ -128,6 +128,30 @@ class DiskQueue:
 
     def deliver(self, action: Deliver) -> None:
         self.queued.append(action)
+
+
+class LaneQueue:
+    """Keeps what the driver queues for the lanes, in order: `shown` before receipts leave, `queued` all else."""
+
+    def __init__(self) -> None:
+        self.there: tuple[LaneLog, ...] = ()
+        self.shown: list[DeliverUnordered] = []
+        self.queued: list[PersistLane | ReadLane | DeliverUnordered] = []
+
+    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+        self.there = lanes
+
+    def persist(self, action: PersistLane) -> None:
+        self.queued.append(action)
+
+    def read(self, action: ReadLane) -> None:
+        self.queued.append(action)
+
+    def show(self, run: DeliverUnordered) -> None:
+        self.shown.append(run)
+
+    def deliver(self, run: DeliverUnordered) -> None:
+        self.queued.append(run)
 
 
 class HandClock:

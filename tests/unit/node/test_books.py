@@ -8,9 +8,12 @@ from msgspec import json
 from gateway.config import parse_config
 from gateway.core import limits
 from gateway.core.survey import Member
+from gateway.data.bodies import Voter
+from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer, Topic
 from gateway.log.options import Space
 from gateway.node.books import Books
+from gateway.node.lanes import LaneFacts
 from gateway.node.meters import DiskMeters, Meters
 
 CONFIG = """
@@ -27,6 +30,7 @@ name = "ingest"
 
 class Stack:
     def __init__(self) -> None:
+        self.lane_halted = ""
         self.decided = LogState(
             next_offset=7,
             tick=3,
@@ -70,6 +74,13 @@ class Lookups:
     waiting = 5
 
 
+class Lanes:
+    def __init__(self) -> None:
+        self.facts: dict[LaneName, LaneFacts] = {}
+        self.failed = self.full = ""
+        self.depth = 6
+
+
 class Reads:
     pid, starts = 77, 2
 
@@ -93,7 +104,8 @@ class Bench:
         config, mistakes = parse_config(CONFIG + more)
         assert config is not None, mistakes
         self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
-        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group)
+        self.lanes = Lanes()
+        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group, self.lanes, b"j" * 16)
 
 
 def test_the_status_has_what_is_promised() -> None:
@@ -111,7 +123,7 @@ def test_the_status_has_what_is_promised() -> None:
         "http://127.0.0.9:7403",
     )
     assert (status["sessions"], status["producers"], status["topics"], status["readers"]) == (3, 2, 1, 0)
-    assert status["queues"] == {"disk": 4, "lookups": 5}
+    assert status["queues"] == {"disk": 4, "lanes": 6, "lookups": 5}
     assert status["transport"] == {"kind": "mesh", "peers": []}
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["disk"]["free_bytes"] == 1000
@@ -135,6 +147,36 @@ def test_trouble_is_told_with_its_reason() -> None:
     assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
     bench.driver.halted = "the disk failed"
     assert json.decode(bench.books.status())["reason"] == "the disk failed"
+
+
+def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() -> None:
+    bench = Bench()
+    assert bench.books.welcome().lane == ""
+    bench.stack.decided.roster = {3: Voter(3, "jfk", b"j" * 16, "127.0.0.1:7400")}
+    own, other = LaneName(3, b"j" * 16), LaneName(1, b"l" * 16)
+    assert bench.books.welcome().lane == own.text
+    bench.lanes.facts = {own: LaneFacts(5, 40), other: LaneFacts(7, 9)}
+    status = json.decode(bench.books.status())
+    assert (status["lane"], [lane["origin"] for lane in status["lanes"]]) == (own.text, [1, 3])
+    assert status["lanes"][1] == {
+        "lane": own.text,
+        "origin": 3,
+        "incarnation": (b"j" * 16).hex(),
+        "start": 0,
+        "frontier": 40,
+        "position": 5,
+        "halted": "",
+    }
+    bench.lanes.facts[own] = LaneFacts(halted="it is damaged")
+    assert bench.books.welcome().lane == ""
+    assert json.decode(bench.books.status())["lanes"][1]["halted"] == "it is damaged"
+    bench.lanes.facts[own], bench.stack.lane_halted = LaneFacts(5, 40), "others have more of it"
+    assert bench.books.welcome().lane == ""
+    assert json.decode(bench.books.status())["lanes"][1]["halted"] == "others have more of it"
+    bench.lanes.full = "no room for a lane"
+    assert json.decode(bench.books.status())["reason"] == "no room for a lane"
+    bench.stack.decided.roster = {3: Voter(3, "jfk", b"another disk----", "127.0.0.1:7400")}
+    assert bench.books.welcome().lane == ""
 
 
 def test_before_any_view_there_is_none() -> None:

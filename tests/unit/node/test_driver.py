@@ -7,11 +7,8 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import (
     Deliver,
-    DeliverUnordered,
     Halt,
     Persist,
-    PersistLane,
-    ReadLane,
     Reply,
     Send,
     SetTimer,
@@ -183,18 +180,6 @@ def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answe
     bench.happen(WriteFailed("gone"))
     assert bench.wire.left == [(2, Confirm(1, 1)), (3, Confirm(1, 1))]
     assert seen == [2]
-
-
-def test_what_the_node_cannot_carry_out_stops_it() -> None:
-    for action in (
-        PersistLane(1, 1, b"disk"),
-        ReadLane(1, 1, b"disk", 1, 2),
-        DeliverUnordered(1, b"disk", 0, ()),
-    ):
-        bench = Bench()
-        bench.answers[WriteFailed] = (action,)
-        with pytest.raises(InvariantViolated, match="the stack wants"):
-            bench.driver.turn((), (WriteFailed("error"),))
 
 
 def test_receipts_of_a_turn_are_one_message_in_the_stacks_order_with_other_answers() -> None:

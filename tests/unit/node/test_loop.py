@@ -21,7 +21,7 @@ from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.port import ClientPort
 from tests.unit.node.bench import Shelf
-from tests.unit.node.fakes import LOG, DiskQueue, HandClock, Lookups, Script, Wire, network, token
+from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 
 
 class Bench:
@@ -42,8 +42,10 @@ class Bench:
             self.stack,
             clock=HandClock(),
             disk=DiskQueue(),
+            lanes=LaneQueue(),
             clients=self.port,
             lookups=self.lookups,
+            lane_lookups=Lookups(),
             network=network(self.wire),
             frontier=lambda _position, _offset: None,
             books=Shelf,

@@ -1,0 +1,65 @@
+"""The read side of a lane: its own offsets, and the names that the ordered log gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from gateway.data.frame import Kind
+from gateway.data.lanes import LaneName
+from gateway.data.state import LogState
+from gateway.errors import Behind, Damaged
+from gateway.log.lanes_there import lane_at, lane_path
+from gateway.log.reader import LogReader
+
+
+class LaneReader(LogReader):
+    """Reads one lane of the directory that `ordered` reads. Thread-safe, as that is.
+
+    Raises (all methods):
+        As `LogReader`; and `Behind` where the ordered log here does not say yet what a number in the lane stands for.
+    """
+
+    def __init__(self, ordered: LogReader, lane: LaneName) -> None:
+        """Open the lane.
+
+        Raises:
+            DirectoryRefused: it cannot be read.
+            WrongDirectory: it is not there.
+        """
+        super().__init__(lane_path(ordered.path, lane))
+        self._ordered = ordered
+        self.lane = lane
+
+    @property
+    def log(self) -> str:
+        """Uuid of the ordered log, as hex: of which group the lane is."""
+        return self._ordered.log
+
+    def state(self) -> LogState:
+        """What the ordered log says at its frontier: the topics and producers that records in the lane may have."""
+        return self._ordered.state()
+
+    def name_of(self, kind: Kind, number: int) -> str:
+        """Name of a topic, a producer or a gateway, as the ordered log gave it."""
+        try:
+            return self._ordered.name_of(kind, number)
+        except Damaged as error:
+            raise Behind(
+                f"the log of this gateway does not say yet what number {number} in lane {self.lane.text} stands for: read it at "
+                "another gateway, or again later"
+            ) from error
+
+    def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
+        """Numbers of those of the topics that the ordered log knows."""
+        return self._ordered.topic_numbers(names)
+
+
+def reader_of(path: str | os.PathLike[str]) -> LogReader:
+    """A reader of what a path leads to: a gateway's directory, or that of a lane in it.
+
+    Raises:
+        DirectoryRefused, WrongDirectory: as `LogReader`.
+    """
+    found = lane_at(os.fspath(path))
+    return LogReader(path) if found is None else LaneReader(LogReader(found[0]), found[1])

@@ -1,0 +1,32 @@
+"""Where the lanes of a gateway's directory are."""
+
+from __future__ import annotations
+
+import os
+
+from gateway.data.lanes import LaneName
+from gateway.log.storage import patiently
+
+LANES = "lanes"
+
+
+def lane_path(directory: str, lane: LaneName) -> str:
+    """The directory of a lane."""
+    return os.path.join(directory, LANES, lane.text)
+
+
+def lanes_there(directory: str) -> list[LaneName]:
+    """The lanes in a gateway's directory, by number; none in a directory of a release that had none."""
+    try:
+        names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
+    except FileNotFoundError:
+        return []
+    return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)
+
+
+def lane_at(path: str) -> tuple[str, LaneName] | None:
+    """The gateway's directory and the lane, if the path is that of a lane's directory."""
+    lanes, name = os.path.split(os.path.abspath(path))
+    directory, folder = os.path.split(lanes)
+    lane = LaneName.parse(name)
+    return (directory, lane) if lane is not None and folder == LANES else None

@@ -1,0 +1,145 @@
+"""Proves that the lanes' thread reports what is durable alone, in order, and what becomes of a lack of room or a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
+from gateway.core.events import Event, LanePersisted, LaneRead, WriteFailed
+from gateway.data.frame import Frame, Kind
+from gateway.data.lanes import LaneName
+from gateway.errors import DiskFailed, DiskFull
+from gateway.node.lanes import LaneDisk, LaneFacts
+from tests.unit.node.fakes import LOG
+
+OWN = LaneName(1, bytes(16))
+
+
+class Logs:
+    """Lanes that keep what they are told; `trouble` is raised by what it names, once for each."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+        self.trouble: dict[str, list[Exception]] = {}
+
+    def _do(self, what: str, told: object) -> None:
+        if self.trouble.get(what):
+            raise self.trouble[what].pop(0)
+        self.done.append(told)
+
+    def persist(self, action: PersistLane) -> None:
+        self._do("persist", action.token)
+
+    def sync(self) -> None:
+        self._do("sync", "sync")
+
+    def read(self, action: ReadLane) -> tuple[Frame, ...]:
+        self._do("read", action)
+        return (Frame(Kind.BATCH, b"x"),)
+
+    def frontier(self, lane: LaneName, position: int, offset: int) -> None:
+        self._do("frontier", (lane, position, offset))
+
+    def decided(self, run: DeliverUnordered) -> None:
+        self._do("decided", run.first_offset)
+
+    def idle(self) -> bool:
+        return False
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.logs, self.reports = Logs(), list[Event]()
+        self.indexed = 0
+        self.disk = LaneDisk(self.logs, self.reports.append, self.count, LOG)
+
+    def count(self) -> None:
+        self.indexed += 1
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Rounds, as many as it takes."""
+        for _ in range(10):
+            if holds():
+                return
+            self.disk.run_once()
+        raise AssertionError("it did not happen")
+
+
+def action(token: int) -> PersistLane:
+    return PersistLane(token, *OWN)
+
+
+def run(offset: int = 0) -> DeliverUnordered:
+    frame = Frame(Kind.BATCH, b"x", count=3)
+    frame.stamp(1, 5, 0)
+    return DeliverUnordered(*OWN, offset, (frame,))
+
+
+def test_one_sync_serves_all_that_waits_and_the_highest_token_is_told() -> None:
+    bench = Bench()
+    for token in (1, 2, 3):
+        bench.disk.persist(action(token))
+    assert bench.disk.run_once()
+    assert bench.logs.done == [1, 2, 3, "sync"]
+    assert bench.reports == [LanePersisted(3)]
+    assert not bench.disk.run_once()
+
+
+def test_what_finds_no_room_comes_again_and_what_came_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.disk.persist(action(1))
+    bench.disk.persist(action(2))
+    bench.disk.run_once()
+    bench.logs.trouble["persist"] = [DiskFull("no room"), DiskFull("no room")]
+    bench.disk.persist(action(3))
+    bench.disk.run_once()
+    assert (bench.reports, bench.disk.full) == ([LanePersisted(2)], "no room")
+    bench.until(lambda: bench.reports[-1] == LanePersisted(3))
+    assert bench.logs.done == [1, 2, "sync", 3, "sync"]
+    assert (bench.disk.full, bench.disk.failed) == ("", "")
+
+
+def test_an_index_that_finds_no_room_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
+    bench = Bench()
+    bench.logs.trouble["decided"] = [DiskFull("no room")]
+    bench.disk.deliver(run(7))
+    bench.disk.run_once()
+    assert (bench.indexed, bench.disk.full) == (0, "no room")
+    bench.until(lambda: bench.indexed == 1)
+    assert bench.logs.done == [7]
+
+
+def test_after_a_failure_nothing_is_written_and_reads_are_answered() -> None:
+    bench = Bench()
+    bench.logs.trouble["sync"] = [DiskFailed("input/output error")]
+    bench.disk.persist(action(1))
+    bench.disk.run_once()
+    assert bench.reports == [WriteFailed("input/output error")]
+    bench.disk.persist(action(2))
+    bench.disk.read(ReadLane(9, *OWN, 1, 1))
+    bench.disk.run_once()
+    assert bench.logs.done[0] == 1
+    assert 2 not in bench.logs.done
+    assert isinstance(bench.reports[-1], LaneRead)
+    assert bench.disk.depth == 0
+
+
+def test_what_cannot_be_read_is_answered_with_nothing() -> None:
+    bench = Bench()
+    bench.logs.trouble["read"] = [OSError(5, "input/output error")]
+    bench.disk.read(ReadLane(9, *OWN, 1, 1))
+    bench.disk.run_once()
+    assert bench.reports == [LaneRead(9, ())]
+    assert bench.disk.failed == ""
+
+
+def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:
+    bench = Bench()
+    bench.disk.show(run(10))
+    assert bench.logs.done == [(OWN, 5, 13)]
+    assert bench.disk.facts == {OWN: LaneFacts(5, 13)}

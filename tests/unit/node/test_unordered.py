@@ -1,0 +1,90 @@
+"""Proves the driver's part in unordered sends: a session has one form, the lane's frontier shows before receipts leave, and what
+the lanes are to write, read and index reaches their thread in the stack's order.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from gateway.core.actions import Action, DeliverUnordered, PersistLane, ReadLane, Reply
+from gateway.core.events import LaneLog, LanePersisted, Recovered, Scalars, Started, Submitted, SubmittedUnordered
+from gateway.data.frame import Frame
+from gateway.data.state import LogState
+from gateway.data.wire import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
+from gateway.node.port import Message, Sent
+from tests.unit.node.bench import A, B, Bench, placed, submit
+from tests.unit.node.fakes import batch_frame, message
+
+DISK = bytes(16)
+
+
+def unordered(routing: bytes, *frames: Frame) -> Message:
+    return message(routing, [bytes(part) for part in encode_submit(frames, unordered=True)])
+
+
+def test_the_node_carries_every_action_out() -> None:
+    assert set(get_args(Action)) == Bench().driver._acts.keys()
+
+
+def test_a_session_sends_into_the_log_or_into_the_lane() -> None:
+    for first, other, event in ((submit, unordered, Submitted), (unordered, submit, SubmittedUnordered)):
+        bench = Bench()
+        bench.hello()
+        bench.hello(B)
+        events = bench.say(first(A, batch_frame()), other(A, batch_frame(sequence=2)), other(B, batch_frame()))
+        assert isinstance(events[0], event)
+        assert [getattr(one, "session", 0) for one in events] == [1, 2]
+        (denied,) = bench.clients.told(A)
+        assert isinstance(denied, Denied)
+        assert denied.code == "malformed"
+        assert "not both" in denied.reason
+        assert [type(one) for one in bench.say(first(A, batch_frame(sequence=2)))] == [event]
+
+
+def test_an_unordered_batch_has_no_progress() -> None:
+    bench = Bench()
+    bench.hello()
+    assert bench.say(unordered(A, batch_frame(progress=b"p"))) == []
+    (refused,) = bench.clients.told(A)
+    assert isinstance(refused, RefusedAnswer)
+    assert (refused.code, refused.retry) == ("malformed", False)
+
+
+def test_the_lane_s_frontier_moves_before_receipts_and_its_index_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.hello()
+    frame = placed(batch_frame((b"a", b"b")), 3)
+    write, read, run = PersistLane(1, 1, DISK, (frame,)), ReadLane(2, 1, DISK, 1, 2), DeliverUnordered(1, DISK, 10, (frame,))
+    seen: list[int] = []
+
+    def send(_routing: bytes, _data: bytes) -> Sent:
+        seen.append(len(bench.lanes.shown))
+        return Sent.LEFT
+
+    bench.answers = {
+        SubmittedUnordered: [write, read],
+        LanePersisted: [run, Reply(1, (Committed(1, 1, 1, 2, 10),))],
+    }
+    bench.say(unordered(A, batch_frame()))
+    monkeypatch.setattr(bench.clients, "send", send)
+    bench.happen(LanePersisted(1))
+    assert seen == [1]
+    assert bench.lanes.queued == [write, read, run]
+
+
+def test_duplicates_are_looked_up_in_the_lane() -> None:
+    bench = Bench()
+    bench.hello()
+    duplicate = Duplicate(1, 1, 5, 2)
+    bench.answers = {SubmittedUnordered: [Reply(1, (duplicate,))]}
+    bench.say(unordered(A, batch_frame()))
+    assert (bench.lookups.queued, bench.lane_lookups.queued) == ([], [(1, [duplicate])])
+
+
+def test_a_start_tells_what_lanes_there_are() -> None:
+    bench = Bench()
+    lane = LaneLog(origin=1, incarnation=DISK, position=7)
+    bench.driver.start(Started(None, b"", Recovered(b"", Scalars(), LogState(), (), None, (lane,))))  # type: ignore[arg-type]  # not looked at
+    assert bench.lanes.there == (lane,)
