@@ -45,7 +45,7 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float, level: s
 
     They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
     are ready and where they are; logs go to standard error. Ctrl-C or SIGTERM stops all. A gateway that left (`tutti leave gN`) is
-    not started again.
+    not started again, one that was removed (`tutti members remove gN`) not even next time. When none is left, it ends.
     """
     names = [f"g{number + 1}" for number in range(count)]
     options = ["--log-level", level] if level else []

@@ -19,7 +19,7 @@ from types import FrameType
 import orjson
 
 from gateway.children import ending_with_this
-from gateway.cli.homes import Home
+from gateway.cli.homes import Home, removed
 from gateway.cli.output import note, print_json
 from gateway.errors import Unavailable
 
@@ -121,8 +121,16 @@ class Fleet:
     """Runs gateways until it is told to stop."""
 
     def __init__(self, homes: Sequence[Home], restart_after_s: float, options: Sequence[str] = ()) -> None:
-        """`restart_after_s`: how long a killed gateway stays down; 0: for good. `options`: of each one's `tutti serve`."""
-        self._gateways = [Gateway(home, options) for home in homes]
+        """`restart_after_s`: how long a killed gateway stays down; 0: for good. `options`: of each one's `tutti serve`.
+
+        Who was removed from the group is not started.
+        """
+        self._homes = homes
+        out = removed(homes)
+        self._gateways = [Gateway(home, options) for home in homes if home.name not in out]
+        for home in homes:
+            if home.name in out:
+                self._leave_out(home)
         self._restart_after_s = restart_after_s
         self._stops = 0
         self._announced = False
@@ -135,8 +143,12 @@ class Fleet:
         """Start all, print the ready line, and come back with the exit code when all have ended.
 
         Raises:
-            Unavailable: they were not ready in time, or one was killed before it was.
+            Unavailable: they were not ready in time, one was killed before it was, or all were removed from the group.
         """
+        if not self._gateways:
+            raise Unavailable(
+                "no gateway of this directory is a member of its group any more: start the group where its members are"
+            )
         deadline_s = time.monotonic() + READY_WAIT_S_MAX
         with self._signals():
             try:
@@ -166,7 +178,7 @@ class Fleet:
         now_s = time.monotonic()
         for gateway in self._gateways:
             if gateway.start_at_s is not None and gateway.start_at_s <= now_s:
-                self._start(gateway)
+                self._start_again(gateway)
         if deadline_s is not None and not self._announced and now_s > deadline_s:
             late = ", ".join(gateway.name for gateway in self._gateways if not gateway.ready)
             raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; what it logged stands above")
@@ -175,6 +187,23 @@ class Fleet:
         process = gateway.start()
         self._selector.register(process.output, selectors.EVENT_READ, gateway)
         self._selector.register(process.end, selectors.EVENT_READ, gateway)
+
+    def _start_again(self, gateway: Gateway) -> None:
+        if gateway.name not in removed(self._homes):
+            self._start(gateway)
+            return
+        gateway.start_at_s = None
+        self._leave_out(gateway.home)
+        self._end_with_the_last(0)
+
+    def _leave_out(self, home: Home) -> None:
+        back = f"`tutti serve --config {home.config}` and `tutti members add {home.name} {home.address}`"
+        note(f"dev: {home.name} was removed from the group and is not started; {back} bring it back")
+
+    def _end_with_the_last(self, code: int) -> None:
+        """End with `code` if no gateway runs, or will, any more."""
+        if not any(gateway.process or gateway.start_at_s is not None for gateway in self._gateways):
+            self._code = code
 
     def _is_ready(self, gateway: Gateway) -> None:
         if self._announced:
@@ -193,13 +222,13 @@ class Fleet:
             self._code = code or 1  # it said why
         elif code in _FOR_GOOD:
             note(f"dev: {gateway.name} {how} and is not started again")
-            if not any(other.process or other.start_at_s for other in self._gateways):
-                self._code = code
+            self._end_with_the_last(code)
         elif self._restart_after_s:
             note(f"dev: {gateway.name} {how}; it is started again in {self._restart_after_s:g} s")
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
             note(f"dev: {gateway.name} {how}; --restart-after 0 leaves it down")
+            self._end_with_the_last(max(code, 1))  # -9 is no exit code
 
     def _hear(self, process: Process) -> bool:
         said = os.read(process.output, _SAID_BYTES_MAX)

@@ -6,13 +6,14 @@ import fcntl
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from gateway.errors import DirectoryRefused, UsageError
+from gateway.data.state import LogState
+from gateway.errors import DirectoryRefused, TuttiError, UsageError
 from gateway.log.layout import IDENTITY, LOCK
 
 PORTS_A_GATEWAY = 10
@@ -135,6 +136,24 @@ def _expect_the_same(directory: Path, members: Mapping[str, str]) -> None:
                 f"the gateways in {directory} know each other at {', '.join(founders.values())}: "
                 f"start them with --port {first.rpartition(':')[2]}, or name another --data"
             )
+
+
+def removed(homes: Sequence[Home]) -> list[str]:
+    """The names of those who are members no more, as the furthest of their logs has it. Their gateways may run.
+
+    A log that cannot be read says nothing.
+    """
+    from gateway.log.reader import LogReader
+
+    furthest = LogState()
+    for home in homes:
+        try:
+            with closing(LogReader(home.data)) as reader:
+                furthest = max(furthest, reader.state(), key=lambda state: state.position)
+        except TuttiError:
+            continue  # it has not begun, or its gateway will say what is wrong with it
+    members = {voter.name for voter in furthest.roster.values()}
+    return [home.name for home in homes if members and home.name not in members]
 
 
 def _founders(config: Path) -> dict[str, str]:

@@ -245,13 +245,22 @@ def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
 
 
 def test_restart_after_0_leaves_a_killed_gateway_down(start: Callable[..., Dev]) -> None:
-    dev = start("--restart-after", "0")
+    dev = start("--gateways", "3", "--restart-after", "0")
     dev.ready()
     os.kill(dev.starts()[-1], signal.SIGKILL)
     assert dev.process.stderr is not None
-    assert dev.process.stderr.readline() == "dev: g1 was killed by SIGKILL; --restart-after 0 leaves it down\n"
+    assert dev.process.stderr.readline().endswith(" was killed by SIGKILL; --restart-after 0 leaves it down\n")
     assert dev.stop() == (0, "", "")
-    assert len(dev.starts()) == 1
+    assert len(dev.starts()) == 3
+
+
+def test_restart_after_0_ends_dev_with_the_last_gateway(start: Callable[..., Dev], tmp_path: Path) -> None:
+    dev = start("--gateways", "3", "--restart-after", "0")
+    dev.ready()
+    for pid in dev.starts():
+        os.kill(pid, signal.SIGKILL)
+    _, said = dev.process.communicate(timeout=20)
+    assert (dev.process.returncode, said.count("--restart-after 0 leaves it down\n")) == (1, 3)
 
 
 def test_a_gateway_that_left_in_order_stays_away_and_the_last_one_ends_dev(start: Callable[..., Dev]) -> None:
