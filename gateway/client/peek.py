@@ -1,7 +1,8 @@
 """Who speaks on a port? A look by plain TCP, after a gateway did not answer there, so that the error can say what is wrong.
 
 A gateway has several ports (client P, group P+1, reads P+2, admin P+3). Each gives itself away: ZeroMQ sends its greeting at once,
-gRPC its HTTP/2 settings, HTTP answers a request.
+gRPC its HTTP/2 settings, HTTP answers a request. The group port speaks ZeroMQ, too: with keys its greeting says CURVE (RFC 23, 26),
+without them it answers what a client says with the refusal that a strange gateway gets.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ import re
 import socket
 from typing import NamedTuple
 
+import msgspec
+
 from gateway.client.url import Address
 from gateway.core import limits
+from gateway.data.frame import Buffer
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
+_ZEROMQ = b"\xff"
+_GREETING_BYTES = 64  # RFC 23
+_GREETED = _ZEROMQ + bytes(8) + b"\x7f\x03"  # as much as it takes to be told the rest: who says more is judged by it
+_MECHANISM = slice(12, 32)
+_PARTS_MAX = 3  # that a greeting comes in
+_REFUSAL = b"R"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 
@@ -24,8 +34,17 @@ class Sight(NamedTuple):
     wrong: bool = False
 
 
+class _Refusal(msgspec.Struct):
+    """What the group port says to strangers, as far as it is looked at here."""
+
+    protocol: int
+    group: str
+    gateway: str
+    reason: str
+
+
 def peek(address: Address) -> Sight:
-    """Look who speaks at `address`; takes up to three times `PEEK_TIMEOUT_US`."""
+    """Look who speaks at `address`; takes up to five times `PEEK_TIMEOUT_US`."""
     timeout = limits.PEEK_TIMEOUT_US / 1e6
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
@@ -34,6 +53,8 @@ def peek(address: Address) -> Sight:
             except TimeoutError:
                 link.sendall(_REQUEST)
                 first = link.recv(limits.PEEK_BYTES_MAX)
+            if first.startswith(_ZEROMQ):
+                first = _greeting(link, first)
     except TimeoutError:
         return Sight(f"nothing was said within {timeout:g} s")
     except socket.gaierror as error:
@@ -43,8 +64,34 @@ def peek(address: Address) -> Sight:
     return _recognise(first, address)
 
 
+def _greeting(link: socket.socket, first: bytes) -> bytes:
+    """All of a greeting, or what came of it; its mechanism is said to those alone who greet."""
+    try:
+        link.sendall(_GREETED)
+        for _ in range(_PARTS_MAX):
+            if len(first) < _GREETING_BYTES:
+                first += link.recv(limits.PEEK_BYTES_MAX)
+    except OSError:
+        pass  # what came tells enough
+    return first
+
+
+def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
+    """What to make of a message that no client is told."""
+    if bytes(memoryview(data)[:1]) == _REFUSAL:
+        try:
+            msgspec.msgpack.decode(memoryview(data)[1:], type=_Refusal)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            return _group_port(address)
+    return Sight(f"it does not speak as a gateway: {error}")
+
+
 def _recognise(first: bytes, address: Address) -> Sight:
-    if first[:1] == b"\xff":
+    if first.startswith(_ZEROMQ):
+        if first[_MECHANISM].startswith(b"CURVE"):
+            return _group_port(address)
         return Sight("something that speaks ZeroMQ is there and did not answer as a gateway does")
     if _HTTP_2_SETTINGS.match(first):
         return Sight(_wrong("gRPC", "reads port (Arrow Flight)", 2, address), wrong=True)
@@ -53,6 +100,10 @@ def _recognise(first: bytes, address: Address) -> Sight:
     if not first:
         return Sight("the connection was closed at once")
     return Sight(f"something else speaks there: it says {first[:16]!r}", wrong=True)
+
+
+def _group_port(address: Address) -> Sight:
+    return Sight(_wrong("what gateways say to each other", "group port", 1, address), wrong=True)
 
 
 def _wrong(language: str, port: str, above: int, address: Address) -> str:

@@ -12,12 +12,13 @@ import weakref
 from gateway.client.delivery import Delivery
 from gateway.client.feed import nobody
 from gateway.client.link import Link, News
-from gateway.client.peek import peek
+from gateway.client.peek import misheard, peek
 from gateway.client.receipt import bringer
 from gateway.client.route import Route
 from gateway.client.session import State
 from gateway.client.url import Address
 from gateway.core import limits
+from gateway.data.frame import Buffer
 from gateway.data.wire import Bye, encode_control
 from gateway.errors import ConfigError, FormatError, Unknown
 
@@ -37,6 +38,7 @@ class Pump:
         self._link: Link | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
+        self._wrong = False  # whether who is there is no client port, as what it said shows
         self._asleep = False
         self._stopping = False
         self._released = False
@@ -176,6 +178,7 @@ class Pump:
             self._read(link, now)
 
     def _read(self, link: Link, now: float) -> None:
+        data: Buffer | None = None
         try:
             for _ in range(limits.ANSWERS_A_TURN_MAX):
                 data = link.receive()
@@ -183,8 +186,9 @@ class Pump:
                     return
                 self.delivery.receive(data, now)
         except FormatError as error:
-            LOG.warning("%s: %s", link.address, error)
-            self.delivery.drop = f"it does not speak as a gateway: {error}"
+            self.delivery.drop, self._wrong = misheard(data or b"", error, link.address)
+            if not self._wrong:
+                LOG.warning("%s: %s", link.address, error)
 
     def _speak(self, link: Link | None) -> bool:
         """Send what there is to say; whether the connection takes no more now."""
@@ -206,7 +210,7 @@ class Pump:
         if delivery.welcome is not None:
             welcome = delivery.welcome
             route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
-        wrong = False
+        wrong, self._wrong = self._wrong, False
         if reason is None:
             reason, wrong = peek(link.address)
         delivery.trouble = f"{link.address}: {reason}"

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from gateway.client.link import Link, News
-from gateway.client.peek import peek
+from gateway.client.peek import misheard, peek
 from gateway.client.route import Route
 from gateway.client.session import CLIENT
 from gateway.client.url import Address, parse_url
@@ -188,8 +188,8 @@ class Talk:
             try:
                 message = wire.decode_from_gateway(data)
             except FormatError as error:
-                self._trouble = f"it does not speak as a gateway: {error}"
-                self._leave(self._trouble, deadline)
+                self._trouble, wrong = misheard(data, error, self._route.present)
+                self._leave(self._trouble, deadline, wrong)
                 continue
             if isinstance(message, wire.Denied) and message.request in (0, request):
                 self._denied(message, deadline)
@@ -211,9 +211,8 @@ class Talk:
         else:
             raise Refused(denied.reason, denied.code)
 
-    def _leave(self, reason: str | None, deadline: float) -> None:
-        """Go on to the next gateway."""
-        wrong = False
+    def _leave(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
+        """Go on to the next gateway; without a reason, look who is there. `wrong`: the address is no client port."""
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,17 @@ from pyarrow import flight
 
 from gateway.client.control import Control
 from gateway.client.link import Link, News
-from gateway.client.peek import peek
+from gateway.client.peek import misheard, peek
 from gateway.client.producer import Producer
 from gateway.client.reader import Reader
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.data import wire
+from gateway.data.addresses import Address as MeshAddress
 from gateway.errors import ConfigError, Refused, Unavailable
+from gateway.transport.interface import Introduction
+from gateway.transport.keys import Keyring, generate
+from gateway.transport.mesh import Mesh
 from tests.unit.client.fake import FakeGateway, until
 
 
@@ -146,6 +151,48 @@ def test_what_may_become_right_is_tried_until_the_time_is_over(answer: Any, said
         assert not peek(address).wrong
         with pytest.raises(Unavailable, match=said):
             Producer(f"tutti://{address}", connect_timeout=1.5)
+
+
+@contextmanager
+def _group_port(keys: Path | None) -> Iterator[Address]:
+    """The port between gateways, of one that is alone."""
+    me = Introduction(group="ingest", gateway="jfk", incarnation=bytes(16), process=bytes(8), address="127.0.0.1:7400")
+    keyring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk") if keys is not None else None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
+    mesh = Mesh(me, MeshAddress(*address), lambda: time.monotonic_ns() // 1000, keyring)
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.wait(0.01):
+            mesh.drain(10, 1 << 20)
+        mesh.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield address
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool, tmp_path: Path) -> None:
+    generate(tmp_path, ["jfk"])
+    with _group_port(tmp_path if with_keys else None) as address:
+        said = rf"group port of a gateway does.*1 lower unless it was set otherwise: tutti://127\.0\.0\.1:{address.port - 1}"
+        with pytest.raises(ConfigError, match=said):
+            Producer(f"tutti://{address}")
+        with pytest.raises(ConfigError, match=said), Control([address]) as control:
+            control.status()
+        with pytest.raises(ConfigError, match=said):
+            Reader(f"tutti://{address}")
+
+
+def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None:
+    for data in (b"", b"R", b"R{}", b"R\x80", b"\x84"):
+        assert misheard(data, ValueError("because"), Address("h", 2)) == ("it does not speak as a gateway: because", False)
 
 
 def test_zeromq_that_is_no_gateway() -> None:
