@@ -32,7 +32,6 @@ VERSION = 1
 BEACON, DATA = 1, 2
 PROCESS_BYTES = 8
 PROCESS_AT = slice(16, 16 + PROCESS_BYTES)
-KEY_BYTES = 32
 _HEADER = struct.Struct("<4sBBHQ8sQHHI")
 _CRC = struct.Struct("<I")
 _MAC_BYTES = 16

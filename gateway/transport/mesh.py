@@ -426,6 +426,8 @@ class Mesh:
             "keys": self._door is not None,
             "malformed": self._malformed,
             "not_taken": self._untaken,
+            "untold": self._troubles.untold,
+            "door": self._door.facts() if self._door is not None else None,
             "peers": [link.facts() for link in self._links.values()],
         }
 

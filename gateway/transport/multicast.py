@@ -136,7 +136,8 @@ class Multicast:
         if now_us >= self._beacon_us and self._names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
             self._look(now_us)
-            self._put(self._cutter.cut(BEACON, self._heard_of(now_us)))
+            if self._waiting_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # a kernel that takes nothing: no beacon behind the others
+                self._put(self._cutter.cut(BEACON, self._heard_of(now_us)))
         self._pump(now_us)
 
     def _hearing(self) -> set[int]:
@@ -353,9 +354,11 @@ class Multicast:
             "not_taken": self._strange,
             "damaged": self._damaged,
             "malformed": self._malformed,
+            "not_sent": self._socket.not_sent,
             "dropped_by_kernel": self._socket.dropped,
             "receive_buffer_bytes": self._socket.receive_bytes,
             "send_buffer_bytes": self._socket.send_bytes,
+            "untold": self._troubles.untold,
             "peers": ears,
         }
         return self._mesh.facts() | {"kind": "multicast", "multicast": multicast}

@@ -60,6 +60,7 @@ class MulticastSocket:
         with contextlib.suppress(OSError):
             self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         self.run_bytes_max = _RUN_BYTES_MAX
+        self.not_sent = 0  # datagrams that the kernel refused
         self.fd = self.socket.fileno()
         self.receive_bytes = self._buffer(socket.SO_RCVBUF, _SO_RCVBUFFORCE, limits.MULTICAST_RECEIVE_BYTES)
         self.send_bytes = self._buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
@@ -84,7 +85,10 @@ class MulticastSocket:
         )
 
     def send(self, run: Sequence[bytes]) -> bool:
-        """Send datagrams of one length, the last of which may be shorter; whether the kernel took them. Never waits."""
+        """Send datagrams of one length, the last of which may be shorter; False to try again later. Never waits.
+
+        What the kernel refuses is lost, as on the way, and counted.
+        """
         segment = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(run[0])))] if len(run) > 1 else []
         try:
             self.socket.sendmsg(run, segment, 0, self.group)
@@ -94,7 +98,7 @@ class MulticastSocket:
             if segment and self.run_bytes_max:  # this kernel, or this device, wants each alone
                 self.run_bytes_max = 0
                 return False
-            # No buffers, the interface is down: lost, as on the way.
+            self.not_sent += len(run)  # no buffers, the interface is down: lost, as on the way
         return True
 
     def receive(self) -> list[memoryview] | None:

@@ -38,7 +38,7 @@ class Door:
         self._keyring = keyring
         self._clock_us = clock_us
         self._looked_us = clock_us()
-        self.let_in = self.turned_away = 0
+        self._let_in = self._turned_away = 0  # connections
         self.socket = context.socket(zmq.REP)
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(ZAP_ENDPOINT)
@@ -88,13 +88,17 @@ class Door:
             number, address, mechanism, key = request[1], request[3].decode(errors="replace"), request[5], request[6:]
             gateway = self._gateway(mechanism, key[0] if key else b"")
             if gateway:
-                self.let_in += 1
+                self._let_in += 1
                 self._reply(number, b"200", gateway.encode())
             else:
-                self.turned_away += 1
+                self._turned_away += 1
                 self._reply(number, b"400", b"")
                 away.append(Knock(address, _reason(mechanism, key[0] if key else b"")))
         return away
+
+    def facts(self) -> dict[str, int]:
+        """For the status: connections."""
+        return {"let_in": self._let_in, "turned_away": self._turned_away}
 
     def _gateway(self, mechanism: bytes, key: bytes) -> str:
         if mechanism != b"CURVE" or len(key) != _KEY_BYTES:

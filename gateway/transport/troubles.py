@@ -12,7 +12,7 @@ class Troubles:
     def __init__(self) -> None:
         self._told_us: dict[Trouble, int] = {}
         self._waiting: list[Trouble] = []
-        self.untold = 0
+        self.untold = 0  # how often something was not told, for the status
 
     def tell(self, peer: str, reason: str, now_us: int) -> None:
         """Something is wrong; `now_us` is a monotonic clock. What was told lately is only counted (`untold`)."""

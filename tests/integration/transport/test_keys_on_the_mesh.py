@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ def address(ports: list[int], number: int) -> str:
     return f"127.0.0.1:{ports[2 * number - 2]}/{ports[2 * number - 1]}"
 
 
+def door(node: Node) -> dict[str, int]:
+    facts: Any = node.transport.facts()["door"]
+    return dict(facts)
+
+
 def pair(place: Town, ports: list[int], **rings: Keyring) -> list[Node]:
     nodes = [place.add(name, number, address(ports, number), keyring=rings.get(name)) for number, name in ((1, "jfk"), (2, "lga"))]
     introduced(nodes, ports)
@@ -33,7 +39,8 @@ def test_gateways_with_listed_keys_talk(tmp_path: Path) -> None:
         exchange(nodes[0], nodes[1], nodes)
         exchange(nodes[1], nodes[0], nodes)
         assert [node.said for node in nodes] == [[], []]
-        assert nodes[0].transport.facts()["keys"] is True
+        assert [node.transport.facts()["keys"] for node in nodes] == [True, True]
+        assert [door(node) for node in nodes] == [{"let_in": 1, "turned_away": 0}] * 2
 
 
 def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path) -> None:
@@ -88,7 +95,8 @@ def test_a_gateway_is_let_in_when_its_key_is_added_while_all_run(tmp_path: Path)
         jfk = place.add("jfk", 1, address(ports, 1))
         nodes = [jfk, lga]
         introduced(nodes, ports)
-        run(nodes, lambda: any("its public key is not listed" in said for said in jfk.said))
+        run(nodes, lambda: any("its public key is not listed" in said for said in jfk.said) and door(jfk)["turned_away"])
+        assert door(jfk)["let_in"] == 0
         write_public(tmp_path / "group.keys", everybody)
         exchange(jfk, lga, nodes)
         exchange(lga, jfk, nodes)

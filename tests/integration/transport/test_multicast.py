@@ -5,8 +5,10 @@ does not hear gets everything over the mesh.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -272,3 +274,58 @@ def test_no_more_leaves_than_the_pace_allows_and_the_rest_goes_over_the_mesh(mak
     left = group.facts(0)["bytes"] - before
     run_bytes = 64 * limits.MULTICAST_DATAGRAM_BYTES  # handed to the kernel together, on what there was of room before
     assert 0 < left <= 8 * (1 << 20) * seconds + limits.MULTICAST_BURST_BYTES_MAX + run_bytes
+
+
+class Stuck(Lossy):
+    """A socket whose kernel takes nothing for now."""
+
+    def send(self, run: Sequence[bytes]) -> bool:
+        return False
+
+
+def test_a_kernel_that_takes_nothing_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MULTICAST_QUEUE_BYTES_MAX", 1000)
+    ports, now_us = free_ports(3), 0
+    me = Introduction(group="g", gateway="ewr", incarnation=b"i" * 16, number=1, log=LOG, process=b"p" * 8)
+    transport = Multicast(
+        me, Mesh(me, Address("127.0.0.1", ports[0]), clock_us), Stuck(Address("239.255.84.85", ports[1])), lambda: now_us
+    )
+    transport.peers([(2, "jfk", f"127.0.0.1:{ports[2]}")])
+
+    def waiting() -> int:
+        transport.flush()
+        facts: dict[str, Any] = transport.facts()["multicast"]  # type: ignore[assignment]  # plain JSON
+        return int(facts["waiting_bytes"])
+
+    try:
+        beacon = waiting()
+        while (held := waiting()) <= limits.MULTICAST_QUEUE_BYTES_MAX:
+            now_us += limits.MULTICAST_BEACON_US
+        now_us += 10 * limits.MULTICAST_BEACON_US
+        assert beacon > 0
+        assert held <= limits.MULTICAST_QUEUE_BYTES_MAX + beacon
+        assert waiting() == held
+    finally:
+        transport.close()
+
+
+class Refusing:
+    """A system's socket that sends nothing."""
+
+    def __init__(self, real: Any) -> None:
+        self.close = real.close
+
+    def sendmsg(self, *_: object) -> int:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+
+def test_what_the_kernel_refuses_is_counted() -> None:
+    own = MulticastSocket(Address("239.255.84.85", free_ports(1)[0]), "127.0.0.1", 0)
+    own.socket = Refusing(own.socket)  # type: ignore[assignment]  # what is asked of it
+    try:
+        assert not own.send([b"1", b"2"])  # tried again, one by one
+        assert own.not_sent == 0
+        assert [own.send([data]) for data in (b"1", b"2")] == [True, True]
+        assert own.not_sent == 2
+    finally:
+        own.close()
