@@ -32,15 +32,12 @@ class Delivery(Session):
         self._after: Failure | None = None  # what befalls batches of the epoch that is over and did not commit
         self._refused: tuple[int, Failure] | None = None  # the sequence that ended it, and what befalls that batch
         self._active = 0.0
+        self._renews = 0  # the epoch that is to end when nothing of it is in flight
 
     # -- what happens to it
 
     def receive(self, data: bytes, now: float) -> None:
-        """A message of the gateway.
-
-        Raises:
-            FormatError: it is no message of this protocol.
-        """
+        """As `Session.receive`."""
         self._heard = now
         if data[:1] == wire.RECEIPTS:
             self._on_receipts(data, now)
@@ -60,6 +57,8 @@ class Delivery(Session):
             self._mind_time(now)
             if self.state is State.OPEN:
                 self._renew_idle(now)
+            if self.state is State.OPEN and self._ending and not len(self.window):
+                self._want_next_epoch(now)
             if self.state is State.OPEN and self._retry_at <= now and not self.drop:
                 self._send_batches(now)
         self._tell()
@@ -80,7 +79,20 @@ class Delivery(Session):
         """Whether the next batch of the queue could leave at once."""
         queue = self.feed.queue
         ready = self.state is State.OPEN and self._retry_at <= now and not self.drop
-        return ready and bool(queue) and self.window.has_room(queue[0]) and queue[0].topic in self.topics
+        return ready and bool(queue) and not self._ending and self.window.has_room(queue[0]) and queue[0].topic in self.topics
+
+    def renew(self) -> None:
+        """Go on to the next epoch as soon as nothing of this one is in flight."""
+        self._renews = self.epoch
+
+    @property
+    def _ending(self) -> bool:
+        return self.running and self._renews >= self.epoch
+
+    def introduce(self, now: float) -> None:
+        """Ask for the epoch again: a gateway says that the log does not know the producer."""
+        if self.state is State.OPEN:
+            self._introduce(now)
 
     def end(self, error: TuttiError) -> None:
         """Nothing more will be delivered; what has no outcome fails with `error`."""
@@ -99,7 +111,9 @@ class Delivery(Session):
     def _send_batches(self, now: float) -> None:
         window, queue = self.window, self.feed.queue
         waited = window.waits
-        while (batch := self.feed.head()) is not None and window.has_room(batch) and self.topic_number(batch.topic):
+        while not self._ending and (batch := self.feed.head()) is not None:
+            if not window.has_room(batch) or not self.topic_number(batch.topic):
+                break
             window.admit(queue.popleft())
         for message in window.messages(self.number, self.epoch, self.topic_number):
             self.outbox.append(message)

@@ -161,3 +161,17 @@ class Link:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(int(linger_s * _MS))
+
+
+def wait_any(links: Sequence[tuple[Link, bool]], wake: int, timeout_s: float) -> bool:
+    """As `Link.wait` for several links at once, each with whether it waits for room; whether `wake` has something to read."""
+    poller = zmq.Poller()
+    poller.register(wake, zmq.POLLIN)
+    for link, writable in links:
+        poller.register(link.socket, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+        poller.register(link.monitor, zmq.POLLIN)
+    ready = dict(poller.poll(int(timeout_s * _MS) + 1 if timeout_s > 0 else 0))
+    for link, _ in links:
+        link.readable = bool(ready.get(link.socket, 0) & zmq.POLLIN)
+        link.has_news = link.monitor in ready
+    return wake in ready

@@ -52,7 +52,7 @@ def end_all() -> None:
     for pump in list(_pumps):
         if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
             continue
-        left = pump.delivery.feed.flush(max(0.0, until - time.monotonic()))
+        left = pump.flush(max(0.0, until - time.monotonic()))
         name = pump.delivery.identity.name
         if left:
             LOG.error(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from gateway.client.delivery import Delivery
 from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
 from gateway.client.feed import Feed, FeedOptions
+from gateway.client.lanes import Lanes
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
 from gateway.client.receipt import Header, OnDelivery, Receipt, Resume
@@ -35,8 +36,9 @@ _clock = time.time
 class Producer:
     """Sends records in order, each once, and tells where each one is.
 
-    One order holds over everything that a producer sends, over all topics, also across reconnects, other gateways and restarts. It
-    may be used by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and
+    One order holds over everything that a producer sends, over all topics, also across reconnects, other gateways and restarts.
+    Unordered records are in order among those that went into the same gateway's lane, and with no others. A producer may be used
+    by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and
     so does a receipt that was on its way; open another there.
 
     Leaving `with` delivers everything and raises the error of the first failed receipt that was not raised before. When the block
@@ -48,7 +50,7 @@ class Producer:
             Without a name it gets a random one, which is forgotten when idle for an hour.
         linger: seconds that a batch waits for more records. 0 sends at once when nothing is in flight, and fills batches otherwise.
         batch_bytes: an open batch is sent when it has so many, 1 KiB to 4 MiB; at most half of `buffer_bytes` is used.
-        buffer_bytes: what may wait for its outcome, at least 64 KiB.
+        buffer_bytes: what may wait for its outcome, at least 64 KiB; unordered records have a buffer of their own.
         on_full: what `send` does when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: of bodies: None, "lz4" or "zstd".
         delivery_timeout: seconds from `send()` after which an outcome is not waited for any more (`Unknown`).
@@ -114,10 +116,14 @@ class Producer:
         return self._delivery.epoch
 
     @property
-    def _delivery(self) -> Delivery:
+    def _running(self) -> Pump:
         if self._pump is None:
             raise UsageError("the producer was never opened")
-        return self._pump.delivery
+        return self._pump
+
+    @property
+    def _delivery(self) -> Delivery:
+        return self._running.delivery
 
     def send(
         self,
@@ -140,7 +146,8 @@ class Producer:
             progress: up to 256 bytes that commit with the record and come back by `resume()`: a position in the source.
             on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: it may
                 send and must not wait. What it raises is logged, also of `sys.exit()`.
-            ordering: "total"; "unordered" is not built yet.
+            ordering: "total", or "unordered": into the lane of the gateway that takes it, whose offset the receipt tells. They do
+                not wait for each other.
 
         Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.
 
@@ -201,9 +208,9 @@ class Producer:
         on_delivery: OnDelivery | None,
         ordering: str,
     ) -> Receipt:
-        self._check(topic, on_delivery, ordering)
+        feed = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return self._feed.add(topic, record, check_progress(progress), on_delivery)
+        return feed.add(topic, record, check_progress(progress), on_delivery)
 
     def send_batch(
         self,
@@ -224,7 +231,7 @@ class Producer:
                 (list<struct<key: string, value: binary>>), in any order; nothing else. A missing timestamp is the present time.
             progress: as in `send`; belongs to the last record.
             on_delivery: as in `send`, called once.
-            ordering: "total".
+            ordering: as in `send`.
 
         Returns:
             One receipt: the offset of the first record, and `count`.
@@ -233,21 +240,46 @@ class Producer:
             UsageError: an argument, a column or its type is wrong; the batch is empty.
             BufferFull, Fenced, Aborted: as `send`.
         """
-        self._check(topic, on_delivery, ordering)
+        feed = self._check(topic, on_delivery, ordering, progress)
         records = conform(record_batch, time.time_ns() // 1000)
-        return self._feed.add_whole(topic, records, check_progress(progress), on_delivery)
+        return feed.add_whole(topic, records, check_progress(progress), on_delivery)
 
-    def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str) -> None:
+    def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Feed:
+        """Refuse what is wrong before it is looked at; where the record goes."""
+        self._apart()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
-        if ordering != "total":
-            if ordering == "unordered":
-                raise UsageError("ordering='unordered' is not built yet: use ordering='total'")
-            raise UsageError(f"ordering {ordering!r} is not known: use 'total'")
         if on_delivery is not None and not callable(on_delivery):
             raise UsageError(f"on_delivery is a function of (error, receipt), not {type(on_delivery).__name__}")
+        if ordering == "total":
+            return self._feed
+        if ordering != "unordered":
+            raise UsageError(f"ordering {ordering!r} is not known: use 'total' or 'unordered'")
+        if progress:
+            raise UsageError(
+                "progress belongs to a producer's one order, which unordered records have no place in: send it with 'total'"
+            )
+        return self._unordered()
+
+    def _unordered(self) -> Feed:
+        """Where unordered records go, made with the first of them."""
+        pump, first = self._running, self._feed
+        if pump.lanes is None:
+            with first.lock:
+                if first.ended:
+                    first.check()
+                if pump.lanes is None:
+                    feed = Feed(first.options)
+                    feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
+        return pump.feeds[1]
+
+    def _apart(self) -> None:
+        """Refuse a signal handler that interrupted its thread in here: whatever it asks for may wait for what that thread has."""
+        for feed in (self._feed,) if self._pump is None else self._pump.feeds:
+            feed.apart()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send what is held back and wait for all outcomes, up to `timeout` seconds; returns how many records still have none.
@@ -256,7 +288,8 @@ class Producer:
         """
         if timeout is not None:
             check_wait(timeout)
-        return self._feed.flush(timeout)
+        self._apart()
+        return self._running.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
         """Where to go on: (sequence of the last committed record, last committed progress); (0, b"") when there is none.
@@ -268,6 +301,7 @@ class Producer:
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
         """
         check_wait(timeout)
+        self._apart()
         delivery = self._delivery
         if self._feed.wait_opened(time.monotonic() + timeout) is None:
             trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
@@ -277,7 +311,7 @@ class Producer:
 
     def __len__(self) -> int:
         """How many records have no outcome yet."""
-        return self._feed.undelivered()
+        return self._running.undelivered()
 
     def __bool__(self) -> bool:
         """A producer is true, also when it has nothing on its way."""
@@ -290,14 +324,15 @@ class Producer:
     def _close(self, timeout: float | None) -> None:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
-        self._feed.apart()
+        self._apart()
         self._closed = True
         try:
-            left = self._feed.flush(timeout)
+            left = self._pump.flush(timeout)
             if left:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
-            self._feed.close()
+            for feed in self._pump.feeds:
+                feed.close()
             self._pump.stop()
 
     def __enter__(self) -> Producer:
@@ -310,9 +345,10 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
-        failure = self._feed.first_failure()
-        if failure is not None:
-            failure.throw()
+        for feed in self._running.feeds:
+            failure = feed.first_failure()
+            if failure is not None:
+                failure.throw()
 
     def __del__(self) -> None:
         """Without `close`: what was sent is still delivered, then the thread ends."""

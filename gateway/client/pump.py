@@ -1,4 +1,4 @@
-"""The pump: the one thread of a producer that owns its connection. It moves messages between the link and the delivery."""
+"""The pump: the one thread of a producer, which owns its connections: the delivery's, and those of the lanes once it has some."""
 
 from __future__ import annotations
 
@@ -9,36 +9,31 @@ import threading
 import time
 import weakref
 
+from gateway.client.channel import Channel
 from gateway.client.delivery import Delivery
-from gateway.client.feed import nobody
-from gateway.client.link import Link, News
-from gateway.client.peek import misheard, peek
+from gateway.client.feed import Feed, nobody
+from gateway.client.lanes import Lanes
+from gateway.client.link import wait_any
 from gateway.client.receipt import bringer
 from gateway.client.route import Route
-from gateway.client.session import State
+from gateway.client.session import Session, State
 from gateway.client.url import Address
 from gateway.core import limits
-from gateway.data.frame import Buffer
-from gateway.data.wire import Bye, encode_control
-from gateway.errors import ConfigError, FormatError, Unknown
+from gateway.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
-_GOODBYE_S = 0.2
 
 
 class Pump:
-    """Runs a delivery over one connection at a time, to one address after another."""
+    """Runs a delivery over one connection at a time, to one address after another, and lanes beside it."""
 
     def __init__(self, delivery: Delivery, addresses: list[Address]) -> None:
         """Prepare; `start` begins."""
         self.delivery = delivery
+        self.lanes: Lanes | None = None
         self.pid = os.getpid()
-        self._route = Route(addresses)
-        self._link: Link | None = None
-        self._connect_at = 0.0
-        self._connect_until = 0.0
-        self._wrong = False  # whether who is there is no client port, as what it said shows
+        self._addresses = addresses
         self._asleep = False
         self._stopping = False
         self._released = False
@@ -47,11 +42,19 @@ class Pump:
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll = select.poll()
         self._poll.register(self._wake_fd, select.POLLIN)
+        self._first = Channel(delivery, Route(addresses), self._wake_fd)
+        self._channels: dict[Session, Channel] = {delivery: self._first}
         self._thread = threading.Thread(target=self._run, name=f"tutti-{delivery.identity.name}", daemon=True)
 
     def start(self) -> None:
         """Begin to connect."""
         self._thread.start()
+
+    def carry(self, lanes: Lanes) -> None:
+        """Run these lanes from now on, too. Any thread."""
+        lanes.feed.wake = self.wake
+        self.lanes = lanes
+        self.wake()
 
     def wake(self) -> None:
         """Make the thread look, if it sleeps. Any thread, with or without the feed's lock."""
@@ -75,13 +78,36 @@ class Pump:
         """In a forked child: there is no thread here; tell whoever asks."""
         self._asleep = False
         self.delivery.feed.orphan(self.delivery.window, self.pid)
-        self.delivery.feed.wake = nobody
+        if self.lanes is not None:
+            self.lanes.feed.orphan(self.lanes.batches(), self.pid)
+        self._unplug()
 
     def report(self, seconds: float) -> str:
         """What was met at each address, for an error."""
-        told, trouble = self._route.told(), self.delivery.trouble
+        told, trouble = self._first.route.told(), self.delivery.trouble
         last = f"; last answer: {trouble}" if trouble and trouble not in told else ""
         return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {told}{last}"
+
+    @property
+    def feeds(self) -> tuple[Feed, ...]:
+        """Where records come from."""
+        return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)
+
+    def undelivered(self) -> int:
+        """Records without an outcome."""
+        return sum(feed.undelivered() for feed in self.feeds)
+
+    def flush(self, timeout: float | None) -> int:
+        """Wait until all records have an outcome, up to `timeout` seconds; how many still have none.
+
+        Raises:
+            UsageError: called in `on_delivery`, or in a signal handler whose thread is in here.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        feeds = self.feeds
+        for feed in feeds[1:]:
+            feed.flush(0.0)  # they do not wait for the first one's
+        return sum(feed.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for feed in feeds)
 
     # -- the thread
 
@@ -92,46 +118,73 @@ class Pump:
                 self._turn(time.monotonic())
         except BaseException as error:  # whatever it was, nobody else tells those who wait
             LOG.exception("the I/O thread of producer %s ended", self.delivery.identity.name)
-            if self.delivery.state is not State.ENDED:
-                self.delivery.end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
+            self._end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
         finally:
-            if self._link is not None:
-                self._link.close(_GOODBYE_S)
+            for channel in self._channels.values():
+                channel.close()
             self._asleep = False
             self._stopping = True
-            self.delivery.feed.wake = nobody  # no circle is left: the descriptor goes with the last who holds the producer
+            self._unplug()
+
+    def _unplug(self) -> None:
+        for feed in self.feeds:
+            feed.wake = nobody  # no circle is left: the descriptor goes with the last who holds the producer
 
     def _over(self) -> bool:
         delivery = self.delivery
         if delivery.state is State.ENDED:
+            self._end(delivery.feed.stopped or Unknown("the producer ended"))
             return True
-        if self._stopping or (self._released and not delivery.feed.undelivered()):
-            if self._link is not None and self._link.up:
-                self._link.send([encode_control(Bye())])
-            delivery.end(Unknown("the producer was closed before the record had an outcome"))
+        if self._stopping or (self._released and not self.undelivered()):
+            for channel in self._channels.values():
+                channel.bye()
+            self._end(Unknown("the producer was closed before the record had an outcome"))
             return True
         return False
 
+    def _end(self, error: TuttiError) -> None:
+        if self.delivery.state is not State.ENDED:
+            self.delivery.end(error)
+        if self.lanes is not None:
+            self.lanes.end(error)
+
     def _turn(self, now: float) -> None:
-        if self._link is None and self._connect_at <= now:
-            self._connect(now)
-        if self._link is not None:
-            self._hear(self._link, now)
+        for channel in self._channels.values():
+            channel.hear(now)
         self.delivery.work(now)
-        if self._link is not None and self.delivery.drop:
-            self._leave(self._link, self.delivery.drop, now)
-        blocked = self._speak(self._link)
+        if self.lanes is not None and self.delivery.state is not State.ENDED:
+            self.lanes.work(now)
+            self._follow(self.lanes)
+        for channel in self._channels.values():
+            channel.speak(now)
         if self.delivery.state is State.ENDED:
             return
         self._asleep = True
-        self._sleep(self._timeout(time.monotonic()), blocked)
+        self._sleep(self._timeout(time.monotonic()))
         self._asleep = False
 
-    def _sleep(self, timeout: float, blocked: bool) -> None:
-        link = self._link
-        if link is not None:
+    def _follow(self, lanes: Lanes) -> None:
+        """One channel for each lane that there is now."""
+        self._first.peeks = False  # the lanes do not wait for that
+        for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
+            self._channels.pop(session).bye()
+        for lane in lanes.lanes:
+            if lane not in self._channels:
+                waiting = {
+                    address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
+                }
+                route = Route(self._addresses, gateways=lanes.gateways, last=waiting)
+                self._channels[lane] = channel = Channel(lane, route, self._wake_fd)
+                channel.peeks = False
+
+    def _sleep(self, timeout: float) -> None:
+        links = [(channel.link, channel.blocked) for channel in self._channels.values() if channel.link is not None]
+        if len(links) == 1:
+            link, blocked = links[0]
             link.wait(timeout, blocked)
             woken = link.woken
+        elif links:
+            woken = wait_any(links, self._wake_fd, timeout)
         else:
             woken = bool(self._poll.poll(int(timeout * 1000) + 1 if timeout > 0 else 0))
         if woken:
@@ -142,78 +195,14 @@ class Pump:
 
     def _timeout(self, now: float) -> float:
         """How long to sleep. What comes in from now on wakes: `_asleep` was set before."""
-        feed = self.delivery.feed
-        if self._stopping or feed.born_failed:
+        delivery, lanes = self.delivery, self.lanes
+        if self._stopping or any(feed.born_failed for feed in self.feeds):
             return 0.0
-        if feed.queue and self.delivery.may_send(now):
+        if (delivery.feed.queue and delivery.may_send(now)) or (lanes is not None and lanes.may_work(now)):
             return 0.0
         until = now + limits.POLL_US_MAX / US
-        due = self.delivery.next_time(now)
-        if due is not None:
-            until = min(until, due)
-        if self._link is None:
-            until = min(until, self._connect_at)
-        elif not self._link.up:
-            until = min(until, self._connect_until)
+        for due in (delivery.next_time(now), lanes.next_time(now) if lanes is not None else None):
+            until = until if due is None else min(until, due)
+        for channel in self._channels.values():
+            until = min(until, channel.due())
         return max(0.0, until - now)
-
-    def _connect(self, now: float) -> None:
-        self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
-        self._link = Link(self._route.present, self._wake_fd)
-
-    def _hear(self, link: Link, now: float) -> None:
-        while link.has_news and (news := link.news()) is not None:
-            if news is News.UP:
-                self._route.met("connected")
-                self.delivery.connected(now)
-                continue
-            if link.was_up:
-                self._read(link, now)  # what came before the end
-            reason = "connection refused" if news is News.REFUSED else "the connection was lost" if link.was_up else None
-            self._leave(link, reason, now)
-            return
-        if not link.up and now >= self._connect_until:
-            self._leave(link, None, now)
-        elif link.readable:
-            self._read(link, now)
-
-    def _read(self, link: Link, now: float) -> None:
-        data: Buffer | None = None
-        try:
-            for _ in range(limits.ANSWERS_A_TURN_MAX):
-                data = link.receive()
-                if data is None:
-                    return
-                self.delivery.receive(data, now)
-        except FormatError as error:
-            self.delivery.drop, self._wrong = misheard(data or b"", error, link.address)
-            if not self._wrong:
-                LOG.warning("%s: %s", link.address, error)
-
-    def _speak(self, link: Link | None) -> bool:
-        """Send what there is to say; whether the connection takes no more now."""
-        outbox = self.delivery.outbox
-        while outbox:
-            if link is None or not link.up or not link.send(outbox[0]):
-                return True
-            outbox.popleft()
-        return False
-
-    def _leave(self, link: Link, reason: str | None, now: float) -> None:
-        """Drop the connection; without a reason, look who is there."""
-        link.close()
-        self._link = None
-        delivery, route = self.delivery, self._route
-        if delivery.state is State.OPEN:
-            route.went_well()
-        delivery.lost()
-        if delivery.welcome is not None:
-            welcome = delivery.welcome
-            route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
-        wrong, self._wrong = self._wrong, False
-        if reason is None:
-            reason, wrong = peek(link.address)
-        delivery.trouble = f"{link.address}: {reason}"
-        self._connect_at = now + route.move_on(reason, wrong)
-        if not delivery.epoch and route.only_wrong_ports() and delivery.state is not State.ENDED:
-            delivery.end(ConfigError(route.told()))

@@ -72,6 +72,7 @@ class Batch:
         "body",
         "callbacks",
         "charge",
+        "copies",
         "count",
         "crc",
         "cut",
@@ -88,6 +89,7 @@ class Batch:
         "progress",
         "raw_length",
         "room",
+        "serial",
         "settled",
         "size",
         "stamps",
@@ -127,6 +129,8 @@ class Batch:
         self.charge = 0  # what it takes of the producer's buffer, bytes
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
+        self.copies = 0  # that were sent and not turned away
+        self.serial = 0  # of an unordered one: counts what went into any lane
         self.cut = 0  # so many of its first records had committed before, where is not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None

@@ -20,9 +20,23 @@ class Route:
     client has those in an order of its own, so that not all of a gateway that died go to the same one.
     """
 
-    def __init__(self, addresses: Iterable[Address], chance: Callable[[], float] = random.random) -> None:
-        """Begin with the first; `chance` gives random numbers in [0, 1)."""
+    def __init__(
+        self,
+        addresses: Iterable[Address],
+        chance: Callable[[], float] = random.random,
+        gateways: Mapping[str, str] | None = None,
+        last: Collection[Address] = (),
+    ) -> None:
+        """Begin with the first; `chance` gives random numbers in [0, 1).
+
+        Args:
+            addresses: those of the url.
+            chance: where the order of the others comes from.
+            gateways: what is known of the group already, as in `learn`.
+            last: addresses whose turn comes after all others'.
+        """
         self._own = list(addresses)
+        self._last = frozenset(last)
         self._named: dict[str, list[Address]] = {}  # by name of the gateway
         self._learned: list[Address] = []
         self._chance = chance
@@ -31,6 +45,8 @@ class Route:
         self._met: dict[Address, str] = {}
         self._wrong: set[Address] = set()
         self._failed_in_a_row = 0
+        self.learn(gateways or {}, sure=bool(gateways))
+        self._at = 0
 
     @property
     def present(self) -> Address:
@@ -96,7 +112,7 @@ class Route:
 
     def _arrange(self) -> None:
         present = self.present
-        self.addresses = [*self._own, *self._learned]
+        self.addresses = sorted([*self._own, *self._learned], key=self._last.__contains__)
         if present not in self.addresses:
             self.addresses.append(present)  # somebody is there, whoever it is by now
         self._at = self.addresses.index(present)

@@ -26,7 +26,7 @@ _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
 #: What another gateway may do although this one does not, as it says of a request, and of itself.
-_ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
+ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
 _CUT_OFF = frozenset({"minority", "halted"})
 
 
@@ -116,6 +116,11 @@ class Session(abc.ABC):
         self._hello_since: float | None = None
 
     @property
+    def log(self) -> str:
+        """The log (uuid, hex) that it began on; empty before it knows one."""
+        return self._log
+
+    @property
     def running(self) -> bool:
         """Whether the epoch that is wanted is the one under which batches were sent."""
         return self.epoch == self.wanted
@@ -145,6 +150,26 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def end(self, error: TuttiError) -> None:
         """Nothing more will be delivered."""
+
+    # -- what a channel asks
+
+    @property
+    def begun(self) -> bool:
+        """Whether some gateway let it in before."""
+        return self.epoch > 0
+
+    @property
+    def only(self) -> tuple[str, str]:
+        """The one gateway that it can go on at, by name and url ("": not known); no name: at any."""
+        return "", ""
+
+    @abc.abstractmethod
+    def receive(self, data: bytes, now: float) -> None:
+        """A message of the gateway.
+
+        Raises:
+            FormatError: it is no message of this protocol.
+        """
 
     # -- connections
 
@@ -214,8 +239,7 @@ class Session(abc.ABC):
         self._log = welcome.log or self._log
         self.welcome = welcome
         if not asked:
-            if welcome.state in _CUT_OFF and len(welcome.gateways) > 1:
-                self._leave(f"gateway {welcome.gateway} is {welcome.state}")
+            self._on_news(welcome)
             return
         was_open = self.state is State.OPEN
         self._turn(Turn.WELCOMED)
@@ -223,7 +247,16 @@ class Session(abc.ABC):
             self._topic_requests.clear()
             self.resend()
         else:
-            self._ask_epoch(now)
+            self._welcomed(welcome, now)
+
+    def _on_news(self, welcome: wire.Welcome) -> None:
+        """The gateway says something new of itself or of the others."""
+        if welcome.state in _CUT_OFF and len(welcome.gateways) > 1:
+            self._leave(f"gateway {welcome.gateway} is {welcome.state}")
+
+    def _welcomed(self, welcome: wire.Welcome, now: float) -> None:
+        """The gateway takes the session in."""
+        self._ask_epoch(now)
 
     def _on_epoch_opened(self, answer: wire.EpochOpened, now: float) -> None:
         if answer.epoch != self.wanted or self.state is not State.OPENING:
@@ -297,7 +330,7 @@ class Session(abc.ABC):
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, _RETRY_MAX)
         self.resend()
-        if code in _ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
+        if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self._leave(f"gateway {self.welcome.gateway} cannot take it now: {self.trouble}")
 
     # -- time

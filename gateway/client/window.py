@@ -21,13 +21,14 @@ from gateway.errors import invariant
 class Window:
     """Unanswered batches of one producer."""
 
-    def __init__(self, compression: Compression) -> None:
-        """Begin empty."""
+    def __init__(self, compression: Compression, unordered: bool = False) -> None:
+        """Begin empty; `unordered` says that its batches go to the lane of the gateway."""
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
         self.settled: list[Batch] = []  # outcomes that nobody was told yet
         self._compression = compression
+        self._unordered = unordered
         self._flags = compression_flags(compression)
         self._unanswered: collections.deque[Batch] = collections.deque()
         self._by_sequence: dict[int, Batch] = {}
@@ -96,15 +97,16 @@ class Window:
             if frames and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
             ):
-                yield encode_submit(frames)
+                yield encode_submit(frames, self._unordered)
                 frames, size = [], 0
             small = is_small
             self._to_send.popleft()
             frames.append(self._frame(batch, number, epoch, topic))
             size += batch.size
             batch.transmitted = self._sent = True
+            batch.copies += 1
         if frames:
-            yield encode_submit(frames)
+            yield encode_submit(frames, self._unordered)
 
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
         invariant(bool(batch.body), "a batch that is sent has a body")
@@ -169,6 +171,42 @@ class Window:
                 cut(batch, sequence - batch.first_sequence, self._compression)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
+
+    def at(self, sequence: int) -> Batch | None:
+        """The batch that starts there, if it has no outcome."""
+        return self._by_sequence.get(sequence)
+
+    def turned_away(self, sequence: int, *, all_copies: bool) -> None:
+        """The gateway did not take a copy of the batch that starts there; with `all_copies` it never will take any."""
+        batch = self._by_sequence.get(sequence)
+        if batch is not None:
+            batch.copies = 0 if all_copies else max(0, batch.copies - 1)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether of any batch a copy may still be taken."""
+        return any(batch.copies for batch in self._unanswered if not batch.settled)
+
+    def take_back(self, above: int = -1) -> list[Batch]:
+        """The last batches of which no copy may still be taken, in order, of those with a serial `above` that one.
+
+        They have no sequence any more.
+        """
+        back: list[Batch] = []
+        while self._unanswered:
+            batch = self._unanswered[-1]
+            if batch.copies or batch.settled or batch.serial <= above:
+                break
+            self._unanswered.pop()
+            del self._by_sequence[batch.first_sequence]
+            self._bytes -= batch.size
+            self.next_sequence = batch.first_sequence
+            batch.first_sequence, batch.transmitted = 0, False
+            back.append(batch)
+        if back:
+            self._sent = self._sent and bool(self._unanswered)
+            self._to_send = collections.deque(batch for batch in self._to_send if batch.first_sequence)
+        return back[::-1]
 
     def take_settled(self) -> list[Batch]:
         """Batches with an outcome, each once, in the order in which it came."""

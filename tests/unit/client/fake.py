@@ -63,11 +63,37 @@ class Log:
         return [record.value for record in self.records if topic in (None, record.topic)]
 
 
+@dataclass
+class Lane:
+    """A gateway's own lane, on its disk: batches with their offsets, and of each producer the epoch and the last sequence."""
+
+    name: str
+    batches: list[tuple[Frame, list[bytes | None]]] = field(default_factory=list)
+    lines: dict[int, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    frontier: int = 0
+
+    def values(self) -> list[bytes | None]:
+        return [value for _, found in self.batches for value in found]
+
+
 class Rules:
     """What a gateway makes of messages, without a network."""
 
-    def __init__(self, log: Log | None = None, *, rule: Rule | None = None, gateways: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log: Log | None = None,
+        *,
+        rule: Rule | None = None,
+        gateways: dict[str, str] | None = None,
+        name: str = "fake",
+        lane: str = "",
+    ) -> None:
         self.log = log if log is not None else Log()
+        self.name = name
+        self.lane = Lane(lane) if lane else None
+        self.state = "primary"
+        self.forms: dict[bytes, bytes] = {}  # what each session submits
         self.rule = rule
         self.gateways = gateways or {}
         self.heard: list[Heard] = []
@@ -85,14 +111,17 @@ class Rules:
         return [heard for heard in self.heard if isinstance(heard, kind)]
 
     def answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
-        if parts[0][:1] == wire.SUBMIT:
+        form = parts[0][:1]
+        if form in (wire.SUBMIT, wire.SUBMIT_UNORDERED):
             answers: list[Any] = []
             if routing not in self.known:
                 answers.append(wire.Denied(0, "hello", "say Hello first"))
+            elif self.forms.setdefault(routing, form) != form:
+                answers.append(wire.Denied(0, "malformed", "a session sends one of both forms"))
             else:
                 for frame in wire.decode_submit(parts):
                     self.heard.append(frame)
-                    answers += self._ruled(frame, self._take)
+                    answers += self._ruled(frame, self._take if form == wire.SUBMIT else self.take_unordered)
         else:
             request = wire.decode_request(parts[0])
             self.heard.append(request)
@@ -140,10 +169,10 @@ class Rules:
     def welcome(self) -> wire.Welcome:
         return wire.Welcome(
             protocol=wire.PROTOCOL,
-            gateway="fake",
+            gateway=self.name,
             group="test",
             log=self.log.uuid,
-            state="primary",
+            state=self.state,
             version="0",
             reads=self.reads,
             admin="",
@@ -151,7 +180,44 @@ class Rules:
             window_bytes=self.window_bytes,
             frame_bytes_max=self.frame_bytes_max,
             raw_bytes_max=limits.RAW_BYTES_MAX,
+            lane=self.lane.name if self.lane is not None else "",
         )
+
+    def take_unordered(self, frame: Frame) -> list[Any]:
+        """A batch for the lane."""
+        (answer,) = self.judge(frame)
+        if answer is None:
+            answer = wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, self.decide(frame))
+        return [answer]
+
+    def judge(self, frame: Frame) -> list[Any]:
+        """As `gateway/core/unordered` judges a batch for the lane; None if it is new and next."""
+        assert self.lane is not None, "a client sends unordered batches only where there is a lane"
+        lane, whose = self.lane, (frame.producer, frame.epoch, frame.first_sequence)
+        line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
+        if line is None or frame.epoch > line.epoch:
+            code = "producer" if line is None else "epoch"
+            return [wire.RefusedAnswer(*whose, code, f"the {code} is not known here", retry=False)]
+        epoch, last = lane.lines.get(frame.producer, (0, 0))
+        if frame.epoch == epoch and frame.last_sequence <= last:
+            return [wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, lane.offsets[whose])]
+        if frame.epoch < max(epoch, line.epoch):
+            return [wire.FencedAnswer(frame.producer, line.epoch, frame.first_sequence)]
+        last = last if frame.epoch == epoch else 0
+        if frame.first_sequence != last + 1:
+            return [wire.Expected(frame.producer, frame.epoch, last + 1)]
+        return [None]
+
+    def decide(self, frame: Frame) -> int:
+        """Put a batch into the lane, whoever asks; its offset."""
+        assert self.lane is not None
+        lane, offset = self.lane, self.lane.frontier
+        batch = validate_body(frame, limits.RAW_BYTES_MAX)
+        lane.batches.append((frame, batch.column(1).to_pylist()))
+        lane.lines[frame.producer] = frame.epoch, frame.last_sequence
+        lane.offsets[frame.producer, frame.epoch, frame.first_sequence] = offset
+        lane.frontier += frame.count
+        return offset
 
     def _take(self, frame: Frame) -> list[Any]:
         line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
@@ -186,8 +252,16 @@ class Rules:
 class FakeGateway(Rules):
     """Rules behind a socket, in a thread."""
 
-    def __init__(self, log: Log | None = None, *, rule: Rule | None = None, gateways: dict[str, str] | None = None) -> None:
-        super().__init__(log, rule=rule, gateways=gateways)
+    def __init__(
+        self,
+        log: Log | None = None,
+        *,
+        rule: Rule | None = None,
+        gateways: dict[str, str] | None = None,
+        name: str = "fake",
+        lane: str = "",
+    ) -> None:
+        super().__init__(log, rule=rule, gateways=gateways, name=name, lane=lane)
         self._context = zmq.Context()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

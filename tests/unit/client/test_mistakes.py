@@ -89,7 +89,7 @@ def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception
         ({"topic": ["t"]}, "a topic name is text, not list (['t'])"),
         ({"value": "text"}, "not str"),
         ({"key": 5}, "not int"),
-        ({"ordering": "unordered"}, "not built yet"),
+        ({"ordering": "unordered", "progress": b"p"}, "progress belongs to a producer's one order"),
         ({"ordering": "total order"}, "not known"),
         ({"progress": "p"}, "not str"),
         ({"on_delivery": 5}, "not int"),
@@ -102,8 +102,8 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
         with pytest.raises(UsageError, match=re.escape(said)):
             p.send(**{"topic": "t", "value": b"x", **arguments})
         assert len(p) == 0
-        with pytest.raises(UsageError, match="ordering"):
-            p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="unordered")
+        with pytest.raises(UsageError, match="ordering 'none' is not known: use 'total' or 'unordered'"):
+            p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="none")
         assert p.send("t", b"fine").result(10) == 0
 
 

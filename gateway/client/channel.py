@@ -1,0 +1,151 @@
+"""A channel: one session and the connection that it has now, to one address after another. It moves messages between them."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.client.link import Link, News
+from gateway.client.peek import misheard, peek
+from gateway.client.route import Route
+from gateway.client.session import Session, State
+from gateway.client.url import Address
+from gateway.core import limits
+from gateway.data.frame import Buffer
+from gateway.data.wire import Bye, encode_control
+from gateway.errors import ConfigError, FormatError
+
+LOG = logging.getLogger("tutti.client")
+US = 1e6
+_GOODBYE_S = 0.2
+
+
+class Channel:
+    """Used by one thread, which calls `hear`, lets the session work, then calls `speak`.
+
+    Attributes:
+        link: the connection; None between two.
+        blocked: whether it took no more at the last time.
+        peeks: whether it may look, for half a second, who is where no gateway answers.
+    """
+
+    def __init__(self, session: Session, route: Route, wake_fd: int) -> None:
+        """Prepare; `wake_fd` is the descriptor that ends a wait of the link."""
+        self.session = session
+        self.link: Link | None = None
+        self.blocked = False
+        self.peeks = True
+        self._route = route
+        self._pinned: Route | None = None  # to the only gateway that will do
+        self._wake_fd = wake_fd
+        self._connect_at = 0.0
+        self._connect_until = 0.0
+        self._wrong = False  # whether who is there is no client port, as what it said shows
+
+    @property
+    def route(self) -> Route:
+        """The addresses that are tried now."""
+        return self._pinned or self._route
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The addresses of the gateway that it keeps to, if it does to one."""
+        return [self.link.address] if self.link is not None else self.route.addresses
+
+    def hear(self, now: float) -> None:
+        """Connect if it is time, and take in what came."""
+        if self.link is None and self._connect_at <= now:
+            self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
+            self.link = Link(self.route.present, self._wake_fd)
+        if self.link is not None:
+            self._hear(self.link, now)
+
+    def speak(self, now: float) -> None:
+        """Leave a connection that is of no use; send what there is to say."""
+        link, outbox = self.link, self.session.outbox
+        if link is not None and self.session.drop:
+            self._leave(link, self.session.drop, now)
+            link = None
+        self.blocked = False
+        while outbox:
+            if link is None or not link.up or not link.send(outbox[0]):
+                self.blocked = True
+                return
+            outbox.popleft()
+
+    def due(self) -> float:
+        """When `hear` has something to do although nothing came (monotonic)."""
+        if self.link is None:
+            return self._connect_at
+        return float("inf") if self.link.up else self._connect_until
+
+    def bye(self) -> None:
+        """Say goodbye, if there is somebody to say it to, and close."""
+        if self.link is not None and self.link.up:
+            self.link.send([encode_control(Bye())])
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; what is queued in it has a moment to leave."""
+        if self.link is not None:
+            self.link.close(_GOODBYE_S)
+            self.link = None
+
+    def _hear(self, link: Link, now: float) -> None:
+        while link.has_news and (news := link.news()) is not None:
+            if news is News.UP:
+                self.route.met("connected")
+                self.session.connected(now)
+                continue
+            if link.was_up:
+                self._read(link, now)  # what came before the end
+            reason = "connection refused" if news is News.REFUSED else "the connection was lost" if link.was_up else None
+            self._leave(link, reason, now)
+            return
+        if not link.up and now >= self._connect_until:
+            self._leave(link, None, now)
+        elif link.readable:
+            self._read(link, now)
+
+    def _read(self, link: Link, now: float) -> None:
+        data: Buffer | None = None
+        try:
+            for _ in range(limits.ANSWERS_A_TURN_MAX):
+                data = link.receive()
+                if data is None:
+                    return
+                self.session.receive(data, now)
+        except FormatError as error:
+            self.session.drop, self._wrong = misheard(data or b"", error, link.address)
+            if not self._wrong:
+                LOG.warning("%s: %s", link.address, error)
+
+    def _leave(self, link: Link, reason: str | None, now: float) -> None:
+        """Drop the connection; without a reason, look who is there."""
+        link.close()
+        self.link = None
+        session, route = self.session, self.route
+        if session.state is State.OPEN:
+            route.went_well()
+        session.lost()
+        if session.welcome is not None:
+            welcome = session.welcome
+            self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
+        wrong, self._wrong = self._wrong, False
+        if reason is None:
+            reason, wrong = peek(link.address) if self.peeks else ("it did not answer", False)
+        session.trouble = f"{link.address}: {reason}"
+        self._connect_at = now + route.move_on(reason, wrong)
+        self._keep_to(session.only, link.address)
+        if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
+            session.end(ConfigError(route.told()))
+
+    def _keep_to(self, gateway: tuple[str, str], address: Address) -> None:
+        """Go on at that gateway alone (name and url), where it was met or where it is said to be by now; at any without a name."""
+        name, url = gateway
+        if not name:
+            self._pinned = None
+            return
+        if self._pinned is None:
+            self._pinned = Route([address])
+        if url:
+            self._pinned.learn({name: url})
