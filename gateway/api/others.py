@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import zmq
+
 from gateway.client.talk import Talk
 from gateway.core import limits
 from gateway.errors import TuttiError
@@ -58,9 +60,9 @@ class Others:
         with self._changed:
             first = not self._found and self._asked_at < 0
             if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
-                self._asking = True
                 self._asked_at = time.monotonic()
                 threading.Thread(target=self._ask, name="other-gateways", daemon=True).start()
+                self._asking = True  # it ends behind this lock; where no thread can be had, nobody asks
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
@@ -79,18 +81,21 @@ class Others:
                     found[url] = location
             with self._changed:
                 self._found = found
-        except Exception:
-            LOG.exception("the other gateways could not be asked")
+        except TuttiError as error:
+            LOG.warning("the other gateways could not be asked", extra={"fields": {"error": str(error)}})
         finally:
             with self._changed:
                 self._asking = False
                 self._changed.notify_all()
 
     def _reads_of(self, url: str) -> str:
-        """The reads port of the gateway at `url`, empty if it does not answer or has another log."""
+        """The reads port of the gateway at `url`, empty if it does not answer, cannot be asked or has another log."""
         try:
             with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False) as talk:
                 welcome = talk.welcome()
         except TuttiError:
+            return ""
+        except zmq.ZMQError as error:  # no more sockets, or descriptors
+            LOG.warning("a gateway could not be asked for its reads port", extra={"fields": {"url": url, "error": str(error)}})
             return ""
         return welcome.reads if welcome.log == self._reader.log else ""
