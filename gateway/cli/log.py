@@ -133,7 +133,8 @@ def moved(directory: str) -> None:
     """Say that DIRECTORY was moved here, whole, while its gateway was down.
 
     A copy of a member's directory may lack what the original promised since, so that a gateway which starts on one learns, without
-    a vote. One of which nothing is left behind that may run lacks nothing: say so before the first start here.
+    a vote. One of which nothing is left behind that may run lacks nothing: say so before the first start here. Never say it of a
+    copy after whose making the gateway ran: what was acknowledged since may be lost.
     """
     from gateway.log.directory import moved as settle
 

@@ -103,7 +103,8 @@ RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answ
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
 MARK_IDLE_US = 10_000
-IDENTITY_FRESH_US = 60_000_000  # a copy of a running gateway's files that is older than this is told when it is put back
+IDENTITY_FRESH_US = 1_000_000  # a copy of a running gateway's files is told when it is put back if it is that much older
+IDENTITY_FRESH_BUSY_US = 10_000_000  # the same where the disk never rests
 
 # What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns
 GATEWAY_MAX = 0xFFFF

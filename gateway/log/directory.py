@@ -1,25 +1,40 @@
-"""A gateway's data directory: who owns it, and that one process at a time writes it."""
+"""A gateway's data directory: who owns it, that one process at a time writes it, and whether it is the original.
+
+What a gateway promised and voted for since a copy was made is not in the copy. So `identity.json` says which file it is written
+into, and is written into a new one at each start, before anything is promised, and now and then while the gateway runs: a copy has
+another file, and one from before that says of another file that it was it, however it was put back: beside the original, in its
+place, or file by file into its own folders. Each is replaced whole, so that a crash leaves one that tells the truth.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
 import uuid
 from typing import Annotated, Any
 
 import msgspec
 
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
+from gateway.log.birth import Birth, birth_of
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
-from gateway.log.storage import Storage, read_file
+from gateway.log.room import no_room
+from gateway.log.storage import Storage, SyncFailed, read_file
 
-_IGNORED = {LOCK, IDENTITY + ".tmp", "lost+found"}  # may stand in a directory that no gateway has begun to use
+_TEMPORARY = IDENTITY + ".tmp"  # what `replace_file` writes, and then gives its name
+_NEW = IDENTITY + ".new"
+_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # may stand in a directory that no gateway has begun to use
+_US = 1_000_000
 _GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its own"
 
 
 class Identity(msgspec.Struct, frozen=True):
     """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun.
     `left` says that the group went on without this disk, and how that was heard of; empty otherwise. `place` is the number (inode)
-    of the log's folder when this was written, 0 where it was not noted: a copy of the directory has another one.
+    of the log's folder when this was written, 0 where it was not noted, and `file` the file that this was written into, None where
+    it was not noted: a copy of the directory has others.
     """
 
     format: int
@@ -29,6 +44,7 @@ class Identity(msgspec.Struct, frozen=True):
     log: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
     left: str = ""
     place: int = 0
+    file: Birth | None = None
 
 
 def read_identity(path: str) -> Identity | None:
@@ -82,7 +98,10 @@ class Directory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        self.copied = 0 < identity.place != _place(path)
+        self._writing = threading.Lock()  # the disk's thread writes the identity, and whoever hears that the group left this disk
+        self._settled = False
+        self._noted_at = 0.0
+        self.copied = _copied(path, identity)
         self.renewed = ""
 
     @property
@@ -115,31 +134,59 @@ class Directory:
         self._write(left=reason)
 
     def settle(self) -> None:
-        """The directory stands here from now on, and is what its original was; done before anything is promised."""
-        if self.copied or not self.identity.place:
+        """The directory stands here from now on, and is what its original was; done at each start, before anything is promised, so
+        that what was copied before is told from it.
+        """
+        try:
             self._write(place=_place(self.path))
-            self.copied = False
+        except OSError as error:
+            if self.copied or not no_room(error):  # else what was noted is still true
+                raise
+        self.copied, self._settled = False, True
+
+    def freshen(self, after_us: int) -> None:
+        """Note anew which file the identity is, if that was done longer ago: no start stands between a copy of a running gateway's
+        files, and its being put back after a crash. To be called when something was promised or voted for.
+
+        Raises:
+            SyncFailed: the disk failed. What else fails is tried again as late: what was noted is still true.
+        """
+        if time.monotonic() - self._noted_at < after_us / _US:
+            return
+        try:
+            self._write()
+        except SyncFailed:
+            raise
+        except OSError:
+            self._noted_at = time.monotonic()
 
     def renew(self) -> None:
         """The directory is a copy in a group of several, or holds files of an earlier time: it becomes another disk, with a log to
         go on from and no vote. What the original promised and voted for since is not known here.
         """
         self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
-        self.copied = False
+        self.copied, self._settled = False, True
         self.renewed = (
-            f"data directory {self.path} is a copy, or older than its group knows: what {self.gateway} promised since is lost. It "
-            f"learns as with a new disk, and votes again after `tutti members replace {self.gateway}`. A directory that is moved, "
-            "with nothing left behind that may run, is declared so before its first start: `tutti log moved DIR`"
+            f"data directory {self.path} is a copy, was put back from one, or is older than its group knows: what {self.gateway} "
+            f"promised since is lost. It learns as with a new disk, and votes again after `tutti members replace {self.gateway}`. "
+            "A directory that is moved, with nothing left behind that may run, is declared so before its first start: "
+            "`tutti log moved DIR`"
         )
 
     def _write(self, **changes: str | int) -> None:
-        identity = msgspec.structs.replace(self.identity, **changes)
-        _write_identity(self.path, identity, self.storage)
-        self.identity = identity
+        with self._writing:
+            self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, **changes), self.storage)
+            self._noted_at = time.monotonic()
 
     def close(self) -> None:
-        """Let the directory go."""
-        if self._lock >= 0:
+        """Let the directory go; where a gateway ran, copies that were made of its files meanwhile are none of what it leaves."""
+        if self._lock < 0:
+            return
+        try:
+            if self._settled:
+                with contextlib.suppress(OSError):  # what was noted is still true
+                    self._write()
+        finally:
             os.close(self._lock)
             self._lock = -1
 
@@ -196,14 +243,13 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
             f"data directory {path} cannot be used: {error.strerror}; check the path, its owner and mode"
         ) from error
     try:
-        identity = _own(path, gateway, group, create, storage)
+        return Directory(path, _own(path, gateway, group, create, storage), lock, storage)
     except OSError as error:
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; check its owner and mode") from error
     except BaseException:
         os.close(lock)
         raise
-    return Directory(path, identity, lock, storage)
 
 
 def _make(path: str, storage: Storage) -> None:
@@ -259,9 +305,16 @@ def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) ->
     found = _look(path, gateway, group, create)
     if found is None:
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
-        found = Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_place(path))
-        _write_identity(path, found, storage)
+        found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_place(path)), storage)
     return found
+
+
+def _copied(path: str, identity: Identity) -> bool:
+    """Whether the log's folder or the identity is not the one that was noted. Nothing is compared that owner or mode change: some
+    machines set these again at each start.
+    """
+    file = identity.file
+    return 0 < identity.place != _place(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
 
 
 def _place(path: str) -> int:
@@ -274,6 +327,20 @@ def _begun(path: str, name: str) -> bool:
     return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 
 
-def _write_identity(path: str, identity: Identity, storage: Storage) -> None:
+def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity:
+    """Put the identity into a new file, and note in it which one that is; returns what was written."""
+    made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
+    identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
     storage.replace_file(os.path.join(path, IDENTITY), data)
+    return identity
+
+
+def _new_file(path: str, then: str, storage: Storage) -> Birth | None:
+    """Make a file under a path, rename it, and say which one it is; None where that changes with the name, as on file systems that
+    make a number of the path: nothing must be noted then that does not last.
+    """
+    storage.close(storage.open(path, create=True))
+    made = birth_of(path)
+    storage.rename(path, then)
+    return made if made == birth_of(then) else None

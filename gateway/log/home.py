@@ -31,6 +31,9 @@ class Home(Protocol):
     def settle(self) -> None:
         """The directory is what its original was; done before anything is promised."""
 
+    def freshen(self, after_us: int) -> None:
+        """Something was promised or voted for: have that told from copies made before, if that was last done so long ago."""
+
     def renew(self) -> None:
         """The directory becomes another disk, as it holds files of an earlier time."""
 

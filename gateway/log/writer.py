@@ -240,6 +240,7 @@ class LogWriter:
         self._synced_at = time.monotonic()
         if self._marking.synced(end):
             segment.slot = 1 - segment.slot
+        self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
         """Say in the slot, once between two syncs, what the syncs before made durable."""
@@ -260,6 +261,7 @@ class LogWriter:
             accepts = scalars.accepted > self._scalars.scalars.accepted
             mark = self._marking.next(self._marking.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
+            self._directory.freshen(limits.IDENTITY_FRESH_US)
             self._marking.newest = mark
             if accepts:
                 self._marking.damage = None
@@ -268,12 +270,11 @@ class LogWriter:
 
     def cut(self, position: int) -> None:
         """Take every frame behind `position` off the log, durably. What a damage left behind the end is kept aside, and forgotten.
-        After `DiskFull` the same call comes again.
 
         Raises:
             InvariantViolated: something behind `position` is decided, or the log does not reach it.
             Damaged: the frames up to `position` cannot be read any more.
-            DiskFull: there is no room, and the reserve is gone.
+            DiskFull: there is no room, and the reserve is gone; the same call comes again.
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
@@ -411,6 +412,7 @@ class LogWriter:
             with self._watching("marking"):
                 self._write_slot(self._segments[-1])
                 self._sync()
+                self._directory.freshen(limits.IDENTITY_FRESH_US)
         with self._watching("trimming"):
             return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
 

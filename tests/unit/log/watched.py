@@ -62,6 +62,10 @@ class Mortal(Storage):
         if not self.dead:
             super().write(fd, parts, at)
 
+    def rename(self, old: str, new: str) -> None:
+        if not self.dead:
+            super().rename(old, new)
+
     def sync(self, fd: int) -> None:
         """Nothing here loses power."""
 
