@@ -9,12 +9,10 @@ from typing import NamedTuple
 from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
 from gateway.api.plans import Plans
-from gateway.api.ranges import Ranges
 from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TickEndAsk, TicksAsk, TimeAsk, decode, encode
-from gateway.api.watch import FrontierWatch
+from gateway.api.shelf import Shelf
 from gateway.core import limits
 from gateway.log.cuts import tick_end
-from gateway.log.reader import Frontier, LogReader
 
 GivenUp = Callable[[], bool]
 
@@ -32,6 +30,7 @@ ACTIONS: dict[str, Action] = {
     "ticks": Action("the ticks of a range: number, time, offset", "ticks"),
     "tick_end": Action("where a batch that ends at a tick ends", "tick_end"),
     "plan": Action("a range cut into parts that can be read side by side", "plan"),
+    "lanes": Action("the lanes of unordered sends and how far they are", "lanes"),
     "topics": Action("the topics and what they hold", "topics"),
     "producers": Action("the producers and how far they are", "producers"),
     "readers": Action("what named readers saved", "readers"),
@@ -40,20 +39,19 @@ ACTIONS: dict[str, Action] = {
 
 
 class Actions:
-    """Answers actions for one log."""
+    """Answers actions."""
 
     def __init__(
         self,
-        reader: LogReader,
-        watch: FrontierWatch[Frontier],
-        ranges: Ranges,
+        shelf: Shelf,
         plans: Plans,
         gateway: GatewayLink,
     ) -> None:
-        """Answer for the log of `reader`; what only the gateway can do is asked of `gateway`."""
-        self._reader = reader
-        self._watch = watch
-        self._ranges = ranges
+        """Answer for the logs of `shelf`; what only the gateway can do is asked of `gateway`."""
+        self._shelf = shelf
+        ordered = shelf.of("")
+        self._reader = ordered.reader
+        self._ranges = ordered.ranges
         self._plans = plans
         self._gateway = gateway
 
@@ -72,13 +70,15 @@ class Actions:
     def frontier(self, body: bytes, given_up: GivenUp) -> object:
         """How far the log is committed."""
         asked = decode(FrontierAsk, body, "the body of frontier")
-        frontier = self._ranges.frontier(asked, given_up)
+        served = self._shelf.of(asked.lane)
+        frontier = served.ranges.frontier(asked, given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
-            frontier = self._watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
+            frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
         gateways, silent = self._gateway.gateways()
         return {
-            "log": self._reader.log,
-            "start": self._reader.start,
+            "log": served.reader.log,
+            **served.about,
+            "start": served.reader.start,
             "frontier": frontier.offset,
             "position": frontier.position,
             "time_us": frontier.time_us,
@@ -91,8 +91,9 @@ class Actions:
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
         """Offset of the first record at or after a time."""
         asked = decode(TimeAsk, body, "the body of offset_for_time")
-        self._ranges.frontier(asked, given_up)
-        return {"offset": self._reader.offset_for_time(asked.time_us)}
+        served = self._shelf.of(asked.lane)
+        served.ranges.frontier(asked, given_up)
+        return {"offset": served.reader.offset_for_time(asked.time_us)}
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
         """The ticks of a range."""
@@ -112,6 +113,11 @@ class Actions:
     def plan(self, body: bytes, given_up: GivenUp) -> object:
         """A range cut into parts."""
         return self._plans.plan(decode(Command, body, "the body of plan"), given_up)
+
+    def lanes(self, body: bytes, given_up: GivenUp) -> object:
+        """The lanes of unordered sends and how far they are."""
+        self._ranges.frontier(decode(NothingAsked, body, "the body of lanes"), given_up)
+        return self._shelf.lanes()
 
     def topics(self, body: bytes, given_up: GivenUp) -> object:
         """The topics and what they hold."""

@@ -58,9 +58,15 @@ class GatewayLink:
         left_out = {told.get("gateway"), *told.get("silent", ())}
         return [url for name, url in told.get("gateways", {}).items() if name not in left_out]
 
-    def elsewhere(self, position: int) -> bool:
-        """Tell the gateway that a position (0: unknown) could not be read, so that it looks and mends; whether there are others."""
-        if self._socket is not None and position:
+    def halted(self) -> dict[str, str]:
+        """Of each lane why nothing can follow in it here, as of `state`; empty for one that is well."""
+        return {lane["lane"]: lane["halted"] for lane in self._lately().get("lanes", ())}
+
+    def elsewhere(self, lane: str, position: int) -> bool:
+        """Tell the gateway that a position (0: unknown) of the ordered log could not be read, so that it looks and mends; whether
+        there are others.
+        """
+        if self._socket is not None and position and not lane:
             with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
                 self._socket.send(_DAMAGED + position.to_bytes(8, "little"), socket.MSG_DONTWAIT)
         return bool(self.others())

@@ -21,8 +21,8 @@ from gateway.api.http import AdminServer
 from gateway.api.others import Others
 from gateway.api.pages import Pages
 from gateway.api.plans import Plans
-from gateway.api.ranges import Ranges
 from gateway.api.server import ReadsServer
+from gateway.api.shelf import Shelf
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
 from gateway.children import end_with_parent
@@ -97,11 +97,11 @@ class Process:
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self.gateway = GatewayLink(options.client, options.status_fd)
-        ranges = Ranges(self.reader, self.watch, self.gateway.state)
-        self.streams = Streams(self.reader, self.watch, ranges, self.gateway.elsewhere)
+        shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
+        self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway)
-        plans = Plans(self.reader, ranges, self.streams, self.others.locations)
-        actions = Actions(self.reader, self.watch, ranges, plans, self.gateway)
+        plans = Plans(shelf, self.others.locations)
+        actions = Actions(shelf, plans, self.gateway)
         try:
             self.server = ReadsServer(_location(host, port), self.streams, plans, actions)
         except pa.ArrowException as error:

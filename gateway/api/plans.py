@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 from pyarrow import flight
 
-from gateway.api.ranges import Range, Ranges
+from gateway.api.ranges import Range
 from gateway.api.requests import Command, Ticket, encode
-from gateway.api.streams import Streams
+from gateway.api.shelf import Served, Shelf
+from gateway.api.streams import metadata
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.log import reader as log
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -24,72 +24,75 @@ class Part(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The answer of the action `plan`."""
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer of the action `plan`; `lane` is empty for the ordered log."""
 
     log: str
     start: int
     end: int
     frontier: int
     ranges: list[Part]
+    lane: str = ""
 
 
 class Plans:
-    """Cuts ranges of one log."""
+    """Cuts ranges."""
 
-    def __init__(
-        self, reader: log.LogReader, ranges: Ranges, streams: Streams, locations: Callable[[Callable[[], bool]], Sequence[str]]
-    ) -> None:
-        """Cut ranges of the log of `reader`, which gateways at `locations` hold: URIs, given whether who asks has gone away."""
-        self._reader = reader
-        self._ranges = ranges
-        self._streams = streams
+    def __init__(self, shelf: Shelf, locations: Callable[[Callable[[], bool]], Sequence[str]]) -> None:
+        """Cut ranges of the logs of `shelf`, which gateways at `locations` hold: URIs, given whether who asks has gone away."""
+        self._shelf = shelf
         self._locations = locations
 
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
         """The action `plan`."""
-        wanted = self._ranges.of(command, given_up)
+        served = self._shelf.of(command.lane)
+        wanted = served.ranges.of(command, given_up)
         end = wanted.frontier.offset if wanted.end is None else wanted.end
-        return Plan(self._reader.log, wanted.start, end, wanted.frontier.offset, self._parts(command, wanted.start, end))
+        parts = _parts(served, command, wanted.start, end)
+        return Plan(served.reader.log, wanted.start, end, wanted.frontier.offset, parts, served.lane)
 
     def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
         """The answer of `get_flight_info`."""
-        wanted = self._ranges.of(command, given_up)
+        served = self._shelf.of(command.lane)
+        wanted = served.ranges.of(command, given_up)
         if wanted.end is None or command.follow:
             parts = [Part(wanted.start, -1, -1, -1)]
         else:
-            parts = self._parts(command, wanted.start, wanted.end)
+            parts = _parts(served, command, wanted.start, wanted.end)
         whole = command.topics is None and not command.follow
         locations = self._locations(given_up)
         return flight.FlightInfo(
             schema_of(check_columns(command.columns)),
             descriptor,
-            [self._endpoint(command, wanted, part, list(locations)) for part in parts],
+            [_endpoint(served, command, wanted, part, list(locations)) for part in parts],
             sum(part.rows for part in parts) if whole else -1,
             sum(part.bytes for part in parts) if whole else -1,
             ordered=True,
-            app_metadata=self._streams.metadata(wanted),
+            app_metadata=metadata(served, wanted),
         )
 
-    def _parts(self, command: Command, start: int, end: int) -> list[Part]:
-        split_bytes = command.split_bytes
-        if command.splits is None and split_bytes is None:
-            split_bytes = limits.SPLIT_BYTES
-        found = self._reader.plan(start, end, topics=command.topics, splits=command.splits, split_bytes=split_bytes)
-        return [Part(part.start, part.end, part.rows, part.bytes) for part in found]
 
-    def _endpoint(
-        self, command: Command, wanted: Range, part: Part, locations: list[str | flight.Location]
-    ) -> flight.FlightEndpoint:
-        ticket = Ticket(
-            start=part.start,
-            end=wanted.end if command.follow else part.end,
-            topics=command.topics,
-            columns=command.columns,
-            follow=command.follow,
-            seen=max(command.seen, part.end),  # a gateway that is a moment behind this one waits
-            log=self._reader.log,
-            absent_ok=command.absent_ok,
-        )
-        about = b"" if command.follow else encode(part)
-        return flight.FlightEndpoint(encode(ticket), locations, None, about)
+def _parts(served: Served, command: Command, start: int, end: int) -> list[Part]:
+    split_bytes = command.split_bytes
+    if command.splits is None and split_bytes is None:
+        split_bytes = limits.SPLIT_BYTES
+    found = served.reader.plan(start, end, topics=command.topics, splits=command.splits, split_bytes=split_bytes)
+    return [Part(part.start, part.end, part.rows, part.bytes) for part in found]
+
+
+def _endpoint(
+    served: Served, command: Command, wanted: Range, part: Part, locations: list[str | flight.Location]
+) -> flight.FlightEndpoint:
+    ticket = Ticket(
+        start=part.start,
+        end=wanted.end if command.follow else part.end,
+        topics=command.topics,
+        columns=command.columns,
+        follow=command.follow,
+        seen=max(command.seen, part.end),  # a gateway that is a moment behind this one waits
+        log=served.reader.log,
+        absent_ok=command.absent_ok,
+        lane=served.lane,
+    )
+    about = b"" if command.follow else encode(part)
+    return flight.FlightEndpoint(encode(ticket), locations, None, about)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gateway.api.faults import Fault
 from gateway.api.gateway import CUT_OFF
 from gateway.api.requests import AtTime, Known, Place, Ticket
-from gateway.api.watch import FrontierWatch
+from gateway.api.watch import Watching
 from gateway.core import limits
 from gateway.log.reader import Frontier, LogReader
 
@@ -25,7 +25,7 @@ class Range(NamedTuple):
 class Ranges:
     """Answers what can be read, for one log."""
 
-    def __init__(self, reader: LogReader, watch: FrontierWatch[Frontier], state: Callable[[], str]) -> None:
+    def __init__(self, reader: LogReader, watch: Watching[Frontier], state: Callable[[], str]) -> None:
         """Answer for the log of `reader`; `state` is the gateway's."""
         self._reader = reader
         self._watch = watch

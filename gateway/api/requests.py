@@ -13,7 +13,7 @@ import msgspec
 from gateway.api.faults import Fault
 from gateway.core import limits
 from gateway.data.columns import check_columns
-from gateway.data.names import check_name
+from gateway.data.names import NAME_BYTES_MAX, check_name
 from gateway.errors import UsageError
 
 INT64_MAX = 2**63 - 1
@@ -37,7 +37,13 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     log: Annotated[str, msgspec.Meta(max_length=limits.LOG_NAME_CHARACTERS_MAX)] = ""
 
 
-class Ticket(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class OfLane(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What may be asked of a lane instead of the ordered log: of a gateway's newest one by its name, or NUMBER-INCARNATIONHEX."""
+
+    lane: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
+
+
+class Ticket(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What `do_get` reads: a range, and what of it."""
 
     start: Place = "earliest"
@@ -55,14 +61,14 @@ class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
     split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
 
 
-class FrontierAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FrontierAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `frontier`; with `beyond` it waits."""
 
     beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.LONG_POLL_US_MAX // 1000)] = 0
 
 
-class TimeAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TimeAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `offset_for_time`."""
 
     time_us: Time

@@ -14,15 +14,15 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.api.faults import Fault, flight_error
-from gateway.api.ranges import Range, Ranges
+from gateway.api.ranges import Range
 from gateway.api.requests import Ticket
 from gateway.api.room import Room
+from gateway.api.shelf import Served, Shelf
 from gateway.api.slots import Lease, Slots
-from gateway.api.watch import FrontierWatch
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.errors import Damaged
-from gateway.log.reader import Frontier, LogReader
+from gateway.errors import Behind, Damaged
+from gateway.log.reader import Frontier
 from gateway.log.scan import scan
 
 US = 1_000_000
@@ -74,20 +74,16 @@ class Stream:
 
 
 class Streams:
-    """Opens streams on one log, within the bounds."""
+    """Opens streams, within the bounds."""
 
     def __init__(
         self,
-        reader: LogReader,
-        watch: FrontierWatch[Frontier],
-        ranges: Ranges,
-        elsewhere: Callable[[int], bool] = lambda position: False,
+        shelf: Shelf,
+        elsewhere: Callable[[str, int], bool] = lambda lane, position: False,
     ) -> None:
-        """Serve the log of `reader`; `elsewhere` is told of a position that cannot be read, and says whether others hold it."""
+        """Serve the logs of `shelf`; `elsewhere` is told of a position that cannot be read, and says whether others hold it."""
         self._elsewhere = elsewhere
-        self._reader = reader
-        self._watch = watch
-        self._ranges = ranges
+        self._shelf = shelf
         self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
         self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
         self.meters = StreamMeters()
@@ -100,26 +96,16 @@ class Streams:
             Fault: the ticket asks for what is not there, or all places are taken.
         """
         lease = (self.followers if ticket.follow else self.scans).take(given_up)
-        wanted = self._ranges.of(ticket, given_up)
-        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: self.metadata(wanted)})
+        served = self._shelf.of(ticket.lane)
+        wanted = served.ranges.of(ticket, given_up)
+        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
         if ticket.follow or wanted.end is None:
-            batches = self._follow(ticket, wanted, given_up)
+            batches = self._follow(served, ticket, wanted, given_up)
         else:
-            batches = iter(self._scan(ticket, wanted.start, wanted.end))
+            batches = iter(self._scan(served, ticket, wanted.start, wanted.end))
         self.meters.opened += 1
         stream = Stream(batches, lease, self.meters)
         return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
-
-    def metadata(self, wanted: Range) -> bytes:
-        """What a stream's schema says beside the columns."""
-        return msgspec.json.encode(
-            {
-                "log": self._reader.log,
-                "start": self._reader.start,
-                "frontier": wanted.frontier.offset,
-                "range": (wanted.start, wanted.end),
-            }
-        )
 
     def _batch_bytes(self) -> int:
         """Up to how many bytes frames are joined.
@@ -130,12 +116,12 @@ class Streams:
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, limits.READ_BATCH_BYTES_MIN), limits.READ_BATCH_BYTES_MAX)
 
-    def _scan(self, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _scan(self, served: Served, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The batches of a range that is committed."""
         reached = start
         try:
             batches = scan(
-                self._reader,
+                served.reader,
                 start,
                 end,
                 topics=ticket.topics,
@@ -144,14 +130,14 @@ class Streams:
                 bytes_max=self._batch_bytes(),
             )
             while (batch := self._made(batches)) is not None:
-                if self._watch.stopping:
+                if served.watch.stopping:
                     raise _stopping()
                 yield batch
                 reached += batch.num_rows
                 del batch  # the next one is made without this one in memory
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
-            if self._elsewhere(error.position):
+            if self._elsewhere(served.lane, error.position):
                 raise Fault("unavailable", f"{error}; another gateway is asked for it: read there meanwhile", **where) from error
             raise Fault("damaged", str(error), **where) from error
 
@@ -159,17 +145,17 @@ class Streams:
         with self.room.for_a_batch():
             return next(batches, None)
 
-    def _follow(self, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
+    def _follow(self, served: Served, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
         """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""
         at, end = wanted.start, wanted.end
         schema = schema_of(check_columns(ticket.columns))
         empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
         while end is None or at < end:
-            frontier = self._watch.now()
+            frontier = served.watch.now()
             upto = frontier.offset if end is None else min(frontier.offset, end)
             if upto <= at:
-                frontier = self._watch.wait(at, limits.FOLLOW_BEAT_US, given_up)
-                if self._watch.stopping:
+                frontier = served.watch.wait(at, limits.FOLLOW_BEAT_US, given_up)
+                if served.watch.stopping:
                     raise _stopping()
                 if given_up():
                     return
@@ -179,11 +165,11 @@ class Streams:
             began = time.monotonic()
             last = empty
             try:
-                for batch in self._scan(ticket, at, upto):
+                for batch in self._scan(served, ticket, at, upto):
                     if last is not empty:
                         yield last
                     last = batch
-            except Fault:
+            except (Fault, Behind):
                 if last is not empty:
                     yield last  # whole and good, whatever came behind it
                 raise
@@ -191,6 +177,19 @@ class Streams:
             yield last, _progress(at, frontier)
             # A gap between runs: where little batches commit without a pause, each would cost the caller a message of its own.
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
+
+
+def metadata(served: Served, wanted: Range) -> bytes:
+    """What a stream's schema says beside the columns."""
+    return msgspec.json.encode(
+        {
+            "log": served.reader.log,
+            **served.about,
+            "start": served.reader.start,
+            "frontier": wanted.frontier.offset,
+            "range": (wanted.start, wanted.end),
+        }
+    )
 
 
 def _stopping() -> Fault:

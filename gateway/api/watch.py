@@ -15,7 +15,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.core import limits
 
@@ -34,6 +34,40 @@ class HasOffset(Protocol):
 
 
 Frontier = TypeVar("Frontier", bound=HasOffset)
+Other = TypeVar("Other", bound=HasOffset)
+Seen_co = TypeVar("Seen_co", bound=HasOffset, covariant=True)
+
+
+class Watching(Protocol[Seen_co]):
+    """Waits for the frontier of one log."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process stops: every wait ends."""
+
+    def now(self) -> Seen_co:
+        """The frontier of this moment."""
+
+    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Seen_co:
+        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, or the process stops."""
+
+
+class LaneWatch(Generic[Frontier]):
+    """Waits for the frontier of a lane, by the watch of the ordered log: the gateway tells by one pipe that something moved."""
+
+    def __init__(self, look: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
+        """`look` reads the frontier (cheap), which never moves back."""
+        self.now = look
+        self._watch = watch
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process stops."""
+        return self._watch.stopping
+
+    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
+        """Wait; as `FrontierWatch.wait`."""
+        return self._watch.wait_beside(self.now, beyond, timeout_us, given_up)
 
 
 class FrontierWatch(Generic[Frontier]):
@@ -51,7 +85,8 @@ class FrontierWatch(Generic[Frontier]):
         self._gone = gone
         self._notify_fd = notify_fd
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting = self._beside = 0
+        self._told = 0  # how often the gateway was looked at because it said that something moved
         self._last = look()
         self.stopping = False
         self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -87,10 +122,25 @@ class FrontierWatch(Generic[Frontier]):
                     if self._last.offset <= beyond and not self.stopping:
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
+    def wait_beside(self, look: Callable[[], Other], beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Other:
+        """As `wait`, for a frontier beside this one of which the same pipe tells; `look` reads it."""
+        deadline = time.monotonic() + timeout_us / US
+        with self._waits(beside=1):
+            while True:
+                told = self._told
+                frontier = look()  # a move from here on is told
+                left = deadline - time.monotonic()
+                if frontier.offset > beyond or left <= 0 or self.stopping or given_up():
+                    return frontier
+                with self._changed:
+                    if told == self._told and not self.stopping:
+                        self._changed.wait(min(left, limits.WATCH_POLL_US / US))
+
     @contextlib.contextmanager
-    def _waits(self) -> Iterator[None]:
+    def _waits(self, beside: int = 0) -> Iterator[None]:
         with self._changed:
             self._waiting += 1
+            self._beside += beside
             first = self._waiting == 1
         if first:
             self._poke()
@@ -99,6 +149,7 @@ class FrontierWatch(Generic[Frontier]):
         finally:
             with self._changed:
                 self._waiting -= 1
+                self._beside -= beside
 
     def stop(self) -> None:
         """Let every wait end now, and the thread too."""
@@ -131,6 +182,7 @@ class FrontierWatch(Generic[Frontier]):
                 if not self.stopping:
                     self._gone()
             if waiting:
+                self._tell_beside()
                 try:
                     self.now()
                     trouble = ""
@@ -138,6 +190,12 @@ class FrontierWatch(Generic[Frontier]):
                     if repr(error) != trouble:  # once, and not with each message that commits
                         trouble = repr(error)
                         LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
+
+    def _tell_beside(self) -> None:
+        with self._changed:
+            self._told += 1
+            if self._beside:
+                self._changed.notify_all()
 
     def _drain(self, fd: int) -> bool:
         """Empty the pipe; False when it has ended."""

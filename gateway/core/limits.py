@@ -144,6 +144,7 @@ LANE_WAIT_HEARTBEATS = 11  # that an attempt waits to hear it of its members
 LANE_BEHIND_MAX = 32_768  # frames that a gateway may lack to be a member of an attempt
 LANE_REPEAT_HEARTBEATS = 3  # that an origin repeats its last decision
 LANE_READS_MAX = 64  # of the log for others, at a time
+LANES_READ_MAX = 64  # whose readers are kept
 LANES_OPEN_MAX = 96  # that are kept open for writing; each takes about three descriptors
 
 # Between gateways
@@ -295,9 +296,9 @@ BUFFER_BYTES = 32 * MIB  # a producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # of small frames that a client puts into one message
 CLIENT_WINDOW_FRAMES = 4096  # in flight per connection, however small
+LANE_WINDOW_BYTES = MIB  # of unordered batches of one client: an origin has room for some clients
 ANSWER_BYTES_MAX = 16 * MIB  # one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # for a producer, a reader or a tool to reach any gateway
-LANE_WINDOW_BYTES = MIB  # of unordered batches of one client: an origin has room for some clients
 ADDRESS_TIMEOUT_US = 2_000_000  # for one address, in its turn
 PEEK_TIMEOUT_US = 500_000  # to see what else speaks on a port
 PEEK_BYTES_MAX = 512  # of what it says
@@ -396,9 +397,9 @@ invariant(REPAIR_TO_ALL_BYTES < REPAIR_MESSAGE_BYTES, "what goes to all is small
 invariant(REPAIR_MESSAGE_BYTES + FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a repair fits into a message")
 invariant(2 * LANE_ENDS_HEARTBEATS < LANE_WAIT_HEARTBEATS, "one lost word on how far lanes are leaves nobody out of an attempt")
 invariant(LANE_FRAMES_MAX < LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
+invariant(4 * LANE_WINDOW_BYTES <= LANE_BYTES_MAX, "some clients fill their windows before an origin refuses any for now")
 invariant(RESEND_HEARTBEATS <= LANE_REPEAT_HEARTBEATS, "what a decision lets a member ask for is answered while it is repeated")
 invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
-invariant(4 * LANE_WINDOW_BYTES <= LANE_BYTES_MAX, "some clients fill their windows before an origin refuses any for now")
 invariant(
     ROSTER_MAX <= (BOOT_HEARTBEATS - 1) * HEARTBEATS_A_TURN, "in the largest group too everybody is heard within the boot time"
 )

@@ -136,6 +136,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "ticks": {},
     "tick_end": {"start": 0, "limit": 1, "end": 2},
     "plan": {},
+    "lanes": {},
     "topics": {},
     "producers": {},
     "readers": {},

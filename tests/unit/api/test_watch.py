@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.api.watch import FrontierWatch
+from gateway.api.watch import FrontierWatch, LaneWatch
 from gateway.core import limits
 from gateway.errors import Damaged
 
@@ -73,6 +73,33 @@ def test_everybody_who_waits_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch)
     for thread, got in waiters:
         thread.join(10)
         assert got == [Mark(5)]
+
+
+def test_who_waits_for_a_lane_is_woken_by_the_same_pipe(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)  # the poll cannot be what wakes them
+    lane = [0]
+    watch = LaneWatch(lambda: Mark(lane[0]), log.watch)
+    found: list[Mark] = []
+    threads = [threading.Thread(target=lambda: found.append(watch.wait(4, 60_000_000))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    log.move(9)
+    lane[0] = 5
+    log.move(9)  # the ordered log does not move
+    for thread in threads:
+        thread.join(10)
+    assert found == 20 * [Mark(5)]
+
+
+def test_who_waits_for_a_lane_leaves_when_the_process_stops(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)
+    watch = LaneWatch(lambda: Mark(0), log.watch)
+    found: list[Mark] = []
+    thread = threading.Thread(target=lambda: found.append(watch.wait(0, 60_000_000)))
+    thread.start()
+    log.watch.stop()
+    thread.join(10)
+    assert (found, watch.stopping) == ([Mark(0)], True)
 
 
 def test_a_move_that_nobody_told_of_is_seen_all_the_same(log: Log) -> None:
