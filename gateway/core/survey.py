@@ -84,7 +84,9 @@ class Survey:
     @property
     def waits(self) -> str:
         """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
-        return "" if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) else _waits(self._stack.layers)
+        if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
+            return ""  # who was removed waits for nothing
+        return _waits(self._stack.layers)
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
@@ -130,7 +132,12 @@ def _waits(layers: Layers) -> str:
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
     voter = peers.rosters.named.get(standing.me)
     added = "was added, and votes when it has caught up: " if voter is not None and not voter.voting else ""
-    return added + (f"learns from {view}" if furthest > layers.context.window.frontier else f"is about to be taken into {view}")
+    if furthest > layers.context.window.frontier:
+        return f"{added}learns from {view}"
+    if voter is None:
+        name = layers.context.identity.gateway
+        return f"{name} is no member in its own log, which it has whole: it was removed; `tutti members add {name}` takes it in"
+    return f"{added}is about to be taken into {view}"
 
 
 def _leads(number: int, view: int) -> bool:

@@ -194,6 +194,19 @@ def test_who_was_removed_is_told_what_to_do() -> None:
     assert "members add" in Survey(gone).reason
     assert [member.name for member in Survey(world.members["g1"].running).members()] == ["g1", "g2"]
     assert Survey(world.members["g1"].running).reason == ""
+    assert Survey(gone).waits == "", "nobody takes it into a view"
+
+
+def test_who_was_removed_and_starts_again_is_not_told_that_a_view_takes_it_in() -> None:
+    world = group()
+    world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
+    later(world, 20)
+    world.kill("g3", 0)
+    world.start("g3")
+    later(world, 20)
+    own = Survey(world.members["g3"].running)
+    assert (own.state, own.reason) == ("joining", "")
+    assert own.waits == "g3 is no member in its own log, which it has whole: it was removed; `tutti members add g3` takes it in"
 
 
 def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> None:
