@@ -13,19 +13,20 @@ from gateway.core.rosters import Rosters
 
 LACKS = 0  # instead of a view: no frame of the damaged log stands there
 UNSEEN = -1  # a frame that nobody who answered holds
+Voters = Mapping[int, bytes]  # number -> incarnation
 
 
 class Choice(NamedTuple):
     """The log to adopt: who has the greatest, up to where it is adopted, and who gives the frames (0: nobody can; wait).
 
-    `blocking`: sets of voters (number -> incarnation) that prove something by being in the way of every majority. They have to be
-    that by the rosters of the adopted log too.
+    `blocking`: sets of voters that prove something by being in the way of every majority. They have to be that by the rosters of
+    the adopted log too.
     """
 
     best: int
     end: int
     source: int
-    blocking: tuple[Mapping[int, bytes], ...] = ()
+    blocking: tuple[Voters, ...] = ()
 
 
 def greatest(states: Mapping[int, State]) -> int:
@@ -67,23 +68,25 @@ class _Judge:
         self._best, self._mine, self._damage = best, states[best], damage
         self._rosters, self._incarnations = rosters, incarnations
         self._apart = {member for member, state in self._states.items() if self._differs(state)}
-        self._blocking: list[Mapping[int, bytes]] = []
 
     def choice(self) -> Choice:
         """How far the log is adopted, and out of whose."""
         first, last = self._damage.first, self._damage.last
-        cut = next((position for position in self._steps(first) if self._undecided(position)), last + 1)
-        proof = self._blocking
+        cut, proof = last + 1, None
+        for position in self._steps(first):
+            proof = self._against_all(position)
+            if proof is not None:
+                cut = position
+                break
         reach, source = first - 1, self._best
-        held: list[Mapping[int, bytes]] = []
+        held: list[Voters] = []
         for member in self._states:
-            self._blocking = []
-            end = self._right_to(member)
+            end, proofs = self._right_to(member)
             if end > reach:
-                reach, source, held = end, member, self._blocking
+                reach, source, held = end, member, proofs
         if reach < cut - 1:
             return Choice(self._best, self._mine.end, 0)
-        return Choice(self._best, reach, source, (*(proof if reach < last else ()), *held))
+        return Choice(self._best, reach, source, (*((proof,) if proof is not None and reach < last else ()), *held))
 
     def _steps(self, first: int) -> list[int]:
         """The positions from `first` on where what anybody says of them may change."""
@@ -111,34 +114,34 @@ class _Judge:
         view = view_at(Extent(state.base, state.table, state.end), position) or None
         return LACKS if view and position == self._damage.last and view != self._damage.view else view
 
-    def _undecided(self, position: int) -> bool:
-        """Whether nothing was decided at a position of the damage, whatever stood there."""
+    def _against_all(self, position: int) -> Voters | None:
+        """Who proves that nothing was decided at a position of the damage, whatever stood there; None if nobody does."""
         lacking = [member for member in self._states if self._says(member, position) == LACKS]
-        return bool(lacking) and self._block(lacking, max(self._states[member].accepted for member in lacking))
+        return self._in_the_way(lacking, max(self._states[member].accepted for member in lacking)) if lacking else None
 
-    def _block(self, members: list[int], accepted: int) -> bool:
-        """Whether members that cannot have voted for some frame are in the way of every majority. `accepted` is the view of one of
-        them: its log has whatever was decided in that view or before, so that only a later view may have decided the frame, and who
-        accepted none did not vote for it either.
+    def _in_the_way(self, members: list[int], accepted: int) -> Voters | None:
+        """Those who cannot have voted for some frame, if they are in the way of every majority: `members` and others. `accepted` is
+        the view of one of them: its log has whatever was decided in that view or before, so that only a later view may have decided
+        the frame, and who accepted none did not vote for it either.
         """
         older = [member for member, state in self._all.items() if state.accepted <= accepted]
         voters = {member: self._incarnations[member] for member in {*members, *older}}
-        blocks = self._rosters.blocks(voters)
-        if blocks and voters not in self._blocking:
-            self._blocking.append(voters)
-        return blocks
+        return voters if self._rosters.blocks(voters) else None
 
-    def _right_to(self, member: int) -> int:
-        """The last position of the damage up to which a member holds what alone can have been decided."""
+    def _right_to(self, member: int) -> tuple[int, list[Voters]]:
+        """The last position of the damage up to which a member holds what alone can have been decided, and who proves it."""
         before = self._damage.first - 1
         reach = before
+        proofs: list[Voters] = []
         # Where it is not known whether both logs are the same up to there, that has to be right too.
         steps = self._steps(before if before and not self._joins(member, before) else before + 1)
         for step, following in zip(steps, [*steps[1:], self._damage.last + 1], strict=True):
-            if not self._right(member, step):
-                return step - 1 if step > before else 0
+            proof = self._proof(member, step)
+            if proof is None:
+                return (step - 1, proofs) if step > before else (0, [])
+            proofs += [voters for voters in proof if voters not in proofs]
             reach = following - 1
-        return reach
+        return reach, proofs
 
     def _joins(self, member: int, position: int) -> bool:
         """Whether a member's log is the damaged one up to a position that can be read there."""
@@ -146,17 +149,22 @@ class _Judge:
         view = view_at(Extent(state.base, state.table, whole_to(state)), position)
         return state.frontier >= position or 0 < view == view_at(Extent(mine.base, mine.table, position), position)
 
-    def _right(self, member: int, position: int) -> bool:
-        """Whether a member holds at the position the frame that was decided there, if one was."""
+    def _proof(self, member: int, position: int) -> list[Voters] | None:
+        """Who proves that a member holds at the position the frame that was decided there, if one was: voters in the way of each
+        other frame that may stand there, nobody where the member knows. None if it is not proven.
+        """
         state = self._states[member]
         if state.frontier >= position:
-            return True
+            return []
         view = self._says(member, position)
         if not view or position == self._damage.last:
-            return bool(view)
+            return [] if view else None
         said = {other: self._says(other, position) for other in self._states}
+        proof = []
         for another in {UNSEEN, *(told for told in said.values() if told)} - {view}:
             against = [other for other, told in said.items() if told is not None and told != another]
-            if not self._block(against, state.accepted):
-                return False
-        return True
+            voters = self._in_the_way(against, state.accepted)
+            if voters is None:
+                return None
+            proof.append(voters)
+        return proof
