@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ import click
 
 from gateway.cli.loading import Loading
 from gateway.cli.options import BOUND, Bound, url_option
-from gateway.errors import UsageError
+from gateway.cli.output import note
+from gateway.errors import TuttiError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,16 +112,35 @@ def _print(
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
         left = count
+        unseen = topics if follow else ()
         while left != 0 and reader.position != reader.end:
             with offset_of_damage(lambda: reader.position):
                 batch = reader.poll(POLL_S)
             if interrupted():
                 raise KeyboardInterrupt
             if batch is None:
+                _tell_absent(url, unseen)
+                unseen = ()
                 continue
             rows = with_key(batch, key).slice(0, left)
             _write(rows, form)
             left = left - rows.num_rows if left is not None else None
+
+
+def _tell_absent(url: str, topics: Collection[str]) -> None:
+    """Say of topics that nobody has sent to: they may come, or the name is not what was meant."""
+    from gateway.client.reads import Reads
+
+    if not topics:
+        return
+    try:
+        with Reads(url) as reads:
+            there = [topic.name for topic in reads.topics()]
+    except TuttiError:
+        return  # whoever follows finds out by itself what is wrong
+    absent = [topic for topic in topics if topic not in there]
+    if absent:
+        note(f"waiting for topic {', '.join(absent)}, which the log does not hold yet: it holds {', '.join(there) or 'none'}")
 
 
 def _write(rows: pa.RecordBatch, form: str) -> None:

@@ -145,6 +145,26 @@ def test_follow_prints_what_commits_until_it_is_interrupted(running: House) -> N
         follower.communicate()
 
 
+def test_follow_says_which_topic_it_waits_for_and_goes_on(running: House) -> None:
+    tutti("produce", "--topic", "there", given=b"before\n", url=running.url)
+    command = [*TUTTI, "tail", "--topic", "there", "--topic", "soon", "--format", "value", "--follow", "--url", running.url]
+    follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        said = follower.stderr.readline()
+        assert said.startswith("waiting for topic soon, which the log does not hold yet: it holds ")
+        assert "there" in said
+        assert tutti("produce", "--topic", "soon", given=b"come\n", url=running.url).code == 0
+        assert follower.stdout.readline() == "come\n"
+        follower.send_signal(signal.SIGINT)
+        out, err = follower.communicate(timeout=20)
+        assert (follower.returncode, out, err) == (0, "", "")
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
 def test_a_rate_and_a_live_pipe(running: House) -> None:
     command = [*TUTTI, "produce", "--topic", "pipe", "--url", running.url]
     feeding = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
