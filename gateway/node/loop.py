@@ -70,7 +70,7 @@ class Loop:
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
-        ready: Collection[object] = (port.socket, *transport.sockets())
+        ready = self._sockets()
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
             if ready:
@@ -93,13 +93,18 @@ class Loop:
                 self._keep_house(now)
             ready = self._wait(driver.takes_messages)
 
-    def _wait(self, open_: bool) -> dict[object, int]:
+    def _sockets(self) -> Collection[object]:
+        return (self._port.socket, *self._transport.sockets())
+
+    def _wait(self, open_: bool) -> Collection[object]:
         """Sleep until something comes in; the sockets that have something.
 
-        ZeroMQ's poll asks each socket first: no wake-up that a send swallowed is missed.
+        ZeroMQ's poll asks each socket of its first: no wake-up that a send swallowed is missed. Its bare descriptors tell only of
+        what comes to one that was looked at in vain, so new ones are looked at once, all of them.
         """
         if self._changes != self._transport.changes:
             self._make_pollers()
+            return self._sockets()
         inbox = self._inbox
         timeout_ms = self._sleep_ms() if inbox.sleep_begins() else 0
         ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 from collections import deque
@@ -38,8 +37,10 @@ class Mailbox(Generic[Item]):
     def wake(self) -> None:
         """Wake the taker though nothing was put; also from a signal handler."""
         self._sleeping = False
-        with contextlib.suppress(BlockingIOError):  # the counter is full: the taker is awake by now
+        try:
             os.eventfd_write(self.fd, 1)
+        except BlockingIOError:
+            return  # the counter is full: the taker is awake by now
 
     def take(self, items_max: int) -> list[Item]:
         """At most `items_max` items in the order they were put; does not wait."""
@@ -57,9 +58,12 @@ class Mailbox(Generic[Item]):
     def sleep_ended(self, *, signalled: bool) -> None:
         """Say that the taker is awake; `signalled`: the eventfd is readable, and is emptied."""
         self._sleeping = False
-        if signalled:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self.fd)
+        if not signalled:
+            return
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return  # it was read before
 
     def wait(self, timeout_ms: int) -> None:
         """Wait until there is something to take, at most `timeout_ms`."""

@@ -42,7 +42,7 @@ from gateway.transport.troubles import Troubles
 
 WHO = ""  # the reason for which who never introduced itself is refused
 #: Flags as numbers: ZeroMQ's names cost a microsecond where they are joined.
-_LAST, _MORE, _READABLE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.POLLIN)
+_LAST, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)
 PARTS_MAX = 1 + limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX
 
 
@@ -219,28 +219,17 @@ class Mesh:
                 parts = made.get(id(message))
                 if parts is None:
                     parts = made[id(message)] = encode(message)
-                self._put(link, parts)
-
-    @staticmethod
-    def _put(link: Link, parts: Sequence[Buffer]) -> None:
-        send = link.socket.send
-        last = len(parts) - 1
-        try:
-            for place, part in enumerate(parts):  # only the first may find no room: ZeroMQ takes a message whole
-                send(part, _MORE if place < last else _LAST, copy=len(part) < limits.MESH_ZERO_COPY_BYTES_MIN)
-        except zmq.ZMQError:
-            link.lost += 1
-            return
-        link.sent += 1
-        link.sent_bytes += sum(len(part) for part in parts)
+                link.put(parts)
 
     # Receiving
 
     def sockets(self) -> Sequence[object]:
-        """What becomes readable when there is something to drain."""
+        """What becomes readable when there is something to drain. Of links, on which there hardly ever is, only the descriptors:
+        ZeroMQ's poll asks each of its sockets twice, which is two system calls each time.
+        """
         links = self._links.values()
         door = [self._door.socket] if self._door is not None else []
-        return [self._socket, self._names.fd, *door, *(link.monitor for link in links), *(link.socket for link in links)]
+        return [self._socket, self._names.fd, *door, *(fd for link in links for fd in link.fds)]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
         """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
@@ -251,19 +240,26 @@ class Mesh:
         if ready is None or self._names.fd in ready:
             self._found()
         for link in self._links.values():
-            if ready is None or link.monitor in ready or link.socket in ready:
+            if ready is None or link.fds[0] in ready or link.fds[1] in ready:
                 self._hear_of(link, events)
+                self._read(link)
         if ready is None or self._socket in ready:
-            self._receive(events, messages_max, bytes_max)
+            self._receive(events, messages_max, bytes_max, ready is not None)
         return events
 
-    def _receive(self, events: list[Received | LinkChanged], messages_max: int, bytes_max: int) -> None:
+    def _receive(self, events: list[Received | LinkChanged], messages_max: int, bytes_max: int, found: bool) -> None:
+        """Take messages; `found`: there is one, as far as is known."""
         socket = self._socket
         size = 0
         for _ in range(messages_max):
-            if size >= bytes_max or not int(socket.get(zmq.EVENTS)) & _READABLE:  # a receive in vain costs five times as much
+            # A receive in vain costs five times as much as to ask.
+            if size >= bytes_max or not (found or int(socket.get(zmq.EVENTS)) & _READABLE):
                 return
-            routing = socket.recv(_LAST)
+            found = False
+            try:
+                routing = socket.recv(_LAST)
+            except zmq.Again:
+                return
             first, parts, length = self._rest()
             size += length
             received = self._take(routing, first, parts, length)
@@ -342,12 +338,12 @@ class Mesh:
             self._socket.send(encode_refusal(refusal), zmq.NOBLOCK)
 
     def _hear_of(self, link: Link, events: list[Received | LinkChanged]) -> None:
-        """What a connection's monitor tells, and what the other end says on it."""
+        """What a connection's monitor tells."""
         while True:
             try:
                 event = int(parse_monitor_message(link.monitor.recv_multipart(zmq.NOBLOCK))["event"])
             except zmq.Again:
-                break
+                return
             if event & NOT_SET_UP:
                 reason = link.turned_away(event)
                 if reason:
@@ -362,6 +358,9 @@ class Mesh:
                 link.up = False
                 link.broke_us = self._clock_us()
                 events.append(LinkChanged(link.number, up=False))
+
+    def _read(self, link: Link) -> None:
+        """What the other end says on a connection of this one's, which is why it takes nothing."""
         while True:
             try:
                 data = link.socket.recv(zmq.NOBLOCK)
@@ -396,6 +395,8 @@ class Mesh:
     def troubles(self) -> list[Trouble]:
         """What went wrong since this was asked last. It is asked now and then: a moment to look after the links, too."""
         self._renew()
+        for link in self._links.values():
+            self._read(link)  # a send may have swallowed the wake-up
         if self._door is not None:
             if self._door.refresh():
                 self._reach()

@@ -321,6 +321,8 @@ class Sequencer:
 
     def publish(self) -> None:
         """Multicast what was placed in this step; an origin gets only the headers of its own batches."""
+        if not self._placed:
+            return
         placed, self._placed = self._placed, []
         orders: dict[tuple[int, int], list[Order]] = {}  # what several get is one message, so that it is made into bytes once
         for member in self._standing.others:

@@ -1,0 +1,79 @@
+"""Proves that sockets which the loop knows by their descriptors alone are looked at when they are new: nobody was woken for what
+came to them before they were looked at in vain.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.core.events import LinkChanged, Received
+from gateway.core.messages import Probe
+from gateway.node.driver import Happening
+from gateway.node.loop import Loop
+from gateway.node.mailbox import Mailbox
+from gateway.node.port import ClientPort
+from tests.unit.node.bench import Bench
+from tests.unit.node.fakes import LOG, Wire
+
+
+class Quiet(Wire):
+    """A transport whose one descriptor never becomes readable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd = os.eventfd(0)
+        self.looks: list[object] = []
+
+    def sockets(self) -> Sequence[object]:
+        return [self.fd]
+
+    def drain(self, messages_max: int, bytes_max: int, ready: object = None) -> list[Received | LinkChanged]:
+        assert isinstance(ready, Container)
+        if self.fd not in ready:
+            return []
+        self.looks.append(self.fd)
+        return super().drain(messages_max, bytes_max)
+
+
+@pytest.fixture
+def wire() -> Iterator[Quiet]:
+    wire = Quiet()
+    yield wire
+    os.close(wire.fd)
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_came_before_a_descriptor_was_polled_is_found(wire: Quiet) -> None:
+    bench = Bench()
+    port = ClientPort("127.0.0.1", 0)
+    inbox: Mailbox[Happening] = Mailbox()
+    done: list[int] = []
+    loop = Loop(bench.driver, port, wire, inbox, lambda _: None, LOG)
+    thread = threading.Thread(target=loop.run, args=(lambda: bool(done),))
+    thread.start()
+    try:
+        wait_for(lambda: len(wire.looks) == 1)  # as it begins
+        inbox.wake()
+        wire.coming = [Received(2, Probe())]
+        wire.changes += 1
+        inbox.wake()
+        wait_for(lambda: Received(2, Probe()) in bench.stack.events)
+        assert len(wire.looks) == 2
+    finally:
+        done.append(1)
+        inbox.wake()
+        thread.join(10)
+        port.close()
+        inbox.close()
