@@ -44,6 +44,19 @@ def start(path: Path, storage: Storage | None = None) -> str:
     return directory.renewed
 
 
+class Killed(Storage):
+    """Of a process that does nothing any more."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        raise OSError(errno.EIO, path)
+
+
+def kill(directory: Directory) -> None:
+    """What is left of its process is that the lock goes."""
+    directory.storage = Killed()
+    directory.close()
+
+
 def copied(path: Path) -> bool:
     """What the next start will find; nothing is changed."""
     directory = lock_directory(path)
@@ -111,20 +124,15 @@ def test_an_older_copy_that_is_put_back_is_another_disk(tmp_path: Path, put_back
     before = identity_of(path)
     copy(path, old)
     aged(old)
-    assert start(path) == ""
+    directory = opened_here(path)
+    LogWriter.open(directory, SMALL)
+    kill(directory)  # before it wrote anything
     put_back(old, path)
     assert "was put back from one" in start(path)
     after = identity_of(path)
     assert (after.incarnation == before.incarnation, after.place == before.place) == (False, True)
     assert start(path) == ""
     assert identity_of(path).incarnation == after.incarnation
-
-
-class Killed(Storage):
-    """Of a process that does nothing any more."""
-
-    def open(self, path: str, *, create: bool = False) -> int:
-        raise OSError(errno.EIO, path)
 
 
 @pytest.mark.parametrize("put_back", WAYS)
@@ -138,6 +146,7 @@ def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between
     writer, _ = LogWriter.open(directory, SMALL)
     writer.append(HISTORY.frames[:3])
     writer.sync()
+    decide(writer, HISTORY, 1, 3)  # what log it is, is noted with the first
     copy(path, old)
     aged(old)
     if since == "promise":
@@ -145,11 +154,9 @@ def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between
     else:
         writer.append(HISTORY.frames[3:])
         writer.sync()
-        decide(writer, HISTORY, 1, len(HISTORY.frames))
     while since == "idle" and writer.idle():
         continue
-    directory.storage = Killed()
-    directory.close()  # which lets the lock go
+    kill(directory)
     assert not copied(path)
     put_back(old, path)
     assert copied(path)
