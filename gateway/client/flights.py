@@ -27,6 +27,7 @@ _CODES: dict[str, type[TuttiError]] = {
     "busy": Unavailable,
     "stopping": Unavailable,
     "unavailable": Unavailable,
+    "unknown_lane": Unavailable,  # another gateway has it, where this one was told
     "internal": Unavailable,
 }
 #: What a call of Flight raises.

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from gateway.client.cursor import Cursor, Reading
 from gateway.client.files import Files, Paths
+from gateway.client.origins import Origins, lane_named
 from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline, check_seconds, check_wait
 from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
@@ -53,7 +55,10 @@ class Reader:
         columns: only these columns, in this order; None is all, as in Spark.
         name: of the reader, whose position `save` commits.
         path: in place of a url: a data directory, or several of one log, with gateways up or down.
-        ordering: "total"; "unordered" is not built yet.
+        ordering: "total", or "unordered": records that were sent so, from the lanes of the gateways that took them. Each batch is
+            of one lane, offsets are that lane's, and the column `gateway` names its origin.
+        origin: of unordered ones: a gateway, whose newest lane is read, or a lane as `position` names it; None reads all lanes, one
+            after another, and while following new ones as they appear. `start` and `end` are offsets only with an origin.
         connect_timeout: seconds to find a gateway; no more than `patience`.
         patience: seconds that it looks for a gateway later on before it raises `Unavailable`.
 
@@ -75,13 +80,12 @@ class Reader:
         *,
         path: Paths | None = None,
         ordering: str = "total",
+        origin: str | None = None,
         connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
         patience: float = limits.READ_RETRY_US / 1e6,
     ) -> None:
         """Connect and find the range."""
-        if ordering != "total":
-            hint = "is not built yet" if ordering == "unordered" else "is not known"
-            raise UsageError(f"ordering={ordering!r} {hint}: use ordering='total'")
+        _check_ordering(ordering, origin, name, path)
         if (url is None) == (path is None):
             raise UsageError("a reader takes a url or path=: one of them")
         self._topics = check_topics(topics)
@@ -100,15 +104,23 @@ class Reader:
             self._source = Reads(parse_url(url), connect_timeout, patience)
         else:
             self._source = Files(path if path is not None else "")
-        self._pieces: Iterator[Piece] | None = None
         self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
+        self._reading = self._found(ordering, origin, start, end)
+
+    def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None) -> Reading:
+        """What there is to read."""
+        how = self._follow, self._topics, self._columns, self._patience
+        if ordering == "unordered" and isinstance(self._source, Reads):
+            self._source.frontier()  # from now on one log, and gateways that know the names in it as far as this one does
+            if origin is None:
+                return Origins(self._source, start, end, *how)
+            self._source = self._source.of_lane(lane_named(self._source, origin))
         frontier = self._source.frontier()
-        self._position = self._first(start, frontier)
-        self._end = self._last(end, frontier)
-        self._upto = self._reached = self._position
+        first = self._first(start, frontier)
+        return Cursor(self._source, first, self._last(end, frontier, first), *how)
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
@@ -122,23 +134,29 @@ class Reader:
                 return saved
         return place_of(self._source, "start", "earliest" if start is None else start, frontier)
 
-    def _last(self, end: Place | None, frontier: Frontier) -> int | None:
+    def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
         if end is None:
-            return None if self._follow else max(frontier.offset, self._position)
+            return None if self._follow else max(frontier.offset, first)
         last = place_of(self._source, "end", end, frontier, beyond_ok=self._follow)
-        if last < self._position:
-            raise OffsetOutOfRange(f"the range ends at offset {last}, before it begins at {self._position}")
+        if last < first:
+            raise OffsetOutOfRange(f"the range ends at offset {last}, before it begins at {first}")
         return last
 
     @property
-    def position(self) -> int:
-        """The offset to go on from: all records below it were given, or are not of the topics asked for."""
-        return self._position
+    def position(self) -> Any:
+        """The offset to go on from: all records below it were given, or are not of the topics asked for.
+
+        Of all lanes, a dict: lane -> offset.
+        """
+        return self._reading.position
 
     @property
-    def end(self) -> int | None:
-        """The offset to stop before; None when following without end. The range is read when `position` has reached it."""
-        return self._end
+    def end(self) -> Any:
+        """The offset to stop before; None when following without end. The range is read when `position` has reached it.
+
+        Of all lanes, a dict, as `position`.
+        """
+        return self._reading.end
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The reader itself: it goes on where it is."""
@@ -149,7 +167,7 @@ class Reader:
         piece = self._next(float("inf"))
         if piece is None:
             raise StopIteration
-        self._position = piece.next
+        self._reading.advance(piece.next)
         return piece.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
@@ -162,18 +180,19 @@ class Reader:
         piece = self._next(timeout)
         if piece is None:
             return None
-        self._position = piece.next
+        self._reading.advance(piece.next)
         return piece.batch
 
     def records(self) -> Iterator[Record]:
         """One record after another, in place of batches: easy, and 100 times slower. `position` is behind each that was given."""
         while (piece := self._next(float("inf"))) is not None:
-            batch, given = piece.batch, self._position
+            batch, given = piece.batch, self._reading.mark
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
             for offset, *row in zip(piece.offsets(), *columns.values(), strict=True):
-                if self._position != given:
+                if self._reading.mark != given:
                     break  # somebody else went on from there
-                self._position = given = offset + 1
+                self._reading.advance(offset + 1)
+                given = self._reading.mark
                 yield Record(**dict(zip(columns, row, strict=True)))
 
     def save(self) -> None:
@@ -188,13 +207,13 @@ class Reader:
             raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
         if isinstance(self._source, Files):
             raise UsageError("a reader of files cannot save its position: it goes through the log, which a gateway writes")
-        self._source.save_offset(self._name, self._position, self._goes_back)
+        self._source.save_offset(self._name, self.position, self._goes_back)
         self._goes_back = False
 
     def close(self) -> None:
         """Stop; connections and files are let go. `position` and `end` stay; whatever else is asked raises `UsageError`."""
-        self._pieces = None
         self._closed = True
+        self._reading.close()
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -209,9 +228,6 @@ class Reader:
         if self._closed:
             raise UsageError("the reader is closed: open another")
 
-    def _finished(self) -> bool:
-        return self._end is not None and self._position >= self._end
-
     def _next(self, timeout: float) -> Piece | None:
         """What comes next from the position on, which is left where it is; None if nothing came in time or the range is read.
 
@@ -221,10 +237,10 @@ class Reader:
         """
         self._check_open()
         self._deadline.within(timeout)
-        while not self._finished():
+        while not self._reading.finished():
             try:
-                opened = self._open()
-                piece = self._piece() if opened else None
+                opened = self._reading.open(self._deadline)
+                piece = self._reading.piece() if opened else None
             except Unavailable as error:
                 if self._deadline.left():
                     raise  # its own patience is over
@@ -237,40 +253,31 @@ class Reader:
                 return piece
         return None
 
-    def _open(self) -> bool:
-        """Read on from the position, as far as the log is committed; whether there is something."""
-        if self._pieces is not None and self._reached == self._position:
-            return True
-        self._pieces = None  # a batch was left in its middle
-        upto = self._end
-        if self._follow:
-            left = self._deadline.left()
-            frontier = self._source.frontier(self._position, left, min(left, self._patience)).offset
-            if frontier <= self._position:
-                return False
-            upto = frontier if upto is None else min(upto, frontier)
-        self._upto = self._position if upto is None else upto
-        self._reached = self._position
-        self._pieces = self._source.pieces(
-            self._position, self._upto, self._topics, self._columns, absent_ok=self._follow, left=self._deadline.left
-        )
-        return True
-
-    def _piece(self) -> Piece | None:
-        """The next one of what was opened; None behind the last, and the position is at its end then."""
-        pieces, self._pieces = self._pieces, None  # what raises has ended: it is opened anew where it was
-        piece = None if pieces is None else next(pieces, None)
-        if piece is None:
-            self._position = self._upto
-        else:
-            self._reached, self._pieces = piece.next, pieces
-        return piece
-
     def _silence(self) -> float:
         """Seconds since the first poll in a row that no gateway answered."""
         now = time.monotonic()
         self._silent_since = now if self._silent_since is None else self._silent_since
         return now - self._silent_since
+
+
+def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None) -> None:
+    """Refuse what does not go together.
+
+    Raises:
+        UsageError: the message says what.
+    """
+    if ordering not in ("total", "unordered"):
+        raise UsageError(f"ordering={ordering!r} is not known: use 'total' or 'unordered'")
+    if ordering == "total":
+        if origin is not None:
+            raise UsageError(f"origin={origin!r} is of unordered records: give ordering='unordered', too")
+        return
+    if origin is not None and (not isinstance(origin, str) or not origin):
+        raise UsageError(f"origin is the name of a gateway, or of a lane, not {origin!r}")
+    if name is not None:
+        raise UsageError("a reader of unordered records has no name and saves nothing: keep its `position` yourself")
+    if path is not None:
+        raise UsageError("unordered records are read from gateways: give a url in place of path=")
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

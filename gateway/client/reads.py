@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
 from gateway.client.route import Route
-from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, time_us_of
 from gateway.client.talk import Talk
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
@@ -50,6 +50,7 @@ class Reads:
         patience: seconds that a scan under way looks for a gateway before it gives up.
         seen: a frontier that was shown before, to another instance.
         log: uuid of the only log that will do; "" takes the one that is met first.
+        lane: NUMBER-INCARNATIONHEX; offsets are of that lane then, where unordered sends are, and not of the log.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
@@ -66,8 +67,10 @@ class Reads:
         patience: float = limits.READ_RETRY_US / 1e6,
         seen: int = 0,
         log: str = "",
+        lane: str = "",
     ) -> None:
         """Prepare; nothing is connected yet."""
+        self._of = {"lane": lane} if lane else {}
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._search = min(timeout, patience)
@@ -116,7 +119,9 @@ class Reads:
             cut_off.clear()
 
     def _ask_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
-        asked: dict[str, object] = {} if beyond is None else {"beyond": beyond, "timeout_ms": int(wait * 1000)}
+        asked: dict[str, object] = {**self._of}
+        if beyond is not None:
+            asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
         told = self._act("frontier", asked, wait + slack, patience)
         gateways = told.get("gateways")
@@ -126,7 +131,7 @@ class Reads:
         return Frontier(
             self._same_log(told["log"]),
             told["start"],
-            self._saw(told["frontier"]),
+            self.saw(told["frontier"]),
             told["position"],
             told["time_us"],
             told["tick"],
@@ -152,7 +157,7 @@ class Reads:
         split_bytes: int | None = None,
     ) -> list[Range]:
         """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
-        asked: dict[str, object] = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True}
+        asked: dict[str, object] = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
         if splits is not None:
             asked["splits"] = splits
         if split_bytes is not None:
@@ -163,7 +168,7 @@ class Reads:
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
-        return int(self._act("offset_for_time", {"time_us": time_us_of(time)})["offset"])
+        return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of})["offset"])
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
@@ -174,8 +179,17 @@ class Reads:
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
-        self._saw(upto)
+        self.saw(upto)
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
+
+    def lanes(self, patience: float | None = None) -> list[LaneInfo]:
+        """The lanes of unordered sends that the gateway knows, the oldest of each gateway first."""
+        told = self._act("lanes", {}, _SLACK_S, patience)
+        return [LaneInfo(*(line[name] for name in LaneInfo._fields)) for line in told]
+
+    def of_lane(self, lane: LaneInfo) -> Reads:
+        """The same for a lane that some gateway told of: who is behind that is passed by."""
+        return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane)
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""
@@ -243,7 +257,15 @@ class Reads:
         kind = Unavailable
         while position < end or (position == end == start):
             ticket = orjson.dumps(
-                {"start": position, "end": end, "topics": chosen, "columns": asked, "absent_ok": absent_ok, **self._known()}
+                {
+                    "start": position,
+                    "end": end,
+                    "topics": chosen,
+                    "columns": asked,
+                    "absent_ok": absent_ok,
+                    **self._of,
+                    **self._known(),
+                }
             )
             old = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
@@ -277,7 +299,7 @@ class Reads:
                 stream = client_of(self._location()).do_get(flight.Ticket(ticket), options)
                 told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._same_log(told.get("log", ""))
-                self._saw(told.get("frontier", 0))
+                self.saw(told.get("frontier", 0))
             except FLIGHT_ERRORS as error:
                 raise translate(error) from error
             while True:
@@ -388,7 +410,8 @@ class Reads:
         self._log = log or self._log
         return self._log
 
-    def _saw(self, offset: int) -> int:
+    def saw(self, offset: int) -> int:
+        """Somebody was shown this frontier: from now on none that is below it will do."""
         with self._lock:
             self._seen = max(self._seen, offset)
         return offset

@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
 Place = int | str | datetime
 
-__all__ = ["Frontier", "Piece", "Place", "Range", "Source", "Topic", "check_topics", "place_of", "time_us_of"]
+__all__ = ["Frontier", "LaneInfo", "Piece", "Place", "Range", "Source", "Topic", "check_topics", "place_of", "time_us_of"]
 
 
 class Frontier(NamedTuple):
@@ -39,6 +39,25 @@ class Frontier(NamedTuple):
     time_us: int
     tick: int
     state: str
+
+
+class LaneInfo(NamedTuple):
+    """A lane of unordered sends.
+
+    Attributes:
+        lane: NUMBER-INCARNATIONHEX: number of its origin, and incarnation of the disk there.
+        gateway: name of the origin, "" while the log does not say it.
+        newest: whether it is the one that the origin has now.
+        start, frontier: its first offset, and where what is decided ends.
+        position: last decided position.
+    """
+
+    lane: str
+    gateway: str
+    newest: bool
+    start: int
+    frontier: int
+    position: int
 
 
 class Topic(NamedTuple):

@@ -317,6 +317,8 @@ EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its
 FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`
 EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
 READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
+LANES_LOOK_US_MIN = 20_000  # between two looks of who follows all lanes, doubled while nothing comes up to the next
+LANES_LOOK_US_MAX = 250_000
 ANSWER_WAIT_US_MAX = 1_000_000  # that a reader lets a gateway wait with its answer: no signal is heard meanwhile, as of Ctrl-C
 STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where that one ended
 

@@ -15,10 +15,10 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/clients.md"
 
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert len(programs) == 6
+    assert len(programs) == 7
     said = io.StringIO()
     with GatewayProcess(tmp_path) as gateway:
-        for program in [*programs, programs[3]]:
+        for program in [*programs, programs[4]]:
             text = program.replace("tutti://127.0.0.1:7400", gateway.url)
             assert text != program
             with contextlib.redirect_stdout(said):

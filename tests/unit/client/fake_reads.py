@@ -48,6 +48,7 @@ class FakeReads(flight.FlightServerBase):
     def __init__(self, log: str = LOG_UUID) -> None:
         super().__init__("grpc://127.0.0.1:0")
         self.records: list[tuple[str, bytes]] = []
+        self.lanes_there: dict[str, tuple[str, bool, list[tuple[str, bytes]]]] = {}  # lane -> gateway, newest, records
         self.log = log
         self.start = 0
         self.saved: dict[str, int] = {}
@@ -79,14 +80,28 @@ class FakeReads(flight.FlightServerBase):
         """As a gateway refuses who knows more, or another log."""
         if asked["log"] not in ("", self.log):
             raise error_of("other_log", f"this gateway serves log {self.log}: the url names gateways of different groups")
-        if len(self.records) < asked["seen"]:
-            raise error_of("behind", f"the frontier is {len(self.records)} and {asked['seen']} was seen")
+        frontier = len(self.of(asked))
+        if frontier < asked["seen"]:
+            raise error_of("behind", f"the frontier is {frontier} and {asked['seen']} was seen")
+
+    def of(self, asked: dict[str, Any]) -> list[tuple[str, bytes]]:
+        """The records of the log, or of the lane, that is asked for."""
+        lane = asked.get("lane", "")
+        if lane and lane not in self.lanes_there:
+            raise error_of("unknown_lane", f"this gateway has no lane {lane!r}")
+        return self.lanes_there[lane][2] if lane else self.records
+
+    def lanes(self, asked: dict[str, Any]) -> object:
+        return [
+            {"lane": name, "gateway": gateway, "newest": newest, "start": 0, "frontier": len(found), "position": len(found) + 1}
+            for name, (gateway, newest, found) in self.lanes_there.items()
+        ]
 
     def frontier(self, asked: dict[str, Any]) -> object:
         until = time.monotonic() + asked.get("timeout_ms", 0) / 1000
-        while asked.get("beyond") is not None and len(self.records) <= asked["beyond"] and time.monotonic() < until:
+        while asked.get("beyond") is not None and len(self.of(asked)) <= asked["beyond"] and time.monotonic() < until:
             time.sleep(0.005)
-        frontier = len(self.records)
+        frontier = len(self.of(asked))
         return {
             "log": self.log,
             "start": self.start,
@@ -132,17 +147,18 @@ class FakeReads(flight.FlightServerBase):
         self.asked.append(("do_get", asked))
         self.fail("do_get")
         self._known(asked)
-        if asked["end"] > len(self.records):
-            raise error_of("beyond_frontier", f"the log is committed up to {len(self.records)}")
+        records = self.of(asked)
+        if asked["end"] > len(records):
+            raise error_of("beyond_frontier", f"the log is committed up to {len(records)}")
         schema = schema_of(asked["columns"] or COLUMNS)
-        told = json.dumps({"log": self.log, "frontier": len(self.records)}).encode()
+        told = json.dumps({"log": self.log, "frontier": len(records)}).encode()
         return flight.GeneratorStream(schema.with_metadata({b"tutti": told}), self._batches(asked, schema))
 
     def _batches(self, asked: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         offsets = [
             offset
             for offset in range(asked["start"], asked["end"])
-            if asked["topics"] is None or self.records[offset][0] in asked["topics"]
+            if asked["topics"] is None or self.of(asked)[offset][0] in asked["topics"]
         ]
         sent = 0
         for at in range(0, len(offsets), self.batch):
@@ -150,17 +166,18 @@ class FakeReads(flight.FlightServerBase):
                 self.cut_after = None
                 raise error_of("stopping", "this gateway goes down")
             some = offsets[at : at + self.batch]
-            yield pa.RecordBatch.from_arrays([self._column(name, some) for name in schema.names], schema=schema)
+            yield pa.RecordBatch.from_arrays([self._column(name, some, asked) for name in schema.names], schema=schema)
             sent += len(some)
 
-    def _column(self, name: str, offsets: list[int]) -> pa.Array[Any]:
+    def _column(self, name: str, offsets: list[int], asked: dict[str, Any]) -> pa.Array[Any]:
+        records, lane = self.of(asked), asked.get("lane", "")
         field = schema_of([name]).field(0)
         values: dict[str, Callable[[int], object]] = {
             "offset": lambda offset: offset,
-            "topic": lambda offset: self.records[offset][0],
-            "value": lambda offset: self.records[offset][1],
+            "topic": lambda offset: records[offset][0],
+            "value": lambda offset: records[offset][1],
             "timestamp": lambda offset: offset * 1_000_000,
-            "gateway": lambda offset: "fake",
+            "gateway": lambda offset: self.lanes_there[lane][0] if lane else "fake",
             "producer": lambda offset: "p",
             "sequence": lambda offset: offset + 1,
             "view": lambda offset: 65537,
