@@ -227,6 +227,9 @@ def _change(control: Control, deadline: Deadline, change: str, name: str, addres
             # Asked again after a gateway that died had made it, a replacement would wait for one more new disk.
             if change != "replace" or not _votes(_named(control.members(), name)):
                 raise
+        except KeyboardInterrupt:
+            note(f"whether the log has it is not known: {change} {name} may still be made, `tutti members` shows it then")
+            raise
 
 
 def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Member]:
@@ -236,19 +239,23 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
         Unavailable: it does not in time.
     """
     state = ""
-    with telling(f"{name} catches up", lambda: state):
-        while True:
-            found = control.members()
-            member = _named(found, name)
-            if _votes(member):
-                return found
-            state = _on_its_way(member)
-            if not deadline.pause():
-                do = "start it" if member["state"] == "silent" else "look again with `tutti members`"
-                raise Unavailable(
-                    f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
-                    "it votes by itself when it has caught up"
-                )
+    try:
+        with telling(f"{name} catches up", lambda: state):
+            while True:
+                found = control.members()
+                member = _named(found, name)
+                if _votes(member):
+                    return found
+                state = _on_its_way(member)
+                if not deadline.pause():
+                    do = "start it" if member["state"] == "silent" else "look again with `tutti members`"
+                    raise Unavailable(
+                        f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
+                        "it votes by itself when it has caught up"
+                    )
+    except KeyboardInterrupt:
+        note(f"{name} stays in the roster, and votes by itself when it has caught up")
+        raise
 
 
 def _on_its_way(member: Member) -> str:

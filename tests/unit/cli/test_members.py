@@ -10,6 +10,8 @@ import pytest
 
 from gateway.cli import members
 from gateway.cli.main import main
+from gateway.cli.waiting import Deadline
+from gateway.client.control import Control
 from gateway.data import wire
 from tests.unit.client.fake import FakeGateway
 
@@ -115,6 +117,36 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
         )
         early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
     assert early == Said(0, "", "bos is in the roster\n")
+
+
+def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    group = Group(*THREE)
+    group.after = [[*THREE, member("bos", state="silent", voter=False)]]
+    monkeypatch.setattr(Deadline, "pause", interrupted)
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines() == [
+        "bos is in the roster",
+        "bos stays in the roster, and votes by itself when it has caught up",
+        "interrupted",
+    ]
+
+
+def test_who_does_not_wait_for_a_change_is_told_that_it_may_come(
+    tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Control, "change_roster", interrupted)
+    with FakeGateway(rule=Group(*THREE)) as gateway:
+        done = tutti(gateway.url, "members", "remove", "ewr")
+    assert (done.code, done.out) == (130, "")
+    assert "remove ewr may still be made, `tutti members` shows it then" in done.err
 
 
 @pytest.mark.parametrize("address", ["bos", "127.0.0.1", "127.0.0.1:70000", "a b:7400"])
