@@ -248,7 +248,8 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
                     return found
                 state = _on_its_way(member)
                 if not deadline.pause():
-                    do = "start it" if member["state"] == "silent" else "look again with `tutti members`"
+                    silent = "start it, or see in its log what keeps it away if it runs"
+                    do = silent if member["state"] == "silent" else "look again with `tutti members`"
                     raise Unavailable(
                         f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
                         "it votes by itself when it has caught up"

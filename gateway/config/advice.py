@@ -7,6 +7,7 @@ import time
 from gateway.config.mistakes import Mistake
 from gateway.config.model import Config, is_loopback
 from gateway.data.addresses import parse_host_port, parse_member
+from gateway.errors import ConfigError
 
 
 def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
@@ -30,10 +31,28 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
             "encrypted nor authenticated"
         )
         found.append(Mistake("listen", None, what, f"let only networks that you trust reach ports {ports}"))
+    keyless = _keyless(config)
+    if keyless:
+        what = f"{config.security.public_keys} lists no key of {', '.join(keyless)}, so that neither lets the other in"
+        do = "make it the file that all gateways have alike (`tutti keys new` adds to it)"
+        found.append(Mistake("security.public_keys", None, what, do))
     if config.group.transport == "multicast" and config.security.has_keys:
         what = 'is "multicast": what goes by it is sealed with keys, so that nobody else can speak for a gateway, but not encrypted'
         found.append(Mistake("group.transport", None, what, 'take "mesh" where nobody on the network may read along'))
     return found
+
+
+def _keyless(config: Config) -> list[str]:
+    """Members without a public key, where there are keys and their file can be read."""
+    if not (config.security.has_keys and config.security.public_keys):
+        return []
+    from gateway.transport.keys import read_public  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+    try:
+        listed = read_public(config.security.public_keys)
+    except ConfigError:
+        return []  # a mistake, and told as one
+    return [name for name in config.group.members if name not in listed]
 
 
 def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:

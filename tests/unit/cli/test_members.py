@@ -112,8 +112,8 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
         done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--timeout", "0.6")
         assert (done.code, done.out) == (3, "")
         assert done.err.splitlines()[-1] == (
-            "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of): start it; "
-            "it votes by itself when it has caught up"
+            "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of): start it, or see in its log what "
+            "keeps it away if it runs; it votes by itself when it has caught up"
         )
         early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
     assert early == Said(0, "", "bos is in the roster\n")

@@ -195,7 +195,7 @@ def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
 
 
 def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said(tmp_path: Path) -> None:
-    generate(tmp_path / "keys", ["jfk", "lga"])
+    generate(tmp_path / "keys", ["jfk", "lga", "ewr"])
     file = tmp_path / "f.toml"
     file.write_text(
         'name = "jfk"\ndata = "d"\nlisten = "10.0.0.1:7400"\n'
@@ -210,6 +210,25 @@ def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said
     assert said.key == "listen"
     assert "keys protect only the port between gateways" in said.what
     assert "7400, 7402, 7403" in said.do
+
+
+def test_members_whose_keys_are_not_listed_are_named(tmp_path: Path) -> None:
+    """A gateway with keys of its own making would run, and hear nobody."""
+    generate(tmp_path / "keys", ["jfk"])
+    file = tmp_path / "f.toml"
+    file.write_text(
+        'name = "jfk"\ndata = "d"\nlisten = "127.0.0.1:7400"\n'
+        '[group]\nmembers = { jfk = "127.0.0.1:7400", lga = "127.0.0.1:7410", ewr = "127.0.0.1:7420" }\n'
+        '[security]\nsecret_key = "keys/jfk.secret"\npublic_keys = "keys/group.keys"\n'
+    )
+    config, mistakes = check_config(file)
+    assert not mistakes
+    assert config is not None
+    [said] = advice(config, begun=True)
+    assert said.key == "security.public_keys"
+    assert said.what == f"{tmp_path}/keys/group.keys lists no key of lga, ewr, so that neither lets the other in"
+    generate(tmp_path / "keys", ["lga", "ewr"])
+    assert advice(config) == []
 
 
 @pytest.mark.parametrize(
