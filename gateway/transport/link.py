@@ -53,7 +53,11 @@ class Link:
         self.refused = ""  # why the other one does not take what comes from here
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> None:
-        """Make its socket; `connect` comes next."""
+        """Make its socket; `connect` comes next.
+
+        Raises:
+            zmq.ZMQError: there is no descriptor for it; nothing of it is left.
+        """
         self.awaits = None
         socket = context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
@@ -68,8 +72,12 @@ class Link:
         socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
         notice_silence(socket)
         socket.copy_threshold = limits.MESH_ZERO_COPY_BYTES_MIN
+        try:
+            self.monitor = socket.get_monitor_socket(UP | int(zmq.EVENT_DISCONNECTED) | NOT_SET_UP)
+        except zmq.ZMQError:
+            socket.close(0)
+            raise
         self.socket = socket
-        self.monitor = socket.get_monitor_socket(UP | int(zmq.EVENT_DISCONNECTED) | NOT_SET_UP)
         self.fds = (int(self.monitor.get(zmq.FD)), int(socket.get(zmq.FD)))
 
     def connect(self, to: Address) -> None:

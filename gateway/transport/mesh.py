@@ -32,10 +32,11 @@ from gateway.transport.codec import (
     encode_introduction,
     encode_refusal,
 )
+from gateway.transport.group_port import bind
 from gateway.transport.guests import Guest, Guests
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
-from gateway.transport.link import NOT_SET_UP, UP, Link, notice_silence
+from gateway.transport.link import NOT_SET_UP, UP, Link
 from gateway.transport.names import Names
 from gateway.transport.security import USER, Door
 from gateway.transport.troubles import Troubles
@@ -75,35 +76,13 @@ class Mesh:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._door = Door(self._context, keyring, clock_us) if keyring is not None else None
         try:
-            self._socket = self._bind(listen)
+            self._socket = bind(self._context, listen, self._door)
         except TuttiError:
             self._names.close()
             if self._door is not None:
                 self._door.close()
             self._context.term()
             raise
-
-    def _bind(self, listen: Address) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.ROUTER)
-        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-        socket.set(zmq.RCVHWM, limits.MESH_HIGH_WATER_MARK)
-        socket.set(zmq.SNDHWM, limits.MESH_STRANGERS_MAX)
-        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
-        socket.set(zmq.ROUTER_HANDOVER, 1)  # who connects again is the same, though its old connection was not given up yet
-        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
-        notice_silence(socket)
-        socket.set(zmq.IPV6, int(":" in listen.host))
-        if self._door is not None:
-            self._door.guard(socket)
-        try:
-            socket.bind(f"tcp://{listen}")
-        except zmq.ZMQError as error:
-            socket.close(0)
-            raise TuttiError(
-                f"the group port {listen} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
-                "`ports.group` to an address of this host that is free"
-            ) from error
-        return socket
 
     # Who is who
 
@@ -138,14 +117,25 @@ class Mesh:
         return self._door.key_of(gateway) if self._door is not None else ""
 
     def _connect(self, number: int, name: str, address: str) -> None:
-        link = self._links[number] = Link(number, name, address, self._key_of(name))
-        self._open(link)
+        link = Link(number, name, address, self._key_of(name))
+        if self._open(link):
+            self._links[number] = link
 
-    def _open(self, link: Link) -> None:
+    def _open(self, link: Link) -> bool:
+        """Give it a socket and have that connect; False, and nothing is left of it, when none can be had."""
         self._links_made += 1
         self.changes += 1
         link.made_us = self._clock_us()
-        link.open(self._context, self._me.process + self._links_made.to_bytes(4, "big"))
+        try:
+            link.open(self._context, self._me.process + self._links_made.to_bytes(4, "big"))
+        except zmq.ZMQError as error:
+            self._tell(link.name, f"no socket can be had for the connection to it: {error.strerror}; raise the limit of open files")
+            return False
+        self._begin(link)
+        return True
+
+    def _begin(self, link: Link) -> None:
+        """Have its socket connect, or say why not."""
         if self._door is not None and not self._door.lead(link.socket, link.name):
             reason = "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
             self._tell(link.name, reason)
@@ -182,14 +172,17 @@ class Mesh:
         self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
 
     def _renew(self) -> None:
-        """Connect again where ZeroMQ gave up: it does not try again after what was no handshake of a gateway."""
+        """Connect again where ZeroMQ gave up, as after what was no handshake of a gateway, or no socket could be had."""
         now_us = self._clock_us()
-        for link in self._links.values():
+        for number, link in list(self._links.items()):
             if not link.up and now_us - max(link.made_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.close()
-                self._open(link)
+                if not self._open(link):
+                    del self._links[number]
+        self._reach()
 
     def _introduce(self, link: Link) -> None:
+        link.refused = ""  # until it says so again
         with contextlib.suppress(zmq.ZMQError):  # no connection: it is said when there is one
             link.socket.send(encode_introduction(self._me), zmq.NOBLOCK)
 
@@ -393,15 +386,14 @@ class Mesh:
         return None
 
     def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last. It is asked now and then: a moment to look after the links, too."""
+        """What went wrong since this was asked last. It is asked now and then: a moment to look after keys and links, too."""
+        if self._door is not None:
+            self._door.refresh()
         self._renew()
         for link in self._links.values():
             self._read(link)  # a send may have swallowed the wake-up
-        if self._door is not None:
-            if self._door.refresh():
-                self._reach()
-            if self._door.trouble:
-                self._tell(self._me.gateway, self._door.trouble)
+        if self._door is not None and self._door.trouble:
+            self._tell(self._me.gateway, self._door.trouble)
         return self._troubles.take()
 
     def relieve(self) -> None:
@@ -412,7 +404,7 @@ class Mesh:
         give_up_us = self._clock_us() + limits.PORT_WAIT_US
         while True:  # the old socket lets go of its address in ZeroMQ's own time
             try:
-                self._socket = self._bind(self._listen)
+                self._socket = bind(self._context, self._listen, self._door)
             except TuttiError:
                 if self._clock_us() > give_up_us:
                     raise

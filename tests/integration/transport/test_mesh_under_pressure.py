@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
 
+from gateway.core import limits
 from tests.integration.transport.meshes import exchange, free_ports, run, town
 
 
@@ -38,3 +42,31 @@ def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() 
             [jfk, lga],
             lambda: any("ewr: the host 'no-such-host.invalid' of its address is not known: " in line for line in jfk.said),
         )
+
+
+def _none_left(*_: object, **__: object) -> Any:
+    raise zmq.ZMQError(errno.EMFILE)
+
+
+@pytest.mark.parametrize(("of", "what"), [(zmq.Context, "socket"), (zmq.Socket, "get_monitor_socket")])
+def test_a_link_for_which_no_descriptor_is_left_is_made_when_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, of: type, what: str
+) -> None:
+    monkeypatch.setattr(limits, "MESH_RENEW_US", 0)
+    with town() as place:
+        ports = free_ports(4)
+        addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
+        jfk = place.add("jfk", 1, addresses[0])
+        with monkeypatch.context() as full:
+            full.setattr(of, what, _none_left)
+            jfk.transport.peers([(2, "lga", addresses[1])])  # none from the beginning
+            run([jfk], lambda: any("lga: no socket can be had for the connection to it" in line for line in jfk.said))
+            assert jfk.transport.facts()["peers"] == []
+        run([jfk], lambda: jfk.transport.facts()["peers"])  # nobody is there: it is made anew each time
+        with monkeypatch.context() as full:
+            full.setattr(of, what, _none_left)
+            run([jfk], lambda: not jfk.transport.facts()["peers"])
+        lga = place.add("lga", 2, addresses[1])
+        lga.transport.peers([(1, "jfk", addresses[0])])
+        monkeypatch.undo()
+        exchange(jfk, lga, [jfk, lga])

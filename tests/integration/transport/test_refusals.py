@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.messages import Probe
 from gateway.transport.interface import PROTOCOL
-from tests.integration.transport.meshes import Node, Town, exchange, free_ports, rest, run, town
+from tests.integration.transport.meshes import LOG, Node, Town, exchange, free_ports, rest, run, town
 
 
 def address(ports: list[int], number: int) -> str:
@@ -44,6 +44,21 @@ def test_who_is_refused_is_not_heard_and_both_sides_are_told(said: dict[str, Any
         rest(nodes, 0.3)
         assert jfk.received == []
         assert len(jfk.said) + len(other.said) <= 6, (jfk.said, other.said)
+
+
+def test_a_refusal_that_is_over_is_shown_no_longer() -> None:
+    with town() as place:
+        nodes = pair(place, free_ports(4), log=b"x" * 16)
+        jfk, lga = nodes
+
+        def shown() -> str:
+            peers: Any = lga.transport.facts()["peers"]
+            return str(peers[0]["refused"])
+
+        run(nodes, lambda: "two groups were founded" in shown())
+        lga.transport.introduce(2, LOG)
+        exchange(lga, jfk, nodes)
+        assert shown() == ""
 
 
 def test_members_that_differ_are_told_and_messages_pass() -> None:
