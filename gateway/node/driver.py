@@ -1,7 +1,8 @@
 """The socket thread's work without its sockets: messages and events in, the stack stepped, its actions carried out in order.
 
-A turn ends with `flush`. By then every Persist is queued for the disk, the frontier that readers see has moved, and only then the
-answers leave; decided runs go to the index last, because nobody waits for that.
+A turn ends with `flush`. By then the frontier that readers see has moved, and only then messages and answers leave. Only then the
+disk's thread is woken for what this gateway has to write itself: the others have a longer way to the same, and a thread that is
+woken wants the interpreter that sends. Decided runs go to the index last, because nobody waits for that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import (
+    Action,
     Deliver,
     DeliverUnordered,
     Dropped,
@@ -44,6 +46,7 @@ from gateway.core.events import (
     TimeAdvanced,
     WriteFailed,
 )
+from gateway.data.bodies import ForgetBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.views import view_text
 from gateway.errors import invariant
@@ -121,6 +124,7 @@ class Driver:
             log=log,
         )
         self._next: deque[Event] = deque()  # what answers of the stack led to
+        self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
         self._under_way = UnderWay()
@@ -260,11 +264,11 @@ class Driver:
         network = self.network
         return {
             Persist: self._persist,
-            ReadLog: self._disk.read,
-            ReadSnapshot: self._disk.read,
-            Mend: self._disk.mend,
-            PersistLane: self._lanes.persist,
-            ReadLane: self._lanes.read,
+            ReadLog: self._later(self._disk.read),
+            ReadSnapshot: self._later(self._disk.read),
+            Mend: self._later(self._disk.mend),
+            PersistLane: self._later(self._lanes.persist),
+            ReadLane: self._later(self._lanes.read),
             DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
@@ -305,7 +309,10 @@ class Driver:
         if action.frames:
             self._under_way.wrote(action.frames)
             self._under_way.arrived(action.frames, self._arrived_us)
-        self._disk.persist(action)
+        self._for_disks.append((self._disk.persist, action))
+
+    def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
+        return lambda action: self._for_disks.append((put, action))
 
     def _reply(self, action: Reply) -> None:
         if not self._fences.waiting:
@@ -332,6 +339,8 @@ class Driver:
             if frame.kind == Kind.BATCH and frame.position not in run.aborted:
                 meters.frames_committed += 1
                 meters.records_committed += frame.count
+            elif frame.kind == Kind.FORGET:
+                self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
         self._landed += self._under_way.landed(run.frames)
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
@@ -351,11 +360,14 @@ class Driver:
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), primary=view.primary)
 
     def flush(self) -> None:
-        """Send messages and answers, then hand decided runs to the index."""
+        """Send messages and answers, then hand to the disks what is to be written, and decided runs to the index."""
         self.network.flush()
         self.answers.flush()
         while self._closing:
             self._reception.end(self._closing.pop().number)
+        for put, action in self._for_disks:
+            put(action)
+        self._for_disks.clear()
         if self._landed:
             now_us = self._clock.now().mono_us
             for arrived_us, count in self._landed:
