@@ -12,7 +12,9 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
@@ -21,11 +23,13 @@ from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
 from gateway.core.events import LaneLog, Recovered, Scalars
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
+from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
 from gateway.log.options import LogOptions
+from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
 from gateway.log.storage import Storage, read_file
 from gateway.log.writer import LogWriter
@@ -46,14 +50,36 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
     raise WrongDirectory(f"{directory} holds no lane of disk {incarnation.hex()}")
 
 
+class Owner(Protocol):
+    """The gateway's directory, locked: `gateway.log.directory.Directory`."""
+
+    path: str
+
+    @property
+    def gateway(self) -> str:
+        """Name of the gateway."""
+
+    @property
+    def group(self) -> str:
+        """Name of its group."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that name this disk."""
+
+    def freshen(self, after_us: int) -> None:
+        """Something was promised or voted for: have that told from copies made before."""
+
+
 class LaneHome:
     """The directory of one lane. Whoever holds the lock of the gateway's directory writes it."""
 
-    def __init__(self, path: str, identity: Identity, storage: Storage) -> None:
+    def __init__(self, path: str, identity: Identity, owner: Owner, storage: Storage) -> None:
         """Made by `open_home`."""
         self.path = path
         self.storage = storage
         self._identity = identity
+        self._owner = owner
 
     @property
     def copied(self) -> bool:
@@ -80,7 +106,8 @@ class LaneHome:
         """It is what it was."""
 
     def freshen(self, after_us: int) -> None:
-        """That is done for the directory that it is in."""
+        """A lane of an earlier time is told by the directory that it is in."""
+        self._owner.freshen(after_us)
 
     def renew(self) -> None:
         """It has nobody's vote: that is its gateway's."""
@@ -90,13 +117,13 @@ class LaneHome:
         """Its gateway has the lock."""
 
 
-def open_home(directory: str, gateway: str, group: str, lane: LaneName, storage: Storage) -> LaneHome:
+def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
     """The directory of a lane, which is made, durably, if it is not there.
 
     Raises:
         Damaged: there is a log in it and nothing says whose.
     """
-    path = lane_path(directory, lane)
+    path = lane_path(owner.path, lane)
     identity = read_identity(path)
     if identity is None:
         if positions_named(path, "seg"):
@@ -104,18 +131,36 @@ def open_home(directory: str, gateway: str, group: str, lane: LaneName, storage:
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-        identity = Identity(FORMAT_VERSION, gateway, group, lane.incarnation.hex())
+        identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
         storage.make_names_durable(os.path.dirname(path))
-        storage.make_names_durable(directory)
+        storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"{path} has lost its {LOG} folder: restore it")
-    return LaneHome(path, identity, storage)
+    return LaneHome(path, identity, owner, storage)
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> None:
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
     storage.replace_file(os.path.join(path, IDENTITY), data)
+
+
+class LaneWriter(LogWriter):
+    """The log of a lane, which keeps a line of each producer."""
+
+    @property
+    def producers(self) -> set[int]:
+        """Those of which it keeps one."""
+        return set(self._indexer.state.producers)
+
+    def forget(self, producers: Iterable[int]) -> None:
+        """The ordered log forgot these: their numbers never come again."""
+        for number in producers:
+            self._indexer.state.producers.pop(number, None)
+
+    def keep(self, known: Collection[int], following: int) -> None:
+        """Forget who is not among those that the ordered log knows; it gives numbers from `following` on next."""
+        self.forget([one for one in self._indexer.state.producers if one not in known and one < following])
 
 
 class LaneLogs:
@@ -127,20 +172,11 @@ class LaneLogs:
         told: what a start had to do about damage, a sentence each, for the operator.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        *,
-        gateway: str,
-        group: str,
-        incarnation: bytes,
-        options: LogOptions | None = None,
-        storage: Storage | None = None,
-    ) -> None:
-        """The lanes of a directory that the caller has locked; `incarnation` is that of its disk."""
-        self._directory = directory
-        self._gateway, self._group = gateway, group
-        self._incarnation = incarnation
+    def __init__(self, owner: Owner, options: LogOptions | None = None, storage: Storage | None = None) -> None:
+        """The lanes of a gateway's directory."""
+        self._owner = owner
+        self._directory = owner.path
+        self._incarnation = owner.incarnation
         self._options = replace(
             options or LogOptions(),
             segment_bytes=limits.LANE_SEGMENT_BYTES,
@@ -150,7 +186,7 @@ class LaneLogs:
             retention_us=0,
         )
         self._storage = storage or Storage()
-        self._writers: OrderedDict[LaneName, LogWriter] = OrderedDict()
+        self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # of what is open, for `frontier`
         self._written: set[LaneName] = set()  # and not synced
         self._attempt = 0
@@ -159,14 +195,20 @@ class LaneLogs:
 
     # Starting
 
-    def start(self) -> tuple[LaneLog, ...]:
+    def start(self, ordered: LogState | None = None) -> tuple[LaneLog, ...]:
         """What is there. Of a damaged lane of another gateway what is good stays, to be learned on from; the own one is halted.
+
+        Args:
+            ordered: what the ordered log says. Producers that it forgot while the gateway was down leave the lanes.
 
         Raises:
             WrongDirectory: something was written by a newer release.
             DiskFull, DiskFailed: the disk has no room, or failed.
         """
         found = [self._find(lane) for lane in lanes_there(self._directory)]
+        if ordered is not None:
+            for writer in self._writers.values():
+                writer.keep(ordered.producers, ordered.next_producer)
         own = self._noted_own()
         if own is not None and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
@@ -233,14 +275,19 @@ class LaneLogs:
 
     # What is open
 
+    def lines(self, lane: LaneName) -> set[int]:
+        """The producers of which an open lane keeps a line."""
+        return self._writers[lane].producers
+
     @property
     def open(self) -> int:
         """How many lanes are."""
         return len(self._writers)
 
-    def _open(self, lane: LaneName) -> tuple[LogWriter, Recovered]:
-        home = open_home(self._directory, self._gateway, self._group, lane, self._storage)
-        writer, recovered = LogWriter.open(home, replace(self._options, lane=lane.incarnation), self._storage)
+    def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
+        with self._watching(lane):
+            home = open_home(self._owner, lane, self._storage)
+        writer, recovered = LaneWriter.open(home, replace(self._options, lane=lane.incarnation), self._storage)
         with self._lock:
             self._writers[lane] = writer
         if len(self._writers) > limits.LANES_OPEN_MAX:
@@ -251,16 +298,29 @@ class LaneLogs:
         with self._lock:
             self._writers.pop(lane).close()
 
-    def _writer(self, lane: LaneName) -> LogWriter:
+    def _writer(self, lane: LaneName) -> LaneWriter:
         writer = self._writers.get(lane)
         if writer is None:
             if lane.incarnation == self._incarnation and not self._noted:
-                open_home(self._directory, self._gateway, self._group, lane, self._storage)
-                self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
-                self._noted = True
+                self._note(lane)
             writer = self._open(lane)[0]
         self._writers.move_to_end(lane)
         return writer
+
+    def _note(self, lane: LaneName) -> None:
+        """The own lane begins: it is there, and that it must be is written down."""
+        with self._watching(lane):
+            open_home(self._owner, lane, self._storage)
+            self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
+        self._noted = True
+
+    @contextlib.contextmanager
+    def _watching(self, lane: LaneName) -> Iterator[None]:
+        """Give errors of the system their meaning."""
+        try:
+            yield
+        except OSError as error:
+            raise failure_of("beginning", lane_path(self._directory, lane), error) from error
 
     # What is wanted
 
@@ -311,12 +371,18 @@ class LaneLogs:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
 
+    def forget(self, producers: Iterable[int]) -> None:
+        """The ordered log forgot these producers."""
+        for writer in self._writers.values():
+            writer.forget(producers)
+
     def idle(self) -> bool:
         """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
         left = [writer.idle() for writer in self._writers.values()]
         return any(left)
 
     def close(self) -> None:
-        """Let everything go."""
-        for lane in list(self._writers):
-            self._close(lane)
+        """Let everything go, all of it whatever the disk says to the mark of one."""
+        with contextlib.ExitStack() as closing:
+            for lane in list(self._writers):
+                closing.callback(self._close, lane)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
@@ -70,9 +71,7 @@ class LogWriter:
         self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
 
     @classmethod
-    def open(
-        cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None
-    ) -> tuple[LogWriter, Recovered]:
+    def open(cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None) -> tuple[Self, Recovered]:
         """Recover a directory's log and get ready to write behind it.
 
         Raises:

@@ -55,6 +55,9 @@ class LaneQueue(Protocol):
     def deliver(self, run: DeliverUnordered) -> None:
         """Queue what is to be indexed."""
 
+    def forget(self, producers: tuple[int, ...]) -> None:
+        """Queue word of producers that the log forgot."""
+
 
 class Ticking(Protocol):
     """A clock."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -46,6 +46,9 @@ class LaneLogs(Protocol):
 
     def decided(self, run: DeliverUnordered) -> None:
         """Index what is decided; after a lack of room the same run comes again."""
+
+    def forget(self, producers: Iterable[int]) -> None:
+        """The ordered log forgot these producers."""
 
     def idle(self) -> bool:
         """Do what is to be done while nothing is queued; True to be called again soon."""
@@ -85,7 +88,7 @@ class LaneDisk:
         self._report = report
         self._indexed = indexed
         self._log = log
-        self._queue: Mailbox[PersistLane | ReadLane | DeliverUnordered | None] = Mailbox()
+        self._queue: Mailbox[PersistLane | ReadLane | DeliverUnordered | tuple[int, ...] | None] = Mailbox()
         self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
@@ -121,6 +124,10 @@ class LaneDisk:
     def deliver(self, run: DeliverUnordered) -> None:
         """Queue a decided run to be indexed."""
         self._queue.put(run)
+
+    def forget(self, producers: tuple[int, ...]) -> None:
+        """Queue word of producers that the ordered log forgot."""
+        self._queue.put(producers)
 
     @property
     def depth(self) -> int:
@@ -173,6 +180,8 @@ class LaneDisk:
                 self._waiting.append(item)
             elif isinstance(item, ReadLane):
                 self._reads.append(item)
+            elif isinstance(item, tuple):
+                self._logs.forget(item)
             else:
                 self._decided.append(item)
         if self.failed:

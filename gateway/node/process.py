@@ -119,17 +119,10 @@ class Gateway:
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; what closes them is returned."""
-        directory, config = self._directory, self._config
-        logs = LaneLogs(
-            directory.path,
-            gateway=config.name,
-            group=config.group.name,
-            incarnation=directory.incarnation,
-            options=options,
-        )
+        logs = LaneLogs(self._directory, options)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
-        self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start())
+        self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
         for told in logs.told:
             self._log.error(told)
         self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log)

@@ -24,7 +24,7 @@ from gateway.log.options import LogOptions
 from gateway.log.storage import Storage
 from gateway.log.verify import verify
 from tests.faults.powerloss.recorder import Op, Recorder, Unsynced, image, sectors
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 
 pytestmark = pytest.mark.faults
 
@@ -51,7 +51,7 @@ class Known:
 
 
 def lanes_of(path: Path, storage: Storage) -> LaneLogs:
-    return LaneLogs(str(path), gateway="g1", group="test", incarnation=OWN.incarnation, options=OPTIONS, storage=storage)
+    return LaneLogs(Owner(str(path)), OPTIONS, storage)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.actions import DeliverUnordered, PersistLane
@@ -15,6 +16,20 @@ from tests.unit.node.fakes import batch_frame
 
 OWN = LaneName(1, bytes(range(16)))
 OTHER = LaneName(2, bytes(range(16, 32)))
+
+
+@dataclass
+class Owner:
+    """A gateway's directory; `freshened` counts how often something was promised or voted for."""
+
+    path: str
+    incarnation: bytes = OWN.incarnation
+    gateway: str = "g1"
+    group: str = "test"
+    freshened: int = 0
+
+    def freshen(self, after_us: int) -> None:
+        self.freshened += 1
 
 
 class LaneHistory:
@@ -61,7 +76,7 @@ def opened(
 ) -> tuple[LaneLogs, dict[LaneName, LaneLog]]:
     """The lanes of a directory, and what a start found of each."""
     path.mkdir(exist_ok=True)
-    logs = LaneLogs(str(path), gateway="g1", group="test", incarnation=incarnation, storage=storage)
+    logs = LaneLogs(Owner(str(path), incarnation), storage=storage)
     return logs, {LaneName(log.origin, log.incarnation): log for log in logs.start()}
 
 

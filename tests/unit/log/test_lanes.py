@@ -10,10 +10,12 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import ReadLane
 from gateway.data.lanes import LaneName
+from gateway.data.state import LogState, Producer
+from gateway.log.lanes import LaneLogs
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FRAMES_AT
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 
 
 def test_a_directory_without_lanes_has_none(tmp_path: Path) -> None:
@@ -157,3 +159,23 @@ def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: p
     assert {lane: log.position for lane, log in found.items()} == dict.fromkeys(names, 5)
     assert logs.open <= 3
     logs.close()
+
+
+def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
+    """There are never many more lines than the ordered log has producers, whether they are forgotten in a run or between two."""
+    history = LaneHistory(OWN)
+    history.view()
+    for producer in range(1, 9):
+        history.batch(b"x", producer=producer)
+    logs, _ = opened(tmp_path)
+    logs.persist(history.write(1, 9, attempt=1))
+    logs.sync()
+    logs.frontier(OWN, 9, 8)
+    logs.decided(history.deliver(1, 9))
+    logs.forget([1, 2, 77])
+    assert logs.lines(OWN) == {3, 4, 5, 6, 7, 8}
+    logs.close()
+    again = LaneLogs(Owner(str(tmp_path)))
+    again.start(LogState(producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in (4, 5)}, next_producer=7))
+    assert again.lines(OWN) == {4, 5, 7, 8}  # 7 and 8 are not given yet in a log that was cut short
+    again.close()

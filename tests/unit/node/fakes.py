@@ -136,6 +136,7 @@ class LaneQueue:
     def __init__(self) -> None:
         self.there: tuple[LaneLog, ...] = ()
         self.shown: list[DeliverUnordered] = []
+        self.forgotten: list[int] = []
         self.queued: list[PersistLane | ReadLane | DeliverUnordered] = []
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
@@ -152,6 +153,9 @@ class LaneQueue:
 
     def deliver(self, run: DeliverUnordered) -> None:
         self.queued.append(run)
+
+    def forget(self, producers: tuple[int, ...]) -> None:
+        self.forgotten.extend(producers)
 
 
 class HandClock:

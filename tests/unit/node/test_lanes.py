@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -45,6 +45,9 @@ class Logs:
 
     def decided(self, run: DeliverUnordered) -> None:
         self._do("decided", run.first_offset)
+
+    def forget(self, producers: Iterable[int]) -> None:
+        self._do("forget", producers)
 
     def idle(self) -> bool:
         return False
@@ -136,6 +139,13 @@ def test_what_cannot_be_read_is_answered_with_nothing() -> None:
     bench.disk.run_once()
     assert bench.reports == [LaneRead(9, ())]
     assert bench.disk.failed == ""
+
+
+def test_the_lanes_hear_of_producers_that_are_forgotten() -> None:
+    bench = Bench()
+    bench.disk.forget((3, 4))
+    bench.disk.run_once()
+    assert bench.logs.done == [(3, 4)]
 
 
 def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:

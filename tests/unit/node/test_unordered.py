@@ -8,9 +8,10 @@ from typing import get_args
 
 import pytest
 
-from gateway.core.actions import Action, DeliverUnordered, PersistLane, ReadLane, Reply
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
 from gateway.core.events import LaneLog, LanePersisted, Recovered, Scalars, Started, Submitted, SubmittedUnordered
-from gateway.data.frame import Frame
+from gateway.data.bodies import ForgetBody, encode_body
+from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.wire import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
 from gateway.node.port import Message, Sent
@@ -81,6 +82,14 @@ def test_duplicates_are_looked_up_in_the_lane() -> None:
     bench.answers = {SubmittedUnordered: [Reply(1, (duplicate,))]}
     bench.say(unordered(A, batch_frame()))
     assert (bench.lookups.queued, bench.lane_lookups.queued) == ([], [(1, [duplicate])])
+
+
+def test_the_lanes_hear_of_producers_that_the_log_forgot() -> None:
+    bench = Bench()
+    frame = placed(Frame(Kind.FORGET, encode_body(ForgetBody((7, 9), 1))), 1)
+    bench.answers = {LanePersisted: [Persist(1, (frame,)), Deliver((frame,), (0,), frozenset(), 0)]}
+    bench.happen(LanePersisted(1))
+    assert bench.lanes.forgotten == [7, 9]
 
 
 def test_a_start_tells_what_lanes_there_are() -> None:

@@ -1,0 +1,113 @@
+"""Lanes when the disk says no: what found no room comes again wherever it stopped, what failed ends the writing, and what was
+reported durable is there afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.data.lanes import LaneName
+from gateway.errors import DiskFailed, DiskFull
+from gateway.log.lanes import LaneLogs
+from gateway.log.lanes_there import lane_path
+from gateway.log.verify import verify
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample
+from tests.unit.log.test_no_room import Filling
+from tests.unit.log.watched import Watched, failing
+
+
+def goes_through(storage: Filling, logs: LaneLogs, history: LaneHistory) -> bool:
+    """A lane's whole life; False where it found no room."""
+    try:
+        logs.persist(history.write(1, 0, attempt=1))
+        logs.sync()
+        logs.persist(history.write(1, len(history.frames)))
+        logs.sync()
+        logs.frontier(history.lane, len(history.frames), history.offset(len(history.frames)))
+        logs.decided(history.deliver(1, len(history.frames)))
+    except DiskFull:
+        return False
+    return True
+
+
+def goes_on(logs: LaneLogs, history: LaneHistory) -> None:
+    """More of a lane that is there, and the first of another."""
+    for last in range(9, 30):
+        logs.persist(history.write(last, last))
+        logs.sync()
+        logs.persist(sample(OWN, 1).write(1, 2, attempt=1))
+
+
+class Quick(Filling):
+    """It waits for no disk."""
+
+    def sync(self, fd: int) -> None:
+        assert fd >= 0
+
+    def sync_directory(self, path: str) -> None:
+        assert path
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_what_finds_no_room_comes_again_wherever_it_stopped(
+    tmp_path: Path, lane: LaneName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
+    history = sample(lane, 60)
+    stops = 0
+    for steps in range(200):
+        path, storage = tmp_path / f"{steps}", Quick()
+        logs, _ = opened(path, storage)
+        storage.room = steps
+        if goes_through(storage, logs, history):
+            storage.room = None
+            break
+        stops += 1
+        storage.room = None
+        assert goes_through(storage, logs, history)
+        logs.close()
+        other_boot(lane_path(str(path), history.lane))
+        logs, found = opened(path)
+        log = found[history.lane]
+        assert log.position + len(log.tail) == len(history.frames)
+        assert logs.told == []
+        logs.close()
+        assert not verify(lane_path(str(path), history.lane)).damage
+    logs.close()
+    assert 10 < stops < 200
+
+
+@pytest.mark.parametrize("what", ["sync", "write", "sync directory", "rename"])
+def test_a_disk_that_fails_ends_the_writing_and_loses_nothing_durable(tmp_path: Path, what: str) -> None:
+    history, storage = sample(OTHER, 30), Watched()
+    logs, _ = opened(tmp_path, storage)
+    logs.persist(history.write(1, 8))
+    logs.sync()
+    storage.fail = failing(what, errno.EIO)
+    with pytest.raises(DiskFailed):
+        goes_on(logs, history)
+    storage.fail = lambda what: None
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert list(found[OTHER].tail)[:8] == history.frames[:8]
+    assert not found[OTHER].halted
+    logs.close()
+
+
+def test_what_a_lane_promises_tells_copies_of_the_directory_from_it(tmp_path: Path) -> None:
+    """A gateway that gets unordered batches alone must not leave an older copy of its directory good."""
+    owner = Owner(str(tmp_path))
+    logs = LaneLogs(owner)
+    logs.start()
+    history = sample(OWN)
+    logs.persist(history.write(1, 3, attempt=1))
+    before = owner.freshened
+    logs.persist(history.write(4, 5))
+    logs.sync()
+    assert owner.freshened > before
+    logs.close()
