@@ -47,7 +47,6 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.data.bodies import ForgetBody, decode_body
-from gateway.data.bodies import ForgetBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.views import view_text
 from gateway.errors import invariant
@@ -340,8 +339,6 @@ class Driver:
             if frame.kind == Kind.BATCH and frame.position not in run.aborted:
                 meters.frames_committed += 1
                 meters.records_committed += frame.count
-            elif frame.kind == Kind.FORGET:
-                self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
             elif frame.kind == Kind.FORGET:
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
         self._landed += self._under_way.landed(run.frames)
