@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -224,7 +225,11 @@ class Gateway:
             "data": str(Path(config.data).absolute()),
             "frontier": self._driver.offset,
         }
-        print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
+        try:
+            print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
+        except OSError as error:  # nobody reads it, or its disk is full: no reason to serve nobody
+            self._log.warning("the ready line could not be written", error=str(error))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not raise at exit
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:

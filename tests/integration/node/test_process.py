@@ -218,3 +218,20 @@ def test_damage_halts_the_start_with_the_command_to_run(gateway: GatewayProcess)
     assert code == 4
     assert "tutti log repair" in words
     assert "offset" in words
+
+
+def test_a_full_disk_under_its_log_and_its_ready_line_does_not_stop_a_gateway(gateway: GatewayProcess) -> None:
+    assert gateway.stop() == 0
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(gateway.config)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
+    try:
+        with Control(gateway.url, timeout=30) as control:
+            wait_for(lambda: control.status()["state"] == "primary")
+        with Producer(gateway.url) as producer:
+            assert producer.send("t", b"x").result(20) == 0
+        process.terminate()
+        assert process.wait(40) == 0
+    finally:
+        process.kill()
+        process.wait()

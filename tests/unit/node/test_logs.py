@@ -1,0 +1,44 @@
+"""A log that cannot be written stops nobody, and says later how much of it is missing."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from contextlib import redirect_stderr
+
+from gateway.node import logs
+
+
+class Disk(io.StringIO):
+    """A file whose disk may be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+
+def test_lines_that_cannot_be_written_are_counted_in_those_that_can() -> None:
+    disk = Disk()
+    with redirect_stderr(disk):
+        log = logs.set_up("g1")
+        log.info("one")
+        disk.full = True
+        log.error("two")
+        log.error("three")
+        disk.full = False
+        log.info("four")
+    lines = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert [(line["event"], line.get("log_lines_lost")) for line in lines] == [("one", None), ("four", 2)]
+
+
+def test_a_file_that_is_closed_stops_nobody() -> None:
+    file = io.StringIO()
+    with redirect_stderr(file):
+        log = logs.set_up("g1")
+    file.close()
+    log.info("nobody hears this")
