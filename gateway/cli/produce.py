@@ -30,10 +30,19 @@ if TYPE_CHECKING:
 )
 @click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second, at most.")
+@click.option("--unordered", is_flag=True, help="Into the lane of a gateway, beside the one order.")
 @json_option
 @click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def produce(
-    url: str, topic: str, name: str | None, form: str, key: str | None, rate: float | None, as_json: bool, file: str
+    url: str,
+    topic: str,
+    name: str | None,
+    form: str,
+    key: str | None,
+    rate: float | None,
+    unordered: bool,
+    as_json: bool,
+    file: str,
 ) -> None:
     """Send a file or standard input to a topic, record by record.
 
@@ -45,6 +54,9 @@ def produce(
     differs from what was committed under the same name is refused. Without it each run is a producer of its own with a random name,
     which is forgotten when it was idle for an hour.
 
+    With --unordered the offsets are those of the lane that records went into; there is no order between lanes, and no --producer.
+    `tutti tail --unordered` shows them.
+
     Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
     records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the
     header). 3: no gateway answers, at the start (10 s) or for a minute.
@@ -54,6 +66,10 @@ def produce(
     from gateway.data.names import check_name
 
     check_name("topic", topic)
+    if unordered and name is not None:
+        raise UsageError(
+            f"--producer {name} has a second run commit nothing twice, which goes by the one order: leave it out, or --unordered"
+        )
     with ExitStack() as stack:
         path = None if file == "-" else Path(file)
         if path is None and sys.stdin is None:
@@ -69,9 +85,10 @@ def produce(
         else:
             nothing = False
         if nothing:
-            report = Report(topic, name, 0, 0, None, None, 0.0)
+            report = Report(topic, name, 0, 0, None, None, 0.0, lanes={} if unordered else None)
         else:
-            sending = stack.enter_context(Sending(url, topic, name, settings=f"{topic} {form} {key}", rate=rate))
+            settings = f"{topic} {form} {key}"
+            sending = stack.enter_context(Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered))
             meter = stack.enter_context(progress(topic, None))
             try:
                 for chunk in chunks:
@@ -90,6 +107,8 @@ def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report.fields())
         return
+    for lane, (first, last) in (report.lanes or {}).items():
+        print(f"lane {lane}: first offset {first}, last offset {last}", flush=True)
     if report.first is not None:
         print(f"first offset {report.first}, last offset {report.last}", flush=True)
     note(report.sentence())

@@ -45,6 +45,7 @@ class Report(NamedTuple):
     """What a run committed. Offsets are those of its first and its last record; None when there is none, or they are not known.
 
     `complete`: all of the input is committed. `undecided`: so many records were sent, and whether they commit is not known.
+    `lanes`: of unordered records the first and the last offset in each lane, as offsets are of a lane; None of ordered ones.
     """
 
     topic: str
@@ -56,10 +57,11 @@ class Report(NamedTuple):
     seconds: float
     complete: bool = True
     undecided: int = 0
+    lanes: dict[str, tuple[int, int]] | None = None
 
     def fields(self) -> dict[str, object]:
         """For JSON."""
-        return self._asdict()
+        return {name: value for name, value in self._asdict().items() if name != "lanes" or value is not None}
 
     def sentence(self) -> str:
         """For people."""
@@ -75,6 +77,8 @@ class Report(NamedTuple):
         open_ones = f"; of {self.undecided:,} more it is not known" if self.undecided else ""
         if self.producer is not None:
             hint = "run it again with the same --producer, which goes on behind them"
+        elif self.lanes is not None and (self.records or self.undecided):
+            hint = "another run sends them again: send the rest alone"
         elif self.records or self.undecided:
             hint = "another run sends them again: send the rest alone, and with --producer NAME a run can go on where one stopped"
         else:
@@ -99,7 +103,9 @@ class _Held:
 class Sending:
     """One run: `send` chunk by chunk, then `finish`. A context manager; leaving it closes the producer."""
 
-    def __init__(self, url: str, topic: str, name: str | None, *, settings: str, rate: float | None) -> None:
+    def __init__(
+        self, url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool = False
+    ) -> None:
         """Connect.
 
         Args:
@@ -108,6 +114,7 @@ class Sending:
             name: the producer's name, None for one of its own.
             settings: how the input is read; other settings make another input of the same bytes.
             rate: records a second, None for as many as go.
+            unordered: into lanes; nothing is known of runs before then.
 
         Raises:
             InputChanged: the name was used by another program.
@@ -127,9 +134,10 @@ class Sending:
         self._first: int | None = None
         self._last: int | None = None
         self._rate = rate
+        self._lanes: dict[str, tuple[int, int]] | None = {} if unordered else None
         self._begun_s = time.monotonic()
         self._paced_from_s: float | None = None
-        self._committed, self._digest = self._resume()
+        self._committed, self._digest = self._resume() if not unordered else (0, "")
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +191,7 @@ class Sending:
     def _report(self, *, complete: bool, undecided: int = 0) -> Report:
         seconds = time.monotonic() - self._begun_s
         first, last = self._first, self._last
-        return Report(self._topic, self._name, self._landed, self._skipped, first, last, seconds, complete, undecided)
+        return Report(self._topic, self._name, self._landed, self._skipped, first, last, seconds, complete, undecided, self._lanes)
 
     def _resume(self) -> tuple[int, str]:
         """Records committed so far, and the hash of the input up to there."""
@@ -244,7 +252,10 @@ class Sending:
             self._send_again()
 
     def _transmit(self, held: _Held) -> None:
-        held.receipt = self._producer.send_batch(self._topic, held.batch, progress=held.progress)
+        if self._lanes is not None:
+            held.receipt = self._producer.send_batch(self._topic, held.batch, ordering="unordered")
+        else:
+            held.receipt = self._producer.send_batch(self._topic, held.batch, progress=held.progress)
 
     def _take_receipt(self) -> None:
         """Wait for the oldest batch; after an abort send again what did not commit."""
@@ -252,7 +263,7 @@ class Sending:
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
         except Aborted:
-            if self._aborts >= limits.PRODUCE_ABORTS_MAX:
+            if self._aborts >= limits.PRODUCE_ABORTS_MAX or self._lanes is not None:
                 raise
             self._send_again()
             return
@@ -265,7 +276,10 @@ class Sending:
     def _note(self, held: _Held, offset: int) -> None:
         """It is committed."""
         self._landed += held.batch.num_rows
-        if offset != OFFSET_UNKNOWN:  # otherwise it is not known any more where
+        if offset != OFFSET_UNKNOWN and self._lanes is not None and held.receipt is not None:
+            first, last = self._lanes.get(held.receipt.lane, (offset, 0))
+            self._lanes[held.receipt.lane] = first, max(last, offset + held.batch.num_rows - 1)
+        elif offset != OFFSET_UNKNOWN:  # otherwise it is not known any more where
             self._first = offset if self._first is None else self._first
             self._last = offset + held.batch.num_rows - 1
 

@@ -44,6 +44,8 @@ POLL_S = 0.5
     show_default=True,
     help="The whole record as JSON; its value and a newline; its value alone.",
 )
+@click.option("--unordered", is_flag=True, help="Unordered records in place of the ordered ones: all lanes, one after another.")
+@click.option("--origin", metavar="NAME", help="With --unordered only the lane of this gateway, or the lane NUMBER-INCARNATION.")
 def tail(
     url: str,
     topics: tuple[str, ...],
@@ -54,26 +56,47 @@ def tail(
     last: int | None,
     follow: bool,
     form: str,
+    unordered: bool,
+    origin: str | None,
 ) -> None:
     """Print committed records, one a line.
 
     JSON fields: offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view, tick. Keys and values that
     are not UTF-8 come as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
+
+    Unordered records stand in the lane of the gateway that took them (field gateway), in order within it; offsets are the lane's.
+    Numbers for --start and --end, and --last, take one lane: name it with --origin.
     """
+    which = _lanes(unordered, origin, start, end, last)
     if last is not None and start is not None:
         raise UsageError("--last and --start both say where to begin: give one of them")
     wanted = key.encode() if key is not None else None
     if last is not None:
-        start, until = _start_of_last(url, topics, wanted, end, last, absent_ok=follow)
+        start, until = _start_of_last(url, topics, wanted, end, last, origin, absent_ok=follow)
         end = end if follow else until
     elif start is None:
         start = "latest" if follow else "earliest"
     try:
         with _interrupts() as interrupted:
-            _print(url, topics, wanted, start, end, follow, count, form, interrupted)
+            _print(url, topics, wanted, start, end, follow, count, form, which, interrupted)
     except KeyboardInterrupt:
         if not follow:
             raise
+
+
+def _lanes(unordered: bool, origin: str | None, start: Bound | None, end: Bound | None, last: int | None) -> dict[str, Any]:
+    """What the reader is told of lanes: nothing for ordered records.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+    if not unordered:
+        if origin is not None:
+            raise UsageError(f"--origin {origin} is of unordered records: give --unordered, too")
+        return {}
+    if origin is None and (last is not None or isinstance(start, int) or isinstance(end, int)):
+        raise UsageError("offsets are of one lane: name it with --origin, or give --start and --end as earliest, latest or times")
+    return {"ordering": "unordered", "origin": origin}
 
 
 @contextmanager
@@ -102,6 +125,7 @@ def _print(
     follow: bool,
     count: int | None,
     form: str,
+    which: dict[str, Any],
     interrupted: Callable[[], bool],
 ) -> None:
     with Loading():
@@ -110,7 +134,7 @@ def _print(
         from gateway.client.reader import Reader
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
-    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns) as reader:
+    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **which) as reader:
         left = count
         unseen = topics if follow else ()
         while left != 0 and reader.position != reader.end:
@@ -157,14 +181,16 @@ def _write(rows: pa.RecordBatch, form: str) -> None:
 
 
 def _start_of_last(
-    url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int, *, absent_ok: bool
+    url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int, origin: str | None, *, absent_ok: bool
 ) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
     with Loading():
+        from gateway.client.origins import lane_named
         from gateway.client.reads import Reads
         from gateway.client.source import place_of
 
-    with Reads(url) as reads:
+    with Reads(url) as log:
+        reads = log if origin is None else log.of_lane(lane_named(log, origin))
         frontier = reads.frontier()
         until = frontier.offset if end is None else place_of(reads, "end", end, frontier)
         if not topics and key is None:

@@ -218,6 +218,7 @@ class Lane(Session):
             left = window.take_back()
             self._enter()
             for batch in left:
+                batch.lane = self.lane
                 window.admit(batch)
 
     def _on_batch_answer(self, answer: wire.RefusedAnswer | wire.Expected, now: float) -> None:

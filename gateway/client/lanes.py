@@ -131,6 +131,7 @@ class Lanes:
         while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.topic_number(batch.topic):
             self._serial += 1
             batch.serial = self._serials[taker.lane] = self._serial
+            batch.lane = taker.lane
             taker.window.admit(queue.popleft())
             self._cut_off.clear()
 

@@ -82,6 +82,7 @@ class Batch:
         "first_sequence",
         "headers",
         "keys",
+        "lane",
         "latch",
         "max_timestamp",
         "min_timestamp",
@@ -131,6 +132,7 @@ class Batch:
         self.transmitted = False
         self.copies = 0  # that were sent and not turned away
         self.serial = 0  # of an unordered one: counts what went into any lane
+        self.lane = ""  # that it went into
         self.cut = 0  # so many of its first records had committed before, where is not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
@@ -299,6 +301,11 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def topic(self) -> str:
         """The topic sent to."""
         return self.batch.topic
+
+    @property
+    def lane(self) -> str:
+        """The lane that an unordered record went into, as `Reader` takes it (`origin`); empty until then, and of ordered ones."""
+        return self.batch.lane
 
     @property
     def error(self) -> TuttiError | None:

@@ -201,7 +201,7 @@ class Window:
             del self._by_sequence[batch.first_sequence]
             self._bytes -= batch.size
             self.next_sequence = batch.first_sequence
-            batch.first_sequence, batch.transmitted = 0, False
+            batch.first_sequence, batch.transmitted, batch.lane = 0, False, ""
             back.append(batch)
         if back:
             self._sent = self._sent and bool(self._unanswered)

@@ -301,3 +301,51 @@ def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
         assert now[0] == pytest.approx(100.45)
         run.finish()
     assert house.values == letters(50)
+
+
+class UnorderedProducer:
+    """Spreads batches over two lanes; the last one is not decided."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def send_batch(self, topic: str, batch: pa.RecordBatch, ordering: str) -> Any:
+        assert ordering == "unordered"
+        self.batches.append(batch)
+        number = len(self.batches) - 1
+        promise = Promise(Unknown("g1 is away") if number == 4 else sum(one.num_rows for one in self.batches[number % 2 :: 2][:-1]))
+        return LanePromise(promise, f"{number % 2}-lane")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LanePromise(NamedTuple):
+    promise: Promise
+    lane: str
+
+    def result(self, timeout: float | None = None) -> int:
+        return self.promise.result(timeout)
+
+
+def test_a_run_of_unordered_records_tells_each_lane_and_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = UnorderedProducer()
+    monkeypatch.setattr("gateway.client.producer.Producer", lambda url, producer=None: made)
+    sending = Sending("tutti://x:1", "t", None, settings="t lines None", rate=None, unordered=True)
+    for _ in range(4):
+        sending.send(Chunk([b"a", b"b", b"c"], None))
+    report = sending.finish()
+    assert (report.records, report.first, report.last, report.complete) == (12, None, None, True)
+    assert report.fields()["lanes"] == {"0-lane": (0, 5), "1-lane": (0, 5)}
+    sending.send(Chunk([b"d"], None))
+    with pytest.raises(Unavailable, match="g1 is away"):
+        sending.finish()
+    report = sending.cut_short(1.0)
+    assert (report.records, report.undecided) == (12, 1)
+    assert report.sentence().endswith("another run sends them again: send the rest alone")
+    assert "lanes" not in Report("t", None, 1, 0, 0, 0, 1.0).fields()
