@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
-from gateway.cli.output import note, print_json, print_table
+from gateway.cli.output import note, on_terminal, print_json, print_table
 from gateway.cli.waiting import Deadline, telling
 from gateway.errors import Refused, Unavailable, UsageError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Member = dict[str, Any]
 TIMEOUT_S = 60.0
 US_PER_S, US_PER_MS = 1_000_000, 1000
+REASON = "reason"
 #: As the table calls them.
 _COLUMNS: dict[str, Callable[[Member], object]] = {
     "name": lambda member: member["name"],
@@ -33,7 +34,7 @@ _COLUMNS: dict[str, Callable[[Member], object]] = {
     "lag": lambda member: member["lag"],
     "heard": lambda member: None if member["heard_us"] < 0 else f"{member['heard_us'] / US_PER_S:.1f} s",
     "round_trip": lambda member: f"{member['round_trip_us'] / US_PER_MS:.2f} ms" if member["round_trip_us"] else None,
-    "reason": lambda member: member.get("reason") or None,
+    REASON: lambda member: member.get(REASON) or None,
 }
 
 
@@ -271,8 +272,13 @@ def _on_its_way(member: Member) -> str:
 def _show(found: list[Member], as_json: bool) -> None:
     if as_json:
         print_json(found)
-    else:
-        print_table(list(_COLUMNS), [[make(member) for make in _COLUMNS.values()] for member in found], empty="no members")
+        return
+    apart = on_terminal()  # a sentence in a column leaves no room for the others
+    columns = {name: make for name, make in _COLUMNS.items() if not (apart and name == REASON)}
+    print_table(list(columns), [[make(member) for make in columns.values()] for member in found], empty="no members")
+    for member in found:
+        if apart and member.get(REASON):
+            print(f"{member['name']}: {member[REASON]}")
 
 
 def _show_changed(found: list[Member], name: str, as_json: bool) -> None:

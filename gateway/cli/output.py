@@ -14,6 +14,7 @@ import orjson
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
+_WHOLE_MAX = 24  # characters of a cell that a narrow terminal does not break
 
 
 def on_terminal() -> bool:
@@ -86,7 +87,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         numeric = all(isinstance(row[number], int | float | None) for row in held)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        longest = max(len(cell_text(row[number])) for row in held)
+        whole = len(column) <= longest <= _WHOLE_MAX  # a header may be broken, and what is long
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     for row in held:
         table.add_row(*(escape(cell_text(value)) for value in row))
     Console().print(table)

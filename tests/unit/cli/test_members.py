@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.cli import members
+from gateway.cli import members, output
 from gateway.cli.main import main
 from gateway.cli.waiting import Deadline
 from gateway.client.control import Control
@@ -90,6 +90,24 @@ def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Sai
         "lga\t127.0.0.1:7420\tprimary\tyes\tno\t2\t0\t0.1 s\t0.34 ms\t-",
         "ewr\t127.0.0.1:7430\tsilent\tyes\tno\t-\t7\t-\t-\toff",
     ]
+
+
+def test_on_a_terminal_reasons_stand_below_and_no_address_is_broken(
+    tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "not heard of jfk and lga; 2 of the 3 that vote are needed, and more of it than a narrow column holds"
+    found = [member("jfk"), member("lga"), member("ewr", state="minority", reason=why)]
+    monkeypatch.setenv("COLUMNS", "80")
+    for module in (members, output):
+        monkeypatch.setattr(module, "on_terminal", lambda: True)
+    with FakeGateway(rule=Group(*found)) as gateway:
+        lines = tutti(gateway.url, "members").out.splitlines()
+    assert [line.split()[:3] for line in lines[-4:-1]] == [
+        ["jfk", "127.0.0.1:7410", "primary"],
+        ["lga", "127.0.0.1:7420", "primary"],
+        ["ewr", "127.0.0.1:7430", "minority"],
+    ]
+    assert lines[-1] == f"ewr: {why}"
 
 
 def test_one_that_is_added_is_waited_for_until_it_votes(tutti: Callable[..., Said]) -> None:
