@@ -260,6 +260,7 @@ STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to st
 DISK_STOP_US_MAX = 10_000_000  # for a thread that uses the disk to end; a disk that hangs is left behind
 LINGER_MS_MAX = 1_000  # for the last answers to leave
 OPEN_FILES = 65_536  # asked of the system, as far as it allows
+LOG_WAIT_MS_MAX = 250  # for who reads the pipe that a gateway logs to; then lines are lost until there is room in it
 SPARE_FILES = 64  # set aside for when connections have used up the others
 FILES_WAIT_US_MAX = 10_000_000  # that the log waits for a descriptor
 FILES_LOOK_US = 10_000
@@ -425,6 +426,7 @@ invariant(RECORD_FREE_BYTES_MIN > DISK_LOW_BYTES, "a record ends before the log 
 invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
+invariant(1000 * LOG_WAIT_MS_MAX <= POLL_US_MAX, "a log that nobody reads holds a thread up no longer than its sleep")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(3 * (READS_LOOK_US + 2 * READS_ANSWER_US_MAX) < READS_SILENT_US_MAX, "a few lost answers do not end the reads process")
 invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import logging
+import select
 import sys
 from typing import Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from gateway.core import limits
+
 
 class Unfailing:
     """A file for logs that never stops who writes: on a full disk, or when nobody reads the pipe, lines are lost and counted, and
     the gateway goes on. Each later line carries the count, `log_lines_lost`.
+
+    Who reads a pipe more slowly than it is filled is waited for, once: `LOG_WAIT_MS_MAX`, and not again until there is room.
     """
 
     def __init__(self, file: TextIO) -> None:
         """Write to `file`."""
         self._file = file
+        self._room: select.poll | None = select.poll()
+        try:
+            self._room.register(file.fileno(), select.POLLOUT)
+        except OSError:  # it is no file of the system
+            self._room = None
+        self._wait_ms = limits.LOG_WAIT_MS_MAX
         self.lost = 0
 
     def write(self, line: str) -> None:
         """Write a line, or lose it."""
+        if self._room is not None:
+            has_room = bool(self._room.poll(self._wait_ms))  # for 4 KiB, if it is a pipe
+            self._wait_ms = limits.LOG_WAIT_MS_MAX if has_room else 0
+            if not has_room:
+                self.lost += 1
+                return
         try:
             self._file.write(line)
             self._file.flush()

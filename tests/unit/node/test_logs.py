@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -42,3 +43,18 @@ def test_a_file_that_is_closed_stops_nobody() -> None:
         log = logs.set_up("g1")
     file.close()
     log.info("nobody hears this")
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody() -> None:
+    out, into = os.pipe()
+    with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
+        with redirect_stderr(file):
+            log = logs.set_up("g1")
+        size = fcntl.fcntl(into, fcntl.F_GETPIPE_SZ)
+        for number in range(size // 50):  # a line has more bytes than that
+            log.info("somebody should read this", number=number)
+        told = reader.read(size)
+        log.info("read again")
+        last = json.loads(reader.read(size).splitlines()[-1])
+    assert last["event"] == "read again"
+    assert last["log_lines_lost"] == size // 50 - len(told.splitlines()) > 0
