@@ -46,6 +46,7 @@ MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from
 MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
 MESH_BEATS_SILENT_MAX = 3  # one that does not answer so many is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
+GUEST_SILENT_US = 60_000_000  # a gateway that this one was not told of is not connected to any more
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
 
 # Tables
@@ -426,6 +427,7 @@ invariant(RECORD_FREE_BYTES_MIN > DISK_LOW_BYTES, "a record ends before the log 
 invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
 invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
+invariant(TWIN_SILENT_US < GUEST_SILENT_US, "who is connected to for what it says itself is who talks")
 invariant(1000 * LOG_WAIT_MS_MAX <= POLL_US_MAX, "a log that nobody reads holds a thread up no longer than its sleep")
 invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(3 * (READS_LOOK_US + 2 * READS_ANSWER_US_MAX) < READS_SILENT_US_MAX, "a few lost answers do not end the reads process")

@@ -66,9 +66,10 @@ class Guests:
             guest.number = self._number(guest.introduction) if self._rejected(guest.introduction) is None else 0
 
     def unnamed(self) -> dict[int, tuple[str, str]]:
-        """Who is taken though nobody told of it here: number -> (name, address)."""
+        """Who is taken though nobody told of it here, and talks: number -> (name, address)."""
+        since = self._clock_us() - limits.GUEST_SILENT_US
         guests = [guest for guest in self._guests.values() if guest.number and guest.name not in self._numbers]
-        return {guest.number: (guest.name, guest.introduction.address) for guest in guests}
+        return {guest.number: (guest.name, guest.introduction.address) for guest in guests if guest.heard_us > since}
 
     def heard(self, routing: bytes) -> Guest | None:
         """Something came by the connection; who that is, None if it has not introduced itself."""

@@ -51,10 +51,14 @@ def test_a_name_has_the_number_that_this_gateway_was_told_whatever_the_other_say
     assert hall.number(b"r") == 6
 
 
-def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log() -> None:
+def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log_and_talks() -> None:
     hall = Hall(lga=2)
     verdict = hall.guests.met(b"r", other("bos", number=4), 0)
     assert (verdict.number, verdict.connect) == (4, True)
+    assert hall.guests.unnamed() == {4: ("bos", "h:7410")}
+    hall.now_us += limits.GUEST_SILENT_US
+    assert hall.guests.unnamed() == {}
+    assert hall.number(b"r") == 4
     assert hall.guests.unnamed() == {4: ("bos", "h:7410")}
     for wrong in (other("ewr", number=2), other("ewr", number=1), other("ewr", number=0), other("ewr", number=4, log=b"")):
         assert hall.guests.met(b"s", wrong, 0).number == 0
