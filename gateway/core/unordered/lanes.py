@@ -68,10 +68,10 @@ class Lanes:
             self._layer.session_closed(session)
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """A message of another gateway."""
+        """A message of another gateway. One that comes before lanes can begin here is no trouble: it is said again."""
         if self._layer is not None:
             self._layer.on_message(sender, message)
-        else:
+        elif not self._context.config.lanes:
             self._context.outbox.drop(message, sender, "this gateway has no lanes")
 
     def persisted(self, token: int) -> None:

@@ -1,0 +1,23 @@
+"""Proves what is made of a lane's message that comes before this gateway has lanes, or to one that never has any."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.actions import Dropped
+from gateway.core.events import Now, Received, StackConfig
+from gateway.core.messages import LaneEnds
+from tests.transcripts.whole import USUAL, Whole
+
+NAMES = ("g1", "g2", "g3")
+
+
+@pytest.mark.parametrize(("lanes", "told"), [(True, 0), (False, 1)])
+def test_a_gateway_that_joins_hears_of_lanes_without_a_warning(lanes: bool, told: int) -> None:
+    """The others tell how far lanes are as soon as they see it; it has none before the log names it, and hears it again."""
+    world = Whole(StackConfig(lanes=lanes), lambda *_: None, USUAL)
+    world.add("g1", {name: f"{name}:7400" for name in NAMES})
+    world.start("g1")
+    heard = Received(2, LaneEnds(()), b"g2/1".ljust(16, b"-"))
+    actions = world.members["g1"].running.step(heard, Now(world.mono_us, 0))
+    assert [type(action) for action in actions].count(Dropped) == told
