@@ -250,12 +250,12 @@ class Keyring:
         trouble: why the public file could not be read again, empty if it could. What it said before holds on.
     """
 
-    def __init__(self, own: Keys, public_path: str | Path, public: dict[str, str]) -> None:
-        """Put it together; `open` reads and checks the files."""
+    def __init__(self, own: Keys, public_path: str | Path, public: dict[str, str], stamp: tuple[int, int, int]) -> None:
+        """Put it together; `open` reads and checks the files. `stamp` is the public one's as it was before it was read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
-        self._stamp = self._stamp_now()
+        self._stamp = stamp
         self._public = public
         self._names = {key: name for name, key in public.items()}
 
@@ -272,6 +272,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
+        stamp = _stamp(public_path)
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(
@@ -282,7 +283,7 @@ class Keyring:
                 f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the others "
                 f"would not let it in; write that one into the public file on every host"
             )
-        return cls(own, public_path, public)
+        return cls(own, public_path, public, stamp)
 
     def name_of(self, public: str) -> str:
         """The gateway with that public key, empty if nobody's is known to be."""
@@ -294,24 +295,26 @@ class Keyring:
 
     def refresh(self) -> bool:
         """Read the public file again if it changed; whether what it says is new."""
-        stamp = self._stamp_now()
+        stamp = _stamp(self._path)
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
         try:
             public = read_public(self._path)
-        except ConfigError as error:
+        except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
             self.trouble = f"the public keys that were read before still hold: {error}"
             return False
+        self._stamp = stamp
         self.trouble = ""
         changed = public != self._public
         self._public = public
         self._names = {key: name for name, key in public.items()}
         return changed
 
-    def _stamp_now(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_ino, found.st_size)
+
+def _stamp(path: str | Path) -> tuple[int, int, int]:
+    """What changes when a file is written; zeros while there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_ino, found.st_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -205,3 +206,20 @@ def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
     write_public(keys / "group.keys", {"jfk": ring.own.public})
     assert ring.refresh()
     assert (ring.trouble, ring.name_of(lga)) == ("", "")
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_not_change(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
+    generate(keys, ["ewr"])
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", _no_descriptor)
+        assert not ring.refresh()
+    assert "still hold: " in ring.trouble
+    assert ring.refresh()
+    assert (ring.trouble, ring.name_of(ring.public_of("ewr"))) == ("", "ewr")
+
+
+def _no_descriptor(*_: object, **__: object) -> object:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
