@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.client.control import Control
 from gateway.core import limits
+from gateway.data.lanes import LaneName
 from gateway.errors import Unavailable
 
 US = 1_000_000
@@ -22,6 +23,7 @@ UNKNOWN = "unknown"
 CUT_OFF = frozenset({"minority", "halted"})
 _TOKEN_BYTES = 8
 _DAMAGED = b"damaged:"
+_LANE_DAMAGED = b"lanebad:"
 
 
 class GatewayLink:
@@ -63,12 +65,14 @@ class GatewayLink:
         return {lane["lane"]: lane["halted"] for lane in self._lately().get("lanes", ())}
 
     def elsewhere(self, lane: str, position: int) -> bool:
-        """Tell the gateway that a position (0: unknown) of the ordered log could not be read, so that it looks and mends; whether
-        there are others.
+        """Tell the gateway that a position (0: unknown) of the log, or something in a lane (its name; empty for the log), could not
+        be read, so that it looks and mends; whether there are others.
         """
-        if self._socket is not None and position and not lane:
+        name = LaneName.parse(lane)
+        if self._socket is not None and (position or name):
+            word = _DAMAGED + position.to_bytes(8, "little") if name is None else _LANE_DAMAGED + name.incarnation[:8]
             with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
-                self._socket.send(_DAMAGED + position.to_bytes(8, "little"), socket.MSG_DONTWAIT)
+                self._socket.send(word, socket.MSG_DONTWAIT)
         return bool(self.others())
 
     def _lately(self) -> dict[str, Any]:

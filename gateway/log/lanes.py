@@ -32,9 +32,11 @@ from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
 from gateway.log.storage import Storage, read_file
+from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 
 OWN = "lane"
+SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it, and the next start looks at all of it
 _ASIDE = ".damaged-"
 
 
@@ -189,8 +191,9 @@ class LaneLogs:
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # of what is open, for `frontier`
         self._written: set[LaneName] = set()  # and not synced
-        self._attempt = 0
-        self._noted = False
+        self._attempts: dict[LaneName, int] = {}  # of the own lanes: there is another one when this gateway got another number
+        self._noted: LaneName | None = None
+        self._number = 0  # of this gateway, 0 while the log does not say it
         self.told: list[str] = []
 
     # Starting
@@ -199,36 +202,62 @@ class LaneLogs:
         """What is there. Of a damaged lane of another gateway what is good stays, to be learned on from; the own one is halted.
 
         Args:
-            ordered: what the ordered log says. Producers that it forgot while the gateway was down leave the lanes.
+            ordered: what the ordered log says: which number this gateway has, and whom it forgot while this one was down.
 
         Raises:
             WrongDirectory: something was written by a newer release.
             DiskFull, DiskFailed: the disk has no room, or failed.
         """
+        roster = ordered.roster if ordered is not None else {}
+        self._number = next((number for number, one in roster.items() if one.incarnation == self._incarnation), 0)
         found = [self._find(lane) for lane in lanes_there(self._directory)]
         if ordered is not None:
             for writer in self._writers.values():
                 writer.keep(ordered.producers, ordered.next_producer)
         own = self._noted_own()
-        if own is not None and own not in [(log.origin, log.incarnation) for log in found]:
+        if own is not None and self._own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
             found.append(self._halted(own, f"{path} is gone, and {os.path.join(self._directory, OWN)} says that it began"))
         return tuple(found)
 
     def _find(self, lane: LaneName) -> LaneLog:
         try:
+            self._look_at(lane)
             recovered = self._open(lane)[1]
         except Damaged as error:
-            if lane.incarnation == self._incarnation:
+            if self._own(lane):
                 return self._halted(lane, str(error))
             recovered = self._learn_again(lane, str(error))
         return self._log_of(lane, recovered)
+
+    def _own(self, lane: LaneName) -> bool:
+        """Whether this gateway is the origin: with this disk, and under the number that it has, where that is known."""
+        return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
+
+    def _look_at(self, lane: LaneName) -> None:
+        """Look at all of a lane in which something could not be read. Of the own one that is told and no more: its end is good, so
+        that it goes on, and the others have what is lost.
+
+        Raises:
+            Damaged: something of another's lane is lost.
+        """
+        path = lane_path(self._directory, lane)
+        if not os.path.exists(os.path.join(path, SUSPECT)):
+            return
+        damage = [found for found in verify(path).damage if not found.derived]
+        if not damage:
+            self._storage.remove(os.path.join(path, SUSPECT))
+            return
+        lost = f"{damage[0].file}, byte {damage[0].byte}, position {damage[0].position}: {damage[0].what}"
+        if not self._own(lane):
+            raise Damaged(lost)
+        self.told.append(f"records of this gateway's own lane cannot be read here, but at the others: {lost}")
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
         state, tail = recovered.state, recovered.tail
         attempt, lines = tail[-1].view if tail else state.view, {}
         if lane.incarnation == self._incarnation:
-            attempt = self._attempt = max(attempt, recovered.scalars.promised)
+            attempt = self._attempts[lane] = max(attempt, recovered.scalars.promised)
             lines = {number: (line.epoch, line.sequence) for number, line in state.producers.items()}
         return LaneLog(
             origin=lane.origin,
@@ -270,8 +299,8 @@ class LaneLogs:
             lane = LaneName.parse(read_file(os.path.join(self._directory, OWN)).decode("ascii", "replace").strip())
         except FileNotFoundError:
             return None
-        self._noted = lane is not None and lane.incarnation == self._incarnation
-        return lane if self._noted else None
+        self._noted = lane if lane is not None and lane.incarnation == self._incarnation else None
+        return self._noted
 
     # What is open
 
@@ -301,7 +330,7 @@ class LaneLogs:
     def _writer(self, lane: LaneName) -> LaneWriter:
         writer = self._writers.get(lane)
         if writer is None:
-            if lane.incarnation == self._incarnation and not self._noted:
+            if lane.incarnation == self._incarnation and lane != self._noted:
                 self._note(lane)
             writer = self._open(lane)[0]
         self._writers.move_to_end(lane)
@@ -312,7 +341,7 @@ class LaneLogs:
         with self._watching(lane):
             open_home(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
-        self._noted = True
+        self._noted = lane
 
     @contextlib.contextmanager
     def _watching(self, lane: LaneName) -> Iterator[None]:
@@ -338,10 +367,10 @@ class LaneLogs:
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)
-        if action.attempt is not None and action.attempt > self._attempt:
+        if action.attempt is not None and action.attempt > self._attempts.get(lane, 0):
             self.sync()
             writer.write_scalars(Scalars(promised=action.attempt))
-            self._attempt = action.attempt
+            self._attempts[lane] = action.attempt
 
     def sync(self) -> None:
         """Make all that was written durable."""
@@ -352,6 +381,19 @@ class LaneLogs:
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
         """Durable frames from the first one on; none if they cannot be read."""
         return self._writer(LaneName(action.origin, action.incarnation)).read(action.first, action.last)[0]
+
+    def suspect(self, incarnation: bytes) -> list[LaneName]:
+        """Somebody could not read a lane, whose incarnation begins so: the next start looks at all of it.
+
+        Returns those of which this was not known.
+        """
+        new = []
+        for lane in lanes_there(self._directory):
+            path = os.path.join(lane_path(self._directory, lane), SUSPECT)
+            if lane.incarnation.startswith(incarnation) and not os.path.exists(path):
+                self._storage.replace_file(path, b"", durable=False)
+                new.append(lane)
+        return new
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
         """Show how far the own lane is decided, before any receipt leaves. Called from any thread."""

@@ -2,7 +2,8 @@
 
 A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
 8 bytes; the answer is the token with the status behind it. The pair outlives the reads process: what one that died left unread
-carries a token that the next one never gave out. A message of 16 bytes is a word that a position of the log could not be read.
+carries a token that the next one never gave out. A message of 16 bytes is a word that a position of the log, or something in a
+lane, could not be read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 TOKEN_BYTES = 8
 DAMAGED = b"damaged:"  # and the position, u64, little-endian
+LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation
 
 
 class StatusAsked(NamedTuple):
@@ -36,9 +38,15 @@ class Desk:
         """The end to ask at."""
         return self._theirs.fileno()
 
-    def open(self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None]) -> None:
-        """Hand on what is asked, also what was asked before, and positions that could not be read."""
-        self._thread = threading.Thread(target=self._run, args=(ask, damaged), name="status-desk", daemon=True)
+    def open(
+        self,
+        ask: Callable[[StatusAsked], None],
+        damaged: Callable[[int], None],
+        lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
+    ) -> None:
+        """Hand on what is asked, also what was asked before, and positions and lanes that could not be read."""
+        args = ask, damaged, lane_damaged
+        self._thread = threading.Thread(target=self._run, args=args, name="status-desk", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -49,10 +57,15 @@ class Desk:
         self._ours.close()
         self._theirs.close()
 
-    def _run(self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None]) -> None:
+    def _run(
+        self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None], lane_damaged: Callable[[bytes], None]
+    ) -> None:
         while len(token := self._ours.recv(2 * TOKEN_BYTES)) >= TOKEN_BYTES:
             if token.startswith(DAMAGED) and len(token) == 2 * TOKEN_BYTES:
                 damaged(int.from_bytes(token[TOKEN_BYTES:], "little"))
+                continue
+            if token.startswith(LANE_DAMAGED) and len(token) == 2 * TOKEN_BYTES:
+                lane_damaged(token[TOKEN_BYTES:])
                 continue
             ask(StatusAsked(lambda status, token=token: self._answer(token + status)))  # type: ignore[misc]  # bound at once
 

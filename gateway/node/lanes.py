@@ -50,6 +50,9 @@ class LaneLogs(Protocol):
     def forget(self, producers: Iterable[int]) -> None:
         """The ordered log forgot these producers."""
 
+    def suspect(self, incarnation: bytes) -> list[LaneName]:
+        """Have the next start look at all of the lanes whose incarnation begins so; those of which this was not known."""
+
     def idle(self) -> bool:
         """Do what is to be done while nothing is queued; True to be called again soon."""
 
@@ -88,7 +91,7 @@ class LaneDisk:
         self._report = report
         self._indexed = indexed
         self._log = log
-        self._queue: Mailbox[PersistLane | ReadLane | DeliverUnordered | tuple[int, ...] | None] = Mailbox()
+        self._queue: Mailbox[PersistLane | ReadLane | DeliverUnordered | tuple[int, ...] | bytes | None] = Mailbox()
         self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
@@ -128,6 +131,10 @@ class LaneDisk:
     def forget(self, producers: tuple[int, ...]) -> None:
         """Queue word of producers that the ordered log forgot."""
         self._queue.put(producers)
+
+    def suspect(self, incarnation: bytes) -> None:
+        """Somebody could not read a lane, whose incarnation begins so; from any thread."""
+        self._queue.put(incarnation)
 
     @property
     def depth(self) -> int:
@@ -182,6 +189,8 @@ class LaneDisk:
                 self._reads.append(item)
             elif isinstance(item, tuple):
                 self._logs.forget(item)
+            elif isinstance(item, bytes):
+                self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # bound at once
             else:
                 self._decided.append(item)
         if self.failed:
@@ -258,7 +267,17 @@ class LaneDisk:
             frames = self._logs.read(action)
         except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
+        if not frames and not self.failed:
+            self._guarded(lambda: self._suspect(action.incarnation))
         self._report(LaneRead(action.token, frames))
+        return True
+
+    def _suspect(self, incarnation: bytes) -> bool:
+        for lane in self._logs.suspect(incarnation):
+            self._log.error(
+                "records of a lane cannot be read here: start this gateway again, and it learns them from the others",
+                lane=lane.text,
+            )
         return True
 
     def _idle(self) -> bool:

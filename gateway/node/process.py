@@ -109,7 +109,7 @@ class Gateway:
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
         spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, lambda: self._look(spare))
-        desk.open(self._inbox.put, self._disk.suspect)
+        desk.open(self._inbox.put, self._disk.suspect, self._lanes.suspect)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lanes.start()

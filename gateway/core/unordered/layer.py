@@ -16,15 +16,21 @@ from gateway.data.frame import Frame
 
 
 class Unordered:
-    """The layer, made when the number of this gateway and what its lanes' log holds are known."""
+    """The layer, made when the number of this gateway and what its lanes' log holds are known.
+
+    Attributes:
+        number: of this gateway in its lane.
+    """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None] = lambda producer: None) -> None:
         self._standing = context.standing
         self._incarnation = context.identity.incarnation
+        self.number = context.standing.me
         self._box = Box(context.outbox, seen)
         self._member = Member(context, self._box)
         lane = self._member.restore(logs)
-        own = next((log for log in logs if log.incarnation == lane.incarnation), LaneLog(origin=lane.origin, incarnation=b""))
+        mine = lane.origin, lane.incarnation
+        own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = LineTable(context.window.state, own.lines)
         self._origin = Origin(context, self._box, lane, self._lines, own.halted)
         lane.confirm(lane.end)  # whatever the own disk has of the own lane is its YES, which came last
@@ -46,7 +52,7 @@ class Unordered:
         """
         self._part = part
         self._tell()
-        self._origin.members(part)
+        self._origin.members(part if self.number in part else ())
 
     def space(self, low: str) -> None:
         """The disk takes new messages (empty) or not."""
@@ -71,7 +77,7 @@ class Unordered:
     def _on_ends(self, sender: int, message: LaneEnds) -> None:
         own = 0
         for end in message.ends:
-            if (end.origin, end.incarnation) == (self._standing.me, self._incarnation):
+            if (end.origin, end.incarnation) == (self.number, self._incarnation):
                 own = end.decided
             else:
                 self._member.on_end(sender, end, self._part)

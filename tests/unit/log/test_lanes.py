@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import ReadLane
+from gateway.data.bodies import Voter
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer
 from gateway.log.lanes import LaneLogs
@@ -179,3 +180,47 @@ def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
     again.start(LogState(producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in (4, 5)}, next_producer=7))
     assert again.lines(OWN) == {4, 5, 7, 8}  # 7 and 8 are not given yet in a log that was cut short
     again.close()
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_a_lane_that_could_not_be_read_is_looked_at_by_the_next_start(tmp_path: Path, lane: LaneName) -> None:
+    """A bad body, which no start looks at by itself: another's lane is learned again from there, the own one goes on."""
+    history = sample(lane)
+    written(tmp_path, history, 11)
+    rot(Path(lane_path(str(tmp_path), lane)), history, 6)
+    logs, found = opened(tmp_path)
+    assert (found[lane].position, logs.told) == (11, [])
+    assert logs.read(ReadLane(1, *lane, 6, 8)) == ()
+    assert logs.suspect(lane.incarnation[:8]) == [lane]
+    assert logs.suspect(lane.incarnation[:8]) == []
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert found[lane].position == (11 if lane == OWN else 5)
+    assert (len(logs.told), found[lane].halted) == (1, "")
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert len(logs.told) == (1 if lane == OWN else 0)
+    logs.close()
+
+
+def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path) -> None:
+    written(tmp_path, sample(OTHER), 11)
+    logs, _ = opened(tmp_path)
+    logs.suspect(OTHER.incarnation)
+    logs.close()
+    for _ in range(2):
+        logs, found = opened(tmp_path)
+        assert (found[OTHER].position, logs.told) == (11, [])
+        logs.close()
+    assert not (Path(lane_path(str(tmp_path), OTHER)) / "suspect").exists()
+
+
+def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_other(tmp_path: Path) -> None:
+    written(tmp_path, sample(OWN), 11)
+    path = Path(lane_path(str(tmp_path), OWN))
+    rot(path, sample(OWN), 9, 20)
+    other_boot(path)
+    logs = LaneLogs(Owner(str(tmp_path)))
+    (log,) = logs.start(LogState(roster={7: Voter(7, "g1", OWN.incarnation, "127.0.0.1:1")}))
+    assert (log.origin, log.position, log.halted) == (1, 8, "")
+    logs.close()

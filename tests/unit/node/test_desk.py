@@ -55,7 +55,9 @@ def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody
 
 def test_a_position_that_could_not_be_read_is_handed_on() -> None:
     positions: list[int] = []
+    lanes: list[bytes] = []
     with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
-        desk.open(lambda asked: None, positions.append)
+        desk.open(lambda asked: None, positions.append, lanes.append)
         reads.send(b"damaged:" + (7).to_bytes(8, "little"))
-        wait_for(lambda: positions == [7])
+        reads.send(b"lanebad:" + bytes(range(8)))
+        wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))

@@ -49,6 +49,10 @@ class Logs:
     def forget(self, producers: Iterable[int]) -> None:
         self._do("forget", producers)
 
+    def suspect(self, incarnation: bytes) -> list[LaneName]:
+        self._do("suspect", incarnation)
+        return [OWN]
+
     def idle(self) -> bool:
         return False
 
@@ -138,6 +142,10 @@ def test_what_cannot_be_read_is_answered_with_nothing() -> None:
     bench.disk.read(ReadLane(9, *OWN, 1, 1))
     bench.disk.run_once()
     assert bench.reports == [LaneRead(9, ())]
+    assert bench.logs.done == [OWN.incarnation]  # the next start looks at all of it
+    bench.disk.suspect(b"12345678")
+    bench.disk.run_once()
+    assert bench.logs.done[1:] == [b"12345678"]
     assert bench.disk.failed == ""
 
 
