@@ -10,6 +10,8 @@ from gateway.core.messages import LaneMessage
 from gateway.core.unordered.layer import Unordered
 from gateway.data.wire import RefusedAnswer
 
+_RENUMBERED = "this gateway was removed and added again under another number: its lane is over, and a start begins another one"
+
 
 class Lanes:
     """Lanes begin when it is decided which number this gateway has: a frame of a lane names its origin by number.
@@ -46,6 +48,11 @@ class Lanes:
                 self._part = part
                 self._layer.members(part)
 
+    @property
+    def _renumbered(self) -> bool:
+        """Whether this gateway was removed and added again since its lane began, which has its old number in every frame."""
+        return self._layer is not None and self._layer.number != self._context.standing.me
+
     def _named(self) -> bool:
         """Whether it is decided that this gateway has the number that it knows."""
         voter = self._context.window.state.roster.get(self._context.standing.me)
@@ -54,10 +61,13 @@ class Lanes:
     def on_submitted(self, event: SubmittedUnordered) -> None:
         """Batches of a client."""
         standing = self._context.standing
-        if self._layer is not None and standing.taking_part:
+        if self._layer is not None and standing.taking_part and not self._renumbered:
             self._layer.submit(event.session, event.frames)
             return
-        code, reason = standing.closed or ("not_primary", "this gateway has no lane yet; send again, here or at another gateway")
+        none = ("lane", f"{_RENUMBERED}; send to another gateway, as a new message")
+        if not self._renumbered:
+            none = "not_primary", "this gateway has no lane yet; send again, here or at another gateway"
+        code, reason = standing.closed or none
         self._context.outbox.answers(event.session).extend(
             RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=True) for frame in event.frames
         )
@@ -99,6 +109,8 @@ class Lanes:
     @property
     def halted(self) -> str:
         """Why nothing can follow in the own lane; empty while all is well."""
+        if self._renumbered:
+            return _RENUMBERED
         return "" if self._layer is None else self._layer.halted
 
     @property

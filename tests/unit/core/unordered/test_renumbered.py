@@ -1,0 +1,49 @@
+"""Proves that a gateway which was removed and added again while it ran takes nothing into the lane of its old number."""
+
+from __future__ import annotations
+
+from random import Random
+
+from gateway.core.actions import Send
+from gateway.core.context import Context
+from gateway.core.events import Identity, StackConfig, SubmittedUnordered
+from gateway.core.messages import LaneEnds
+from gateway.core.outbox import Outbox
+from gateway.core.standing import Standing
+from gateway.core.unordered.lanes import Lanes
+from gateway.core.window import Window
+from gateway.data.bodies import Voter
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
+from gateway.data.wire import RefusedAnswer
+from tests.unit.core.unordered.rig import incarnation
+
+
+def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
+    standing, state = Standing(), LogState()
+    standing.me = 1
+    voter = Voter(1, "g1", incarnation(1), "h:1/2")
+    state.roster = {1: voter}
+    outbox = Outbox(standing)
+    part = [1, 2, 3]
+    identity = Identity("g1", incarnation(1), "test", {})
+    context = Context(StackConfig(lanes=True), standing, outbox, Window(state, 1 << 20), identity, Random(0))
+    lanes = Lanes(context, lambda: part, lambda _: None)
+    lanes.start(())
+    outbox.take(None)
+    assert lanes.halted == ""
+    part, state.roster, standing.me = [2, 3], {}, 1
+    lanes.beat()
+    part, state.roster, standing.me = [2, 3, 4], {4: Voter(4, "g1", incarnation(1), "h:1/2")}, 4
+    lanes.beat()
+    told = {action.to for action in outbox.take(None) if isinstance(action, Send) and isinstance(action.message, LaneEnds)}
+    assert told == {2, 3}
+    assert "removed and added again" in lanes.halted
+    lanes.on_submitted(SubmittedUnordered(7, (Frame(Kind.BATCH, b"r", producer=1, epoch=1, first_sequence=1, count=1, topic=1),)))
+    (refused,) = outbox.answers(7)
+    assert isinstance(refused, RefusedAnswer)
+    assert (refused.code, refused.retry) == ("lane", True)
+    again = Lanes(context, lambda: part, lambda _: None)  # the next start
+    again.start(())
+    again.beat()
+    assert again.halted == ""
