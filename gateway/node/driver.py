@@ -299,9 +299,10 @@ class Driver:
 
     def _suspect(self, action: Suspect) -> None:
         told = self.suspected or self.low  # once is enough, and that of the disk says more
-        self.suspected = action.reason
+        name = self.network.name(action.member)
+        self.suspected = f"{name} holds the group up: {action.reason}" if name else action.reason
         if not told:
-            self._log.warning("a member holds the group up", member=action.member, reason=action.reason)
+            self._log.warning("a member holds the group up", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
         if action.cut is not None:

@@ -35,6 +35,10 @@ class Network:
         self._sent = False
         self.peers: tuple[tuple[int, str, str], ...] = ()
 
+    def name(self, number: int) -> str:
+        """Of another gateway; empty when nobody else has that number."""
+        return next((name for known, name, _ in self.peers if known == number), "")
+
     def meet(self, action: Peers) -> None:
         """The stack says who there is."""
         self.peers = action.peers

@@ -23,6 +23,15 @@ def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the
     assert [line["event"] for line in lines].count("a member holds the group up") == told
 
 
+def test_who_holds_the_group_up_is_named_in_the_status() -> None:
+    bench = Bench()
+    bench.answers = {Persisted: [Peers(((2, "jfk", "127.0.0.1:7401"),)), Suspect(2, "it is left out of the next view")]}
+    with capture_logs() as told:
+        bench.happen(Persisted(1))
+    assert bench.driver.suspected == "jfk holds the group up: it is left out of the next view"
+    assert [line["member"] for line in told if line["event"] == "a member holds the group up"] == ["jfk"]
+
+
 def test_what_a_member_sent_in_vain_is_one_warning_with_who_what_why_and_how_often() -> None:
     bench = Bench()
     bench.answers = {Persisted: [Dropped("Order", 3, "of a view that is over", 12)]}
