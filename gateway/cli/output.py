@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Protocol
@@ -29,8 +29,11 @@ def print_json(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people, on standard error, where it is in nobody's way."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for people, on standard error, where it is in nobody's way. If that takes none (a full disk, a pipe that was closed),
+    nobody hears it, and the work goes on.
+    """
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def time_text(time_us: int | None) -> str | None:

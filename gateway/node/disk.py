@@ -66,7 +66,6 @@ class Disk:
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # what was decided found no room in the index
-        self._appended = 0  # bytes since the last sync
         self._stopping = False
         self._last: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)

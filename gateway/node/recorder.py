@@ -55,10 +55,12 @@ class Recorder:
             _make_room(self.path.parent, header.gateway)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(
-                f"the run cannot be recorded in {directory}: {error.strerror}; name a directory to write in"
-            ) from error
-        self._written = self._write(start_bytes())
+            raise _cannot(directory, error) from error
+        try:
+            self._written = self._write(start_bytes())
+        except OSError as error:
+            os.close(self._fd)
+            raise _cannot(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
         self._put = self._taken = 0  # bytes, counted by one thread each
         self._ending = False
@@ -157,6 +159,10 @@ class Recorder:
         while view:
             view = view[os.write(self._fd, view) :]
         return len(data)
+
+
+def _cannot(directory: str, error: OSError) -> ConfigError:
+    return ConfigError(f"the run cannot be recorded in {directory}: {error.strerror}; name a directory to write in")
 
 
 def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Header:

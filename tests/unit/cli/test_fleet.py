@@ -244,6 +244,17 @@ def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
     assert len(dev.starts()) == 3
 
 
+def test_what_it_says_of_its_gateways_may_be_heard_by_nobody(start: Callable[..., Dev]) -> None:
+    dev = start("--restart-after", "0.1")
+    dev.ready()
+    assert dev.process.stderr is not None
+    dev.process.stderr.close()
+    dev.process.stderr = None
+    os.kill(dev.starts()[-1], signal.SIGKILL)
+    until(lambda: len(dev.starts()) == 2)
+    assert dev.stop()[0] == 0
+
+
 def test_restart_after_0_leaves_a_killed_gateway_down(start: Callable[..., Dev]) -> None:
     dev = start("--gateways", "3", "--restart-after", "0")
     dev.ready()

@@ -4,6 +4,8 @@ has to end ends alone.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -167,6 +169,20 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be recorded in"):
         recorded(tmp_path / "file" / "below", [])
+
+
+def test_a_disk_without_room_for_the_first_bytes_is_told_and_nothing_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "_write", _no_room)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match="cannot be recorded in"):
+        recorded(tmp_path, [])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _no_room(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def many(count: int) -> list[tuple[Event, Now]]:
