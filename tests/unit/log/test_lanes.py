@@ -12,6 +12,8 @@ from gateway.core.actions import ReadLane
 from gateway.data.bodies import Voter
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer
+from gateway.errors import WrongDirectory
+from gateway.log.directory import lock_directory
 from gateway.log.lanes import LaneLogs
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FRAMES_AT
@@ -224,3 +226,10 @@ def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_othe
     (log,) = logs.start(LogState(roster={7: Voter(7, "g1", OWN.incarnation, "127.0.0.1:1")}))
     assert (log.origin, log.position, log.halted) == (1, 8, "")
     logs.close()
+
+
+def test_a_lane_is_not_for_repair(tmp_path: Path) -> None:
+    """What is cut off the own lane would be placed anew, and others' are learned again by themselves; both may be open, too."""
+    written(tmp_path, sample(OWN), 11)
+    with pytest.raises(WrongDirectory, match="is a lane"):
+        lock_directory(lane_path(str(tmp_path), OWN))
