@@ -12,12 +12,16 @@ import orjson
 
 from gateway.core.events import Recovered
 from gateway.data.frame import Frame
+from gateway.data.lanes import LaneName
 from gateway.log.digest import digest
 from gateway.log.inspect import inspect
+from gateway.log.lanes import LaneLogs
+from gateway.log.lanes_there import lane_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.verify import verify
 from tests.unit.log.history import opened, seen
+from tests.unit.log.lanes import Owner
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -58,6 +62,22 @@ def recovered_facts(recovered: Recovered) -> dict[str, Any]:
         "tail": [[frame.position, frame.view, frame.kind, frame.header_crc, frame.body_crc] for frame in recovered.tail],
         "damage": plain(recovered.damage),
         "state": plain(recovered.state),
+    }
+
+
+def lane_facts(path: Path) -> dict[str, Any]:
+    """What a start finds of each lane, and what tools and readers find in it; give it a copy."""
+    logs = LaneLogs(Owner(str(path), bytes(16)))
+    found = {LaneName(log.origin, log.incarnation): log for log in logs.start()}
+    logs.close()
+    return {
+        lane.text: {
+            "log": plain(log),
+            "told": logs.told,
+            "digest": digest(lane_path(str(path), lane)).sha256,
+            "damage": [finding._asdict() for finding in verify(lane_path(str(path), lane)).damage],
+        }
+        for lane, log in found.items()
     }
 
 

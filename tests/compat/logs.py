@@ -8,9 +8,12 @@ from pathlib import Path
 from gateway.core.events import Scalars
 from gateway.data.bodies import ViewBody, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.lanes import LaneName
 from gateway.data.views import view_of
+from gateway.log.lanes import LaneLogs
 from gateway.log.layout import positions_named
 from tests.unit.log.history import History, decide, opened, sample, write_log
+from tests.unit.log.lanes import LaneHistory, Owner
 
 VOTERS = 3
 
@@ -81,7 +84,30 @@ def trimmed(path: Path) -> History:
     return history
 
 
-LOGS = {"alone": alone, "member": member, "trimmed": trimmed}
+def lanes(path: Path) -> History:
+    """A log with lanes beside it: the own one, all of it decided, and one of another gateway, with an undecided end."""
+    history = sample(6)
+    write_log(path, history)
+    logs = LaneLogs(Owner(str(path), OWN_DISK))
+    logs.start()
+    for lane, attempts in ((LaneName(1, OWN_DISK), 3), (LaneName(2, bytes(range(16))), 2)):
+        made = LaneHistory(lane)
+        for attempt in range(attempts):
+            made.view()
+            for number in range(5):
+                made.batch(b"%d" % attempt, b"%d" % number, producer=1 + number % 2)
+        own = lane.incarnation == OWN_DISK
+        decided = len(made.frames) - (0 if own else 2)
+        logs.persist(made.write(1, len(made.frames), attempt=attempts if own else None))
+        logs.sync()
+        logs.frontier(lane, decided, made.offset(decided))
+        logs.decided(made.deliver(1, decided))
+    logs.close()
+    return history
+
+
+OWN_DISK = bytes(16)  # the incarnation that the fixtures' directories have
+LOGS = {"alone": alone, "member": member, "trimmed": trimmed, "lanes": lanes}
 
 
 def _forget_end(history: History, decided: int) -> None:

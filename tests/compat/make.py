@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.log.layout import IDENTITY, LIVE, LOCK
-from tests.compat.facts import read_facts, start_facts
+from tests.compat.facts import lane_facts, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
 from tests.compat.say import said
@@ -83,7 +83,8 @@ def write(target: Path, *, anew: bool = False) -> None:
                 data.write_bytes(archive(made))
                 read = read_facts(unpack(data, Path(scratch, "read")))
                 start = start_facts(unpack(data, Path(scratch, "start")))
-                _json(target / f"{name}.json", {"read": read, "start": start})
+                lanes = lane_facts(unpack(data, Path(scratch, "lanes")))
+                _json(target / f"{name}.json", {"read": read, "start": start, "lanes": lanes})
 
 
 def _json(path: Path, value: Any) -> None:

@@ -20,7 +20,7 @@ from gateway.data.bodies import TickBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.log.digest import digest
 from gateway.log.verify import verify
-from tests.compat.facts import only, read_facts, start_facts
+from tests.compat.facts import lane_facts, only, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
 from tests.compat.make import SAID, VERSIONS, current, folders, unpack
@@ -78,6 +78,12 @@ def test_a_log_reads_and_verifies_as_it_did(archive: Path, tmp_path: Path) -> No
 def test_a_start_finds_what_it_found(archive: Path, tmp_path: Path) -> None:
     then = facts(archive)["start"]
     assert only(start_facts(unpack(archive, tmp_path / "data")), then) == then
+
+
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_a_start_finds_the_lanes_that_it_found(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive).get("lanes", {})  # a release without lanes wrote none
+    assert only(lane_facts(unpack(archive, tmp_path / "data")), then) == then
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
