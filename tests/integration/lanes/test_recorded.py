@@ -1,0 +1,48 @@
+"""Proves that a run with unordered batches, and the start after a kill in the middle of them, run again as they were recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from gateway.core.events import LanePersisted, Started, SubmittedUnordered
+from gateway.core.record import decode_lean_event
+from gateway.node.recording import Recording
+from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.integration.lanes.sender import Sender
+
+
+def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    seat = Seat("127.0.0.1", free_base_port(), behind=("--record", str(runs)))
+    with GatewayProcess(tmp_path, seat=seat) as gateway:
+        with closing(Sender(gateway.port, "p").open()) as sender:
+            sender.send_until(100)
+            sender.submit(101, 50)
+            gateway.kill()
+        gateway.start()
+        with closing(Sender(gateway.port, "p", sender.instance).open()) as again:
+            again.acknowledged = sender.acknowledged
+            again.send_until(200)
+            assert again.lane == sender.lane
+        assert gateway.stop() == 0
+    killed, stopped = sorted(runs.glob("*.run"))
+    for path in (killed, stopped):
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway", "log", "rerun", str(path), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        told = json.loads(done.stdout)
+        assert (done.returncode, told["difference"]) == (0, None), done.stdout
+        assert told["events"] > 10
+    with closing(Recording(stopped)) as recording:
+        events = [decode_lean_event(step.event) for step in recording]
+    assert {Started, SubmittedUnordered, LanePersisted} <= {type(event) for event in events}
+    assert isinstance(events[0], Started)
+    assert any(lane.position for lane in events[0].recovered.lanes)
