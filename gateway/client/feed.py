@@ -64,6 +64,7 @@ class Feed:
         self.slot: list[Batch] = [Batch("", -1, 0.0)]  # takes nothing, so that the first record goes the slow way
         self.hold: Iterator[Batch] = map(self.slot.pop, itertools.repeat(-1))
         self.pending = 0  # closed batches without an outcome
+        self.aside = 0  # of them those that wait for a gateway which takes nothing new now
         self.pending_records = 0
         self.buffered = 0  # their bytes
         self.linger_until: float | None = None
@@ -134,7 +135,7 @@ class Feed:
                 if receipt.index == 0:
                     self.linger_until = self._clock() + self.options.linger
                     self.wake()
-            elif not self.pending:
+            elif self.pending <= self.aside:
                 self.close_open()
             return receipt
 
@@ -346,9 +347,14 @@ class Feed:
             # Not for each batch: a sender that fills a quarter of the buffer at a time works, one that fills a batch only switches.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.roomy.notify_all()
-            if not self.pending and not self.options.linger:
-                self.close_open()
+            self.close_idle()
             self.changed.notify_all()
+
+    def close_idle(self) -> None:
+        """Close the open batch if nothing is in flight that it could wait behind."""
+        with self.lock:
+            if self.pending <= self.aside and not self.options.linger:
+                self.close_open()
 
     def head(self) -> Batch | None:
         """The batch that leaves next. It has its body, also if who closed it was kept from encoding it."""

@@ -59,6 +59,7 @@ class Lanes:
             lane.work(now)
         self._give_up_queued(now)
         self._arrange()
+        self._put_aside()
         self._hand_out(now)
         for lane in self.lanes:
             lane.send(now)
@@ -123,6 +124,13 @@ class Lanes:
         """Whether there may be a gateway that none of the lanes is bound to, and no epoch is waited for."""
         bound = {lane.gateway for lane in self.lanes if lane.lane}
         return not bound or (bool(self.gateways.keys() - bound) and not any(lane.over for lane in self.lanes))
+
+    def _put_aside(self) -> None:
+        """What is new does not wait for what waits for another gateway."""
+        aside = sum(len(lane.window) for lane in self.lanes if lane is not self._taker)
+        if aside != self.feed.aside:
+            self.feed.aside = aside
+            self.feed.close_idle()
 
     def _hand_out(self, now: float) -> None:
         taker, queue = self._taker, self.feed.queue
