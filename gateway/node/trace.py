@@ -9,18 +9,19 @@ named by its producer, epoch and sequences (`first` to `last`), from the time on
     decided    the frontier passed it: its offset      aborted   the frontier passed it: it has none
     receipt    the client was told its offset         no        another one does not take it: why
 
-`tutti trace` puts the lines of all gateways together.
+`tutti trace` puts the lines of all gateways together. Unordered batches are not traced: sequences and offsets of a lane are its
+own, and would be taken for those of ordered ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Action, Deliver, Persist, Reply
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, Reply
 from gateway.core.events import Event, Now, Persisted, Received, Submitted
 from gateway.core.messages import Confirm, Forward, No, Order, Repair, Vote
 from gateway.data.frame import Frame, Kind
@@ -44,8 +45,14 @@ class Tracer:
         """Step the stack, and log what that does to messages."""
         self._happened(event)
         actions = self._stack.step(event, now)
+        lane = {
+            (frame.producer, frame.epoch, frame.first_sequence)
+            for action in actions
+            if isinstance(action, DeliverUnordered)
+            for frame in action.frames
+        }
         for action in actions:
-            self._done(action)
+            self._done(action, lane)
         return actions
 
     def _happened(self, event: Event) -> None:
@@ -67,7 +74,8 @@ class Tracer:
                 if up_to:
                     self._log.debug("durable", up_to=up_to)
 
-    def _done(self, action: Action) -> None:
+    def _done(self, action: Action, lane: Container[tuple[int, int, int]]) -> None:
+        """What came of a step; `lane`: the unordered batches (producer, epoch, first sequence) that it decided."""
         match action:
             case Persist(frames=frames) if frames:
                 self._writing.append((action.token, frames[-1].position))
@@ -80,7 +88,7 @@ class Tracer:
                         self._tell("decided", [frame], offset=offset)
             case Reply():
                 for answer in action.answers:
-                    if isinstance(answer, Committed):
+                    if isinstance(answer, Committed) and (answer.producer, answer.epoch, answer.first_sequence) not in lane:
                         names = self._names(answer.producer, answer.epoch, answer.first_sequence, answer.count)
                         self._log.debug("receipt", session=action.session, offset=answer.offset, **names)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 
-from gateway.core.actions import Action, Deliver, Persist, Reply
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, Reply
 from gateway.core.events import Event, Now, Persisted, Received, Submitted, TimeAdvanced
 from gateway.core.messages import Confirm, No, Order, Vote
 from gateway.data.state import LogState, Producer, Topic
@@ -76,6 +76,13 @@ def test_a_batch_has_one_name_from_its_client_to_its_receipt() -> None:
         "receipt",
     ]
     assert (written["position"], durable["up_to"], decided["offset"], receipt["session"]) == (9, 9, 20, 3)
+
+
+def test_the_receipt_of_an_unordered_batch_is_not_taken_for_an_ordered_one() -> None:
+    frame = batch_frame([b"a", b"b"], sequence=4)
+    receipt = Reply(3, (Committed(frame.producer, frame.epoch, 4, 2, 0),))
+    assert Rig().lines(TimeAdvanced(), DeliverUnordered(1, b"i" * 16, 0, (frame,)), receipt) == []
+    assert len(Rig().lines(TimeAdvanced(), receipt)) == 1
 
 
 def test_votes_and_decisions_of_others_are_told_with_who_sent_them() -> None:
