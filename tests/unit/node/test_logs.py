@@ -7,9 +7,20 @@ import fcntl
 import io
 import json
 import os
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 
+import pytest
+import structlog
+
 from gateway.node import logs
+
+
+@pytest.fixture(autouse=True)
+def _for_this_test_alone() -> Iterator[None]:
+    """What `set_up` configures holds for the process: tests that look at lines would see none."""
+    yield
+    structlog.reset_defaults()
 
 
 class Disk(io.StringIO):
