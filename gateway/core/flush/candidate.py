@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -151,8 +151,13 @@ class Candidate:
         self.adopted()
 
     def _counting(self, attempt: Attempt) -> Rosters:
-        """Who counts when the logs are judged."""
+        """Who counts when the logs are judged. Where the ROSTER itself cannot be read, all who founded the group: everybody who is
+        configured, but for disks that accepted no view, which may be blank ones in the place of others.
+        """
         named = self._peers.rosters.known
+        if self._peers.rosters.blank and not attempt.forced:
+            founded = {member for member, state in attempt.states.items() if state.accepted}
+            return Rosters([{voter.number: voter for voter in self._founders(attempt, founded)}])
         if not attempt.forced:
             return self._peers.rosters
         return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
@@ -243,10 +248,14 @@ class Candidate:
         self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
 
     def _first_roster(self, attempt: Attempt) -> RosterBody:
-        voters = tuple(
-            Voter(number, name, attempt.incarnations[number], address) for number, name, address in self._peers.configured
+        return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
+
+    def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
+        """Everybody configured, with the disk that answered if it is `known`, else with none."""
+        return tuple(
+            Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
+            for number, name, address in self._peers.configured
         )
-        return RosterBody(self._identity.group, self.entropy, voters)
 
     # Time
 
