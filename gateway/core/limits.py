@@ -176,6 +176,7 @@ MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard 
 # Log
 SEGMENT_BYTES = 128 * MIB
 SEGMENT_BYTES_MIN = 32 * MIB
+SYNCS_TOGETHER_MAX = 8  # of lanes, at a time
 LANE_SEGMENT_BYTES = 32 * MIB  # there may be many lanes, and each has one segment at least
 PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -32,6 +33,7 @@ from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
 from gateway.log.storage import Storage, read_file
+from gateway.log.together import together
 from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 
@@ -373,10 +375,12 @@ class LaneLogs:
             self._attempts[lane] = action.attempt
 
     def sync(self) -> None:
-        """Make all that was written durable."""
-        for lane in list(self._written):
-            self._writers[lane].sync()
-            self._written.discard(lane)
+        """Make all that was written durable, of all lanes at a time."""
+        together([partial(self._sync, lane) for lane in self._written])
+
+    def _sync(self, lane: LaneName) -> None:
+        self._writers[lane].sync()
+        self._written.discard(lane)
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
         """Durable frames from the first one on; none if they cannot be read."""
