@@ -115,13 +115,7 @@ class Driver:
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
         self._reception = Reception(
-            self._step,
-            sessions=self.sessions,
-            answers=self.answers,
-            fences=self._fences,
-            books=self.books,
-            meters=meters,
-            log=log,
+            self._step, sessions=self.sessions, answers=self.answers, fences=self._fences, books=self.books, meters=meters, log=log
         )
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.actions import Mend, Persist, ReadLog, ReadSnapshot
@@ -23,6 +23,7 @@ from tests.sim.lanes import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.trims import Trims
 from tests.sim.violation import Violation
+from tests.sim.watch import Watch
 
 LOOKED_AT = 200  # decided positions at the end of the log that a start looks at
 SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about
@@ -34,22 +35,6 @@ class Mark(NamedTuple):
     position: int = 0
     view: int = 0
     chain: int = 0
-
-
-class Watch(Protocol):
-    """What is told of every disk as it happens."""
-
-    def written(self, disk: Disk, frames: tuple[Frame, ...]) -> None:
-        """Frames went into the log."""
-
-    def cut(self, disk: Disk, behind: int) -> None:
-        """The log is about to be cut behind the position."""
-
-    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
-        """Scalars are about to become durable."""
-
-    def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
-        """The log is about to be replaced by a state; the frames that it stands for."""
 
 
 class Disk:
