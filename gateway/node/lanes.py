@@ -1,7 +1,7 @@
 """The thread of the lanes: what the unordered layer wants written, in the order in which it wants it.
 
 It is not the disk's thread, so that a sync of a lane does not hold up one of the ordered log. One round takes all that was queued:
-frames of all lanes are written, then each lane that has some is synced, all at a time, and one `LanePersisted` with the highest token goes
+frames of all lanes are written, then those lanes are synced, all at a time, and one `LanePersisted` with the highest token goes
 back. What was decided is indexed behind that, then one read is answered. A disk that fails is the gateway's: nothing more is
 written in this run.
 """
