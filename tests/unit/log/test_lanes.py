@@ -233,3 +233,28 @@ def test_a_lane_is_not_for_repair(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     with pytest.raises(WrongDirectory, match="is a lane"):
         lock_directory(lane_path(str(tmp_path), OWN))
+
+
+def test_a_gateway_that_got_another_number_has_two_lanes_of_its_own(tmp_path: Path) -> None:
+    """It was removed and added again: the attempts of the new lane begin anew, and it is the new one that must not be gone."""
+    old, new = LaneHistory(OWN), LaneHistory(LaneName(9, OWN.incarnation))
+    logs, _ = opened(tmp_path)
+    for history, attempt in ((old, 7), (new, 1)):
+        logs.persist(history.write(1, 0, attempt=attempt))
+        logs.sync()
+        history.attempt = attempt - 1
+        history.view()
+        logs.persist(history.write(1, 1))
+        logs.sync()
+        logs.frontier(history.lane, 1, 0)
+        logs.decided(history.deliver(1, 1))
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert {lane.origin: (log.attempt, log.position) for lane, log in found.items()} == {1: (7, 1), 9: (1, 1)}
+    logs.close()
+    shutil.rmtree(lane_path(str(tmp_path), new.lane))
+    shutil.rmtree(lane_path(str(tmp_path), old.lane))
+    logs, found = opened(tmp_path)
+    assert list(found) == [new.lane]
+    assert "is gone" in found[new.lane].halted
+    logs.close()
