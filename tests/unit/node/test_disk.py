@@ -221,6 +221,18 @@ def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypa
     assert bench.notified == 1
 
 
+def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    bench = Bench()
+    beside = ["no room for a lane"]
+    bench.disk.beside = lambda: beside[0]
+    bench.disk.run_once()
+    assert bench.reports == [SpaceChanged(True, "no room for a lane")]
+    beside[0] = ""
+    bench.disk.run_once()
+    assert bench.reports[1:] == [SpaceChanged(False, "")]
+
+
 def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
     bench = Bench()

@@ -35,6 +35,15 @@ def test_everybody_is_told_of_gateways_that_moved() -> None:
     assert len(bench.clients.told(A)) == 1
 
 
+def test_everybody_is_told_of_a_lane_that_began_or_takes_nothing_more() -> None:
+    bench = met()
+    for lane in ("1-" + 32 * "a", ""):
+        look(bench, lane=lane)
+        (told,) = bench.clients.told(A)
+        assert isinstance(told, Welcome)
+        assert told.lane == lane
+
+
 def test_who_is_cut_off_says_so_and_says_when_it_is_over() -> None:
     bench = met()
     for state, told in (("minority", 1), ("halted", 0), ("primary", 1)):
