@@ -7,6 +7,7 @@ and failure cases: NOTES.md.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from gateway.client.receipt import Failure
@@ -19,6 +20,7 @@ from gateway.errors import Aborted, FormatError, Refused, TooLarge, TuttiError, 
 if TYPE_CHECKING:
     from gateway.client.lanes import Lanes
 
+LOG = logging.getLogger("tutti.client")
 _RETRY_MAX = limits.RETRY_US_MAX / US
 _NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})  # by this gateway, whose log is a moment behind
 _ELSEWHERE = ELSEWHERE | {"lane"}
@@ -332,6 +334,7 @@ class Lane(Session):
                 f"an unordered record of producer {self.identity.name!r} to topic {oldest.topic!r} may or may not be in the lane "
                 f"of gateway {self.gateway}: {why}. Sent again, there or elsewhere, it is a new message"
             )
+            LOG.warning("%s", error)
             self.window.fail_from(0, Failure(error))
             self._lanes.spoil(self)
         if rest:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from gateway.client.feed import Feed, FeedOptions
 from gateway.client.lanes import Lanes
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
-from gateway.client.receipt import Header, OnDelivery, Receipt, Resume
+from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume
 from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
 from gateway.client.url import parse_url
@@ -30,6 +30,7 @@ from gateway.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
+_NOWHERE: tuple[list[Batch], Iterator[Batch]] = ([], iter(()))
 _clock = time.time
 
 
@@ -92,6 +93,7 @@ class Producer:
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
         self._feed = Feed(options)
         self._hold, self._slot = self._feed.hold, self._feed.slot
+        self._beside = _NOWHERE  # the same of unordered records, from the first on
         self._pump = Pump(Delivery(identity, self._feed), addresses)
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
@@ -157,9 +159,11 @@ class Producer:
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
         # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
-        slot = self._slot
+        slot, hold = self._slot, self._hold
+        if ordering != "total":
+            slot, hold = self._beside if ordering == "unordered" else _NOWHERE
         try:
-            for batch in self._hold:
+            for batch in hold:
                 try:
                     if (
                         topic == batch.topic
@@ -168,7 +172,6 @@ class Producer:
                         and not headers
                         and progress is None
                         and on_delivery is None
-                        and ordering == "total"
                     ):
                         keys = batch.keys
                         if key is None:
@@ -273,6 +276,7 @@ class Producer:
                     feed = Feed(first.options)
                     feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
+                    self._beside = feed.slot, feed.hold
         return pump.feeds[1]
 
     def _apart(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,28 +11,11 @@ import pytest
 
 from gateway.client.producer import Producer
 from gateway.client.receipt import Receipt
-from gateway.client.session import State
 from gateway.data import wire
 from gateway.data.frame import Frame
 from gateway.errors import Aborted, BufferFull, Fenced, Refused, TooLarge, Unknown, UsageError
-from tests.unit.client.fake import FakeGateway, Lane, Line, Log, Rule, until
-
-LANES = ("1-" + "a" * 32, "2-" + "b" * 32)
-
-
-class Two:
-    """Two gateways of one log, each with a lane."""
-
-    def __init__(self) -> None:
-        self.log = Log()
-        self.g1 = FakeGateway(self.log, name="g1", lane=LANES[0])
-        self.g2 = FakeGateway(self.log, name="g2", lane=LANES[1])
-        for gateway in (self.g1, self.g2):
-            gateway.gateways = {"g1": self.g1.url, "g2": self.g2.url}
-
-    def close(self) -> None:
-        self.g1.close()
-        self.g2.close()
+from tests.unit.client.fake import Lane, Line, Rule, until
+from tests.unit.client.two import Two, away, send, silent, turning_away, unordered, values
 
 
 @pytest.fixture
@@ -40,56 +23,6 @@ def two() -> Iterator[Two]:
     made = Two()
     yield made
     made.close()
-
-
-def send(producer: Producer, *numbers: int) -> list[Receipt]:
-    """Unordered records, a batch each."""
-    receipts = []
-    for number in numbers:
-        batch = pa.record_batch({"value": pa.array([b"%d" % number], pa.binary())})
-        receipts.append(producer.send_batch("t", batch, ordering="unordered"))
-    return receipts
-
-
-def values(gateway: FakeGateway) -> list[int]:
-    """What is in the lane of a gateway, in order."""
-    assert gateway.lane is not None
-    return [int(value or b"") for value in gateway.lane.values()]
-
-
-def unordered(gateway: FakeGateway) -> list[Frame]:
-    """Frames that came for the lane, by the session that sends them."""
-    return [heard for heard in gateway.heard if isinstance(heard, Frame)]
-
-
-def away(producer: Producer) -> bool:
-    """Whether the producer has noticed that the gateway which it sent to is gone."""
-    lanes = producer._pump.lanes if producer._pump else None
-    return lanes is not None and not any(lane.state is State.OPEN for lane in lanes.lanes)
-
-
-def silent(gateway: FakeGateway, *, decides: bool = False) -> Rule:
-    """A rule: frames get no answer; `decides` puts them into the lane all the same."""
-
-    def rule(heard: Any) -> list[Any] | None:
-        if not isinstance(heard, Frame):
-            return None
-        if decides and gateway.judge(heard) == [None]:
-            gateway.decide(heard)
-        return []
-
-    return rule
-
-
-def turning_away(code: str, retry: bool, only: Callable[[Frame], bool] = lambda frame: True) -> Rule:
-    """A rule: frames are refused."""
-
-    def rule(heard: Any) -> list[Any] | None:
-        if not isinstance(heard, Frame) or not only(heard):
-            return None
-        return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry)]
-
-    return rule
 
 
 def test_records_go_into_the_lane_beside_the_ordered_ones(two: Two) -> None:
@@ -111,8 +44,7 @@ def test_records_go_into_the_lane_beside_the_ordered_ones(two: Two) -> None:
     assert values(two.g1) == [0, 1, 2, 3, 4]
     assert two.log.values() == [b"ordered"]
     assert {frame.epoch for frame in unordered(two.g1)} == {1}
-    assert set(two.g1.forms.values()) == {wire.SUBMIT, wire.SUBMIT_UNORDERED}
-    assert len(two.g1.forms) == 2, "a session of its own"
+    assert set(two.g1.forms.values()) == {wire.SUBMIT, wire.SUBMIT_UNORDERED}, "a session of its own, or it is denied"
 
 
 def test_neither_kind_waits_for_the_other(two: Two) -> None:
@@ -396,3 +328,16 @@ def test_closing_delivers_what_waits_and_then_refuses(two: Two) -> None:
     q.close()
     with pytest.raises(UsageError, match="closed"):
         q.send("t", b"x", ordering="unordered")
+
+
+def test_it_begins_where_the_producers_gateway_does_not_answer_the_lane_yet(two: Two) -> None:
+    """News of a lane that is there now: it was left for the other one, and is good enough when that is gone."""
+    lane, two.g1.lane = two.g1.lane, None
+    with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
+        assert send(p, 1)[0].result(20) == 0
+        two.g2.stop()
+        until(lambda: away(p))
+        receipt = send(p, 2)[0]
+        two.g1.lane = lane
+        assert receipt.result(20) == 0
+    assert (values(two.g1), values(two.g2)) == ([2], [1])
