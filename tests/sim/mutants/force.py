@@ -16,7 +16,7 @@ FORCE = (
         "forced-while-a-majority-is-heard",
         "5",
         "nothing is forced while a majority of the roster is heard",
-        [Edit(Force, "_forbidden", "    if peers.hears_majority():", "    if False:")],
+        [Edit(Force, "_forbidden", "    if self._peers.hears_majority():", "    if False:")],
         proof=f"{_UNIT}test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides",
     ),
     Mutant(

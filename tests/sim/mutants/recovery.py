@@ -69,7 +69,7 @@ RECOVERY = (
         "6",
         "a damaged position is cut when enough clean answers show that it was not decided",
         [
-            Edit(_Judge, "_undecided", "return bool(lacking) and self._block", "return True or self._block"),
+            Edit(_Judge, "choice", "if proof is not None:", "if True:"),
         ],
         BUSY.but(script=damage),
     ),

@@ -170,10 +170,10 @@ VIEWS = (
             Edit(
                 Candidate,
                 "_collect",
-                "    if not choice.source:",
+                "    attempt.unmended = not choice.source\n",
                 "    own = self._standing.me\n"
                 "    choice = choice._replace(best=own, source=own, end=attempt.states[own].end)\n"
-                "    if not choice.source:",
+                "    attempt.unmended = not choice.source\n",
             ),
         ],
         QUIET.but(script=late_comer, latency="wan", rate=0.4),
@@ -336,7 +336,6 @@ VIEWS = (
         "a log begins with all configured members, all of them blank, once",
         [
             Edit(Candidate, "_majority", "set(attempt.states) == {number for number, _, _ in peers.configured}", _MOST),
-            Edit(Candidate, "_first_roster", "attempt.incarnations[number]", "attempt.incarnations.get(number, b'')"),
             Edit(
                 Membership,
                 "_enough",
