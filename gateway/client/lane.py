@@ -137,6 +137,7 @@ class Lane(Session):
         unfit = self._unfit(welcome)
         if unfit:
             self._leave(unfit)
+            self._lanes.unfit[welcome.gateway] = unfit
             return
         if not self.lane:
             self.bind(welcome)

@@ -29,6 +29,7 @@ class Lanes:
     Attributes:
         lanes: the talks there are: one takes what is new, others wait for the outcome of what they sent.
         gateways: of the group, name to url, as one of them named them last.
+        unfit: why gateways were passed by, by name, since one took something.
     """
 
     def __init__(self, delivery: Delivery, feed: Feed, token: Callable[[], bytes]) -> None:
@@ -37,6 +38,7 @@ class Lanes:
         self.feed = feed
         self.lanes: list[Lane] = []
         self.gateways: dict[str, str] = dict(delivery.welcome.gateways) if delivery.welcome is not None else {}
+        self.unfit: dict[str, str] = {}
         self._token = token
         self._taker: Lane | None = None
         self._ended = False
@@ -142,6 +144,7 @@ class Lanes:
             batch.lane = taker.lane
             taker.window.admit(queue.popleft())
             self._cut_off.clear()
+            self.unfit.clear()
 
     # -- what lanes ask
 
@@ -210,7 +213,8 @@ class Lanes:
         queue = self.feed.queue
         if not queue or queue[0].deadline > now:
             return
-        troubles = "; ".join(dict.fromkeys(lane.trouble for lane in self.lanes if lane.trouble))
+        met = [*self.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
+        troubles = "; ".join(dict.fromkeys(met))
         error = Unknown(
             f"an unordered record of producer {self.delivery.identity.name!r} to topic {queue[0].topic!r} was not taken by any "
             f"gateway within {self.timeout}: it is in no lane{f'; last trouble: {troubles}' if troubles else ''}"

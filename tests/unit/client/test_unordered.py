@@ -341,3 +341,18 @@ def test_it_begins_where_the_producers_gateway_does_not_answer_the_lane_yet(two:
         two.g1.lane = lane
         assert receipt.result(20) == 0
     assert (values(two.g1), values(two.g2)) == ([2], [1])
+
+
+def test_a_producer_that_was_forgotten_while_idle_begins_anew(two: Two) -> None:
+    """The log gives it another number: nothing that comes from now on belongs to the old one."""
+    two.g1.gateways = {"g1": two.g1.url}
+    with Producer(two.g1.url, delivery_timeout=60) as p:
+        assert send(p, 1)[0].result(20) == 0
+        two.log.lines["another"] = two.log.lines.pop(p.name)
+        two.log.lines["another"].number = 77
+        assert send(p, 2)[0].result(30) == 1
+        assert p.send("t", b"ordered").result(20) == 0
+        assert send(p, 3)[0].result(20) == 2
+    assert values(two.g1) == [1, 2, 3]
+    assert two.g1.lane is not None
+    assert [frame.producer for frame, _ in two.g1.lane.batches] == [1, 2, 2]
