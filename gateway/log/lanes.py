@@ -153,6 +153,11 @@ class LaneWriter(LogWriter):
     """The log of a lane, which keeps a line of each producer."""
 
     @property
+    def at_rest(self) -> bool:
+        """Whether nothing is to be done while it is idle: most lanes stand still most of the time."""
+        return not self._marking.behind and self._marking.durable == self._end
+
+    @property
     def producers(self) -> set[int]:
         """Those of which it keeps one."""
         return set(self._indexer.state.producers)
@@ -165,6 +170,10 @@ class LaneWriter(LogWriter):
     def keep(self, known: Collection[int], following: int) -> None:
         """Forget who is not among those that the ordered log knows; it gives numbers from `following` on next."""
         self.forget([one for one in self._indexer.state.producers if one not in known and one < following])
+
+
+def _idle(writer: LaneWriter, left: list[bool]) -> None:
+    left.append(writer.idle())
 
 
 class LaneLogs:
@@ -327,7 +336,8 @@ class LaneLogs:
 
     def _close(self, lane: LaneName) -> None:
         with self._lock:
-            self._writers.pop(lane).close()
+            writer = self._writers.pop(lane)
+        writer.close()
 
     def _writer(self, lane: LaneName) -> LaneWriter:
         writer = self._writers.get(lane)
@@ -424,7 +434,8 @@ class LaneLogs:
 
     def idle(self) -> bool:
         """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
-        left = [writer.idle() for writer in self._writers.values()]
+        left: list[bool] = []
+        together([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
     def close(self) -> None:
