@@ -32,7 +32,11 @@ _WARM = 10  # records before each turn: the other group had the processors' cach
 
 def _threads(role: str, pid: int) -> Iterator[tuple[str, int, int]]:
     """(kind, CPU ns, sleeps) of each thread of a process."""
-    for task in os.listdir(f"/proc/{pid}/task"):
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return  # it ended since it was found
+    for task in tasks:
         place = f"/proc/{pid}/task/{task}"
         try:
             name = Path(f"{place}/comm").read_text().strip()

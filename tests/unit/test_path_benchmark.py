@@ -5,6 +5,7 @@ became slower between turns changes no ratio.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ def test_what_a_process_spends_is_told_by_kind_of_thread() -> None:
     cpu_us, sleeps = _spent({os.getpid(): "client"})["client, main thread"]
     assert cpu_us - before[0] >= 5_000
     assert sleeps >= before[1]
+
+
+def test_a_process_that_ended_spends_nothing() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait(10)
+        assert _spent({process.pid: "client"}) == {}
 
 
 def test_two_checkouts_are_compared_turn_by_turn(capsys: pytest.CaptureFixture[str]) -> None:
