@@ -82,8 +82,8 @@ class Lanes:
         queue, taker = self.feed.queue, self._taker
         if not queue or self._ended:
             return False
-        if taker is None or taker not in self.lanes:
-            return not self.lanes
+        if taker is None or taker not in self.lanes or not taker.takes():
+            return self._seeks()
         return taker.ready(now) and taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
 
     def batches(self) -> Iterator[Batch]:
@@ -110,7 +110,7 @@ class Lanes:
         """One lane takes what is new, another one is looked for when none does, and those that are of no use any more go."""
         if self._taker is None or self._taker not in self.lanes or not self._taker.takes():
             self._taker = next((lane for lane in self.lanes if lane.takes()), None)
-        looking = [lane for lane in self.lanes if not lane.lane]
+        looking = [lane for lane in self.lanes if not lane.lane]  # for a gateway
         spare = looking if self._taker is not None else looking[1:]
         for lane in self.lanes:
             if lane.lane and lane is not self._taker and not len(lane.window) and self._taker is not None:
@@ -119,13 +119,15 @@ class Lanes:
             lane.unbind()
             self._settled += lane.window.take_settled()
             self.lanes.remove(lane)
-        if self._taker is None and self.feed.queue and not looking and self._others():
+        if self._taker is None and self.feed.queue and self._seeks():
             self.lanes.append(Lane(self, Identity(*self.delivery.identity[:2], self._token())))
 
-    def _others(self) -> bool:
-        """Whether there may be a gateway that none of the lanes is bound to, and no epoch is waited for."""
+    def _seeks(self) -> bool:
+        """Whether to look for a gateway: there may be one that none of the lanes is bound to, and none is on its way there."""
         bound = {lane.gateway for lane in self.lanes if lane.lane}
-        return not bound or (bool(self.gateways.keys() - bound) and not any(lane.over for lane in self.lanes))
+        if len(bound) < len(self.lanes) or any(lane.over or lane.takes() for lane in self.lanes):
+            return False  # one is, or an epoch is waited for
+        return not bound or bool(self.gateways.keys() - bound)
 
     def _put_aside(self) -> None:
         """What is new does not wait for what waits for another gateway."""
