@@ -25,7 +25,7 @@ from gateway.core.events import LaneLog, Recovered, Scalars
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
-from gateway.errors import Damaged, InvariantViolated, WrongDirectory
+from gateway.errors import Damaged, DiskFull, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
@@ -238,7 +238,8 @@ class LaneLogs:
         except Damaged as error:
             if self._own(lane):
                 return self._halted(lane, str(error))
-            recovered = self._learn_again(lane, str(error))
+            with self._watching(lane):
+                recovered = self._learn_again(lane, str(error))
         return self._log_of(lane, recovered)
 
     def _own(self, lane: LaneName) -> bool:
@@ -296,13 +297,15 @@ class LaneLogs:
         self._storage.rename(path, aside)
         self._storage.make_names_durable(os.path.dirname(path))
         writer, _ = self._open(lane)
-        position = salvage(aside, writer)
+        with contextlib.suppress(DiskFull):  # what finds no room now is learned later: no reason not to start
+            salvage(aside, writer)
         self._close(lane)
+        recovered = self._open(lane)[1]
         self.told.append(
-            f"lane {lane.text} was damaged and is learned again from the other gateways behind position {position}; what was there "
-            f"is kept in {aside}, which may be removed when the lane is whole: {reason}"
+            f"lane {lane.text} was damaged and is learned again from the other gateways behind position "
+            f"{recovered.state.position}; what was there is kept in {aside}, which may be removed when the lane is whole: {reason}"
         )
-        return self._open(lane)[1]
+        return recovered
 
     def _noted_own(self) -> LaneName | None:
         """The own lane, if it ever began with this disk."""
@@ -361,7 +364,7 @@ class LaneLogs:
         try:
             yield
         except OSError as error:
-            raise failure_of("beginning", lane_path(self._directory, lane), error) from error
+            raise failure_of("making", lane_path(self._directory, lane), error) from error
 
     # What is wanted
 

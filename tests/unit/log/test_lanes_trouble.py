@@ -12,11 +12,15 @@ import pytest
 from gateway.core import limits
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFailed, DiskFull
+from gateway.log import lanes
 from gateway.log.lanes import LaneLogs
 from gateway.log.lanes_there import lane_path
+from gateway.log.salvage import salvage
 from gateway.log.verify import verify
+from gateway.log.writer import LogWriter
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
+from tests.unit.log.test_lanes import rot
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
 
@@ -110,4 +114,25 @@ def test_what_a_lane_promises_tells_copies_of_the_directory_from_it(tmp_path: Pa
     logs.persist(history.write(4, 5))
     logs.sync()
     assert owner.freshened > before
+    logs.close()
+
+
+def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of it finds no room is learned when there is some."""
+    history = sample(OTHER, 60)
+    written(tmp_path, history, 61)
+    rot(Path(lane_path(str(tmp_path), OTHER)), history, 20, 20)
+
+    def full(directory: str, lane: LogWriter) -> int:
+        salvage(directory, lane)
+        raise DiskFull("no room for the rest")
+
+    monkeypatch.setattr(lanes, "salvage", full)
+    logs, found = opened(tmp_path)
+    assert found[OTHER].position == 19
+    assert "behind position 19" in logs.told[0]
+    logs.persist(history.write(20, 61))
+    logs.sync()
     logs.close()
