@@ -356,3 +356,25 @@ def test_a_producer_that_was_forgotten_while_idle_begins_anew(two: Two) -> None:
     assert values(two.g1) == [1, 2, 3]
     assert two.g1.lane is not None
     assert [frame.producer for frame, _ in two.g1.lane.batches] == [1, 2, 2]
+
+
+def test_what_waits_for_its_gateway_goes_to_no_other_that_is_met_at_its_address(two: Two) -> None:
+    two.g1.gateways = {"g1": two.g1.url}
+    two.g1.rule = silent(two.g1)
+    own = two.g1.lane
+    with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
+        waits = send(p, 1)[0]
+        until(lambda: len(unordered(two.g1)) >= 1)
+        for name, lane in (("g9", Lane("9-" + "d" * 32)), ("g1", None)):
+            two.g1.stop()
+            two.g1.name, two.g1.lane, two.g1.rule = name, lane, None
+            heard = len(two.g1.requests(wire.Hello))
+            two.g1.start()
+            until(lambda past=heard: len(two.g1.requests(wire.Hello)) > past + 4)  # type: ignore[misc]  # of a default
+            assert not waits.done()
+            assert lane is None or lane.values() == []
+        two.g1.stop()
+        two.g1.lane = own
+        two.g1.start()
+        assert waits.result(20) == 0
+    assert values(two.g1) == [1]
