@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from gateway.data.lanes import LaneName
-from gateway.log.storage import patiently
+from gateway.log.layout import positions_named
+from gateway.log.storage import patiently, read_file
 
 LANES = "lanes"
+OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it
 
 
 def lane_path(directory: str, lane: LaneName) -> str:
@@ -22,6 +24,19 @@ def lanes_there(directory: str) -> list[LaneName]:
     except FileNotFoundError:
         return []
     return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)
+
+
+def noted_lane(directory: str) -> LaneName | None:
+    """The lane that began as the gateway's own one, whether it is there or not; None if none did."""
+    try:
+        return LaneName.parse(read_file(os.path.join(directory, OWN)).decode("ascii", "replace").strip())
+    except FileNotFoundError:
+        return None
+
+
+def is_begun(directory: str, lane: LaneName) -> bool:
+    """Whether something was written to a lane: one whose directory holds no log is being made."""
+    return bool(positions_named(lane_path(directory, lane), "seg"))
 
 
 def lane_at(path: str) -> tuple[str, LaneName] | None:
