@@ -27,17 +27,16 @@ from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
-from gateway.log.lanes_there import lane_path, lanes_there
+from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
-from gateway.log.storage import Storage, read_file
+from gateway.log.storage import Storage
 from gateway.log.together import together
 from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 
-OWN = "lane"
 SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it, and the next start looks at all of it
 _ASIDE = ".damaged-"
 
@@ -309,10 +308,7 @@ class LaneLogs:
 
     def _noted_own(self) -> LaneName | None:
         """The own lane, if it ever began with this disk."""
-        try:
-            lane = LaneName.parse(read_file(os.path.join(self._directory, OWN)).decode("ascii", "replace").strip())
-        except FileNotFoundError:
-            return None
+        lane = noted_lane(self._directory)
         self._noted = lane if lane is not None and lane.incarnation == self._incarnation else None
         return self._noted
 
@@ -334,7 +330,10 @@ class LaneLogs:
         with self._lock:
             self._writers[lane] = writer
         if len(self._writers) > limits.LANES_OPEN_MAX:
-            self._close(next(one for one in self._writers if one.incarnation != self._incarnation and one not in self._written))
+            others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
+            if self._written.issuperset(others):  # one round may write more lanes than may be open
+                self.sync()
+            self._close(next(one for one in others if one not in self._written))
         return writer, recovered
 
     def _close(self, lane: LaneName) -> None:
@@ -343,13 +342,12 @@ class LaneLogs:
         writer.close()
 
     def _writer(self, lane: LaneName) -> LaneWriter:
-        writer = self._writers.get(lane)
-        if writer is None:
+        if lane not in self._writers:
             if lane.incarnation == self._incarnation and lane != self._noted:
                 self._note(lane)
-            writer = self._open(lane)[0]
+            self._open(lane)
         self._writers.move_to_end(lane)
-        return writer
+        return self._writers[lane]
 
     def _note(self, lane: LaneName) -> None:
         """The own lane begins: it is there, and that it must be is written down."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer
 from gateway.errors import WrongDirectory
 from gateway.log.directory import lock_directory
-from gateway.log.lanes import LaneLogs
+from gateway.log.lanes import LaneLogs, LaneWriter
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FRAMES_AT
 from tests.unit.log.history import other_boot
@@ -161,6 +162,49 @@ def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: p
     logs, found = opened(tmp_path)
     assert {lane: log.position for lane, log in found.items()} == dict.fromkeys(names, 5)
     assert logs.open <= 3
+    logs.close()
+
+
+def test_one_round_writes_more_lanes_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LANES_OPEN_MAX", 3)
+    names = [OWN, *(LaneName(number, bytes([number]) * 16) for number in range(2, 9))]
+    histories = [sample(name, 4) for name in names]
+    logs, _ = opened(tmp_path)
+    for first, last in ((1, 3), (4, 5)):
+        for history in histories:
+            logs.persist(history.write(first, last))
+            assert logs.open <= 3
+        logs.sync()
+    logs.close()
+    for history in histories:
+        other_boot(lane_path(str(tmp_path), history.lane))
+    logs, found = opened(tmp_path)
+    assert {lane: len(log.tail) for lane, log in found.items()} == dict.fromkeys(names, 5)
+    assert logs.told == []
+    logs.close()
+
+
+def test_readers_are_shown_the_frontier_while_a_lane_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the sockets shows it before any receipt, and waits for no disk."""
+    monkeypatch.setattr(limits, "LANES_OPEN_MAX", 2)
+    logs, _ = opened(tmp_path)
+    own, others = sample(OWN, 4), [sample(LaneName(number, bytes([number]) * 16), 4) for number in (2, 3)]
+    for history in (own, others[0]):
+        logs.persist(history.write(1, 5))
+        logs.sync()
+    closes, shown = LaneWriter.close, list[bool]()
+
+    def close(writer: LaneWriter) -> None:
+        thread = threading.Thread(target=logs.frontier, args=(OWN, 5, own.offset(5)), daemon=True)
+        thread.start()
+        thread.join(20)
+        shown.append(not thread.is_alive())
+        closes(writer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LaneWriter, "close", close)
+        logs.persist(others[1].write(1, 5))
+    assert shown == [True]
     logs.close()
 
 
