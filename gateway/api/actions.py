@@ -83,7 +83,7 @@ class Actions:
             "position": frontier.position,
             "time_us": frontier.time_us,
             "tick": frontier.tick,
-            "state": self._gateway.state(),
+            "state": served.state(),
             "gateways": gateways,
             "silent": silent,
         }

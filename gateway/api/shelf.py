@@ -16,21 +16,22 @@ from gateway.api.watch import FrontierWatch, LaneWatch, Watching
 from gateway.core import limits
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
-from gateway.errors import Damaged, TuttiError, WrongDirectory
+from gateway.errors import Damaged, TuttiError
 from gateway.log.lane_reader import LaneReader
-from gateway.log.lanes_there import lane_path, lanes_there
+from gateway.log.lanes_there import is_begun, lane_path, lanes_there, noted_lane
 from gateway.log.reader import Frontier, LogReader
 
 IDENTITY = "identity.json"
 
 
 class Served(NamedTuple):
-    """One log: the ordered one (`lane` is empty), or a lane."""
+    """One log: the ordered one (`lane` is empty), or a lane. `state` is the gateway's, or `halted` where its lane alone is."""
 
     lane: str
     reader: LogReader
     watch: Watching[Frontier]
     ranges: Ranges
+    state: Callable[[], str]
 
     @property
     def about(self) -> dict[str, str]:
@@ -39,7 +40,7 @@ class Served(NamedTuple):
 
 
 class LaneLine(msgspec.Struct, frozen=True):
-    """A lane in the answer of the action `lanes`."""
+    """A lane in the answer of the action `lanes`: `halted` says why nothing can follow in it here, `lost` why it cannot be read."""
 
     lane: str
     gateway: str
@@ -50,6 +51,7 @@ class LaneLine(msgspec.Struct, frozen=True):
     frontier: int
     position: int
     halted: str
+    lost: str
 
 
 class Shelf:
@@ -62,12 +64,15 @@ class Shelf:
         state: Callable[[], str],
         halted: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        """Serve the log of `reader` and the lanes beside it; `state` is the gateway's, `halted` says of lanes why they are."""
+        """Serve the log of `reader` and the lanes beside it; `state` is the gateway's, `halted` has the lanes that it knows of, and
+        why nothing can follow in each.
+        """
         self._reader = reader
         self._watch = watch
         self._state = state
         self._halted = halted
-        self._ordered = Served("", reader, watch, Ranges(reader, watch, state))
+        self._ordered = Served("", reader, watch, Ranges(reader, watch, state), state)
+        self._began: set[LaneName] = set()  # here, as the gateway says, or as was seen: if one cannot be read, that is told
         self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -80,29 +85,35 @@ class Shelf:
         if not text:
             return self._ordered
         lane = LaneName.parse(text)
-        there = lanes_there(self._reader.path)
+        known = self._known(self._halted())
         if lane is None:
-            lane = self._newest(there).get(self._number(text))
-        if lane is None or lane not in there:
-            names = sorted({self._name(one.origin) for one in there})
-            known = f"there are lanes of {', '.join(names)}" if names else "it has no lanes yet"
-            raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {known}", name=text)
+            lane = self._newest(known).get(self._number(text))
+        if lane is None or lane not in known:
+            names = sorted({self._name(one.origin) for one in known})
+            there = f"there are lanes of {', '.join(names)}" if names else "it has no lanes yet"
+            raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
         try:
             return self._opened(lane)
-        except WrongDirectory as error:  # it is being made
-            raise Fault("unknown_lane", f"this gateway has no lane {text!r} yet", name=text) from error
+        except TuttiError as error:
+            why = self._lost(lane, error)
+            told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
+            raise Fault("unknown_lane", told, name=text) from error
 
     def lanes(self) -> list[LaneLine]:
-        """All lanes that this gateway has, by number, the oldest first."""
-        there = lanes_there(self._reader.path)
-        newest = self._newest(there).values()
+        """All lanes that this gateway has or had, by number, the oldest first."""
         halted = self._halted()
+        known = self._known(halted)
+        newest = self._newest(known).values()
         found = []
-        for lane in sorted(there, key=lambda one: (one.origin, one in newest, self._begun(one))):
+        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begun(one))):
+            offset, position, lost = 0, 0, ""
             try:
                 frontier = self._opened(lane).reader.frontier()
-            except TuttiError:
-                continue  # it is being made, or set aside
+                offset, position = frontier.offset, frontier.position
+            except TuttiError as error:
+                lost = self._lost(lane, error)
+                if not lost:
+                    continue
             found.append(
                 LaneLine(
                     lane=lane.text,
@@ -111,24 +122,61 @@ class Shelf:
                     incarnation=lane.incarnation.hex(),
                     newest=lane in newest,
                     start=0,
-                    frontier=frontier.offset,
-                    position=frontier.position,
+                    frontier=offset,
+                    position=position,
                     halted=halted.get(lane.text, ""),
+                    lost=lost,
                 )
             )
         return found
 
-    def _opened(self, lane: LaneName) -> Served:
+    def _known(self, halted: dict[str, str]) -> list[LaneName]:
+        """The lanes that are there, and those that began and are not there any more."""
+        began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
+        own = noted_lane(self._reader.path)
+        if own is not None:
+            began.add(own)
         with self._lock:
-            served = self._lanes.get(lane)
-            if served is None:
-                reader = LaneReader(self._reader, lane)
-                watch = LaneWatch(reader.frontier, self._watch)
-                served = self._lanes[lane] = Served(lane.text, reader, watch, Ranges(reader, watch, self._state))
-                if len(self._lanes) > limits.LANES_READ_MAX:
-                    self._lanes.popitem(last=False)  # who reads it goes on
+            self._began |= began
+            return sorted({*lanes_there(self._reader.path), *self._began})
+
+    def _lost(self, lane: LaneName, error: TuttiError) -> str:
+        """Why a lane cannot be read, which `error` ended; empty while it is being made: nothing was written to it then."""
+        path = lane_path(self._reader.path, lane)
+        if not os.path.isdir(path):
+            return f"{path} is gone" if lane in self._began else ""
+        return str(error) if lane in self._began or is_begun(self._reader.path, lane) else ""
+
+    def _opened(self, lane: LaneName) -> Served:
+        """A lane that can be read at this moment. Files are opened and looked at outside of the lock: a disk that is slow with one
+        lane stops no other's readers.
+        """
+        with self._lock:
+            kept = self._lanes.get(lane)
+        try:
+            found = kept or self._made(lane)
+            found.reader.frontier()
+        except TuttiError:
+            with self._lock:
+                self._lanes.pop(lane, None)  # it is opened anew when it can be
+            raise
+        with self._lock:
+            served = self._lanes.setdefault(lane, found)
+            self._began.add(lane)
             self._lanes.move_to_end(lane)
-            return served
+            if len(self._lanes) > limits.LANES_READ_MAX:
+                self._lanes.popitem(last=False)  # who reads it goes on
+        if kept is None and served is not found:
+            found.reader.close()  # somebody else was faster
+        return served
+
+    def _made(self, lane: LaneName) -> Served:
+        def state() -> str:
+            return "halted" if self._halted().get(lane.text) else self._state()
+
+        reader = LaneReader(self._reader, lane)
+        watch = LaneWatch(reader.frontier, self._watch)
+        return Served(lane.text, reader, watch, Ranges(reader, watch, state), state)
 
     def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
         """Of each gateway (number) the lane of the disk that the roster names; while that has none, the one that began last."""

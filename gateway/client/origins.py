@@ -11,7 +11,7 @@ from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline
 from gateway.client.source import Frontier, LaneInfo, Piece, Place, place_of
 from gateway.core import limits
-from gateway.errors import UsageError
+from gateway.errors import Unavailable, UsageError
 
 _PAUSE_S = limits.LANES_LOOK_US_MIN / 1e6
 _PAUSE_S_MAX = limits.LANES_LOOK_US_MAX / 1e6
@@ -70,8 +70,9 @@ class Origins:
         self._frontiers: dict[str, int] = {}
         self._now: str = ""  # the lane that the last piece is of
         self._pause = _PAUSE_S
+        self._unread: dict[str, float] = {}  # lane -> since when no gateway says how far it is
         for lane in reads.lanes():
-            self._add(lane, start)
+            self._add(lane, start, self._frontier(lane))
 
     @property
     def position(self) -> dict[str, int]:
@@ -109,7 +110,9 @@ class Origins:
         left = deadline.left()
         if self._follow:
             for lane in self._reads.lanes(min(left, self._patience)):
-                self._add(lane, "earliest")
+                frontier = self._frontier_now(lane)
+                if frontier is not None:
+                    self._add(lane, "earliest", frontier)
             if self._next(deadline):
                 return True
             time.sleep(min(self._pause, deadline.left()))
@@ -135,16 +138,45 @@ class Origins:
         """As `Reading.piece`."""
         return self._cursors[self._now].piece()
 
-    def _add(self, lane: LaneInfo, start: Place | None) -> None:
+    def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
+        """How far a lane is: as was told, or where that gateway cannot tell all of it, as the others say.
+
+        Raises:
+            Unavailable: it is lost at the gateway that was asked, and no other one says.
+        """
+        if lane.lane not in self._sources:
+            self._sources[lane.lane] = self._reads.of_lane(lane)
+        if lane.lost or lane.halted:
+            return self._sources[lane.lane].frontier(patience=patience)
+        return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
+
+    def _frontier_now(self, lane: LaneInfo) -> Frontier | None:
+        """The same for who looks again and again: of a lane that is lost one gateway is asked each time, and None says: not known
+        yet. The other lanes are read meanwhile.
+
+        Raises:
+            Unavailable: so it was for the reader's patience.
+        """
+        try:
+            frontier = self._frontier(lane, patience=0.0)
+        except Unavailable as error:
+            now = time.monotonic()
+            silence = now - self._unread.setdefault(lane.lane, now)
+            if silence < self._patience:
+                return None
+            raise type(error)(f"lane {lane.lane} of gateway {lane.gateway} cannot be read, for {silence:.1f} s: {error}") from error
+        self._unread.pop(lane.lane, None)
+        return frontier
+
+    def _add(self, lane: LaneInfo, start: Place | None, frontier: Frontier) -> None:
         """Take note of how far a lane is, and of a new one where it begins and ends for this reader."""
         if lane.lane not in self._cursors:
-            source = self._sources[lane.lane] = self._reads.of_lane(lane)
-            frontier = Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
+            source = self._sources[lane.lane]
             first = place_of(source, "start", "earliest" if start is None else start, frontier)
             last = None if self._follow and self._end is None else place_of(source, "end", self._end or "latest", frontier)
             self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._how)
-        self._sources[lane.lane].saw(lane.frontier)
-        self._frontiers[lane.lane] = max(lane.frontier, self._frontiers.get(lane.lane, 0))
+        self._sources[lane.lane].saw(frontier.offset)
+        self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 
     def close(self) -> None:
         """As `Reading.close`."""

@@ -185,7 +185,7 @@ class Reads:
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
         """The lanes of unordered sends that the gateway knows, the oldest of each gateway first."""
         told = self._act("lanes", {}, _SLACK_S, patience)
-        return [LaneInfo(*(line[name] for name in LaneInfo._fields)) for line in told]
+        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in told]
 
     def of_lane(self, lane: LaneInfo) -> Reads:
         """The same for a lane that some gateway told of: who is behind that is passed by."""

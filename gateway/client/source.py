@@ -50,6 +50,8 @@ class LaneInfo(NamedTuple):
         newest: whether it is the one that the origin has now.
         start, frontier: its first offset, and where what is decided ends.
         position: last decided position.
+        halted: why nothing can follow in it at the gateway that was asked: others may have more of it.
+        lost: why that gateway cannot read it at all: only others can say how far it is.
     """
 
     lane: str
@@ -58,6 +60,8 @@ class LaneInfo(NamedTuple):
     start: int
     frontier: int
     position: int
+    halted: str = ""
+    lost: str = ""
 
 
 class Topic(NamedTuple):

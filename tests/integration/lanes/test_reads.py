@@ -121,6 +121,7 @@ def test_the_lanes_are_listed(reads: Reads) -> None:
         "frontier": 2 * RECORDS,
         "position": 2 * RECORDS + 1,
         "halted": "",
+        "lost": "",
     }
 
 

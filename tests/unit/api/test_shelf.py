@@ -1,21 +1,25 @@
-"""Proves which lane a name stands for, what is listed, and that a lane whose names are not known here yet is read later."""
+"""Proves which lane a name stands for, what is listed, that none is passed over, and that names not known here are waited for."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
+from gateway.api import shelf as module
 from gateway.api.faults import Fault
-from gateway.api.shelf import Shelf
+from gateway.api.shelf import LaneLine, Shelf
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
 from gateway.data.lanes import LaneName
 from gateway.errors import Behind
-from gateway.log.lanes_there import lane_path
+from gateway.log.lane_reader import LaneReader
+from gateway.log.lanes_there import OWN, lane_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from tests.unit.log.history import sample as log_sample
@@ -32,12 +36,18 @@ def begun(path: Path, lane: LaneName, at: int) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
+def told() -> dict[str, str]:
+    """The lanes that the gateway knows of, and why nothing can follow in each."""
+    return {}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, told: dict[str, str]) -> Iterator[Shelf]:
     write_log(tmp_path, log_sample(8))
     reader = LogReader(tmp_path)
     watch = FrontierWatch(reader.frontier, None, lambda: None)
     with closing(reader):
-        yield Shelf(reader, watch, lambda: "primary", lambda: {NAMED.text: "it is damaged"})
+        yield Shelf(reader, watch, lambda: "primary", lambda: told)
         watch.stop()
 
 
@@ -48,7 +58,7 @@ def refused(shelf: Shelf, name: str) -> str:
     return str(caught.value)
 
 
-def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
     assert "it has no lanes yet" in refused(shelf, "g1")
     for at, lane in ((20, SECOND), (10, FIRST)):
         written(tmp_path, sample(lane, 3), 4)
@@ -57,6 +67,7 @@ def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: 
     assert [line.lane for line in shelf.lanes()] == [FIRST.text, SECOND.text]
     written(tmp_path, sample(NAMED, 5), 6)
     begun(tmp_path, NAMED, 5)
+    told[NAMED.text] = "it is damaged"
     served = shelf.of("g1")
     assert (served.lane, served.reader.frontier().offset, served.reader.log) == (NAMED.text, 10, shelf.of("").reader.log)
     assert shelf.of(FIRST.text).lane == FIRST.text
@@ -88,3 +99,73 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
     assert [row["value"] for batch in scan(reader, 0, 1) for row in batch.to_pylist()] == [b"known"]
     with pytest.raises(Behind, match="does not say yet"):
         list(scan(reader, 1, 2))
+
+
+def lost(shelf: Shelf) -> dict[str, LaneLine]:
+    """The lanes that are listed and cannot be read."""
+    return {line.lane: line for line in shelf.lanes() if line.lost}
+
+
+def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
+    """As the gateway says, as its directory says, or as was seen: else who reads all lanes takes those left for all."""
+    path = Path(lane_path(str(tmp_path), NAMED))
+    written(tmp_path, sample(NAMED, 5), 6)
+    assert lost(shelf) == {}
+    shutil.move(path, tmp_path / "elsewhere")
+    shelf._lanes.clear()
+    line = lost(shelf)[NAMED.text]  # it was seen
+    assert (line.gateway, line.newest, line.frontier, line.lost) == ("g1", True, 0, f"{path} is gone")
+    assert f"cannot read lane 'g1': {path} is gone" in refused(shelf, "g1")
+    shutil.move(tmp_path / "elsewhere", path)
+    assert lost(shelf) == {}
+    assert shelf.of("g1").reader.frontier().offset == 10
+    told[SECOND.text] = "it takes nothing more"
+    (tmp_path / OWN).write_text(f"{FIRST.text}\n")
+    assert {name: line.halted for name, line in lost(shelf).items()} == {SECOND.text: "it takes nothing more", FIRST.text: ""}
+
+
+def test_a_lane_that_cannot_be_opened_is_lost_and_one_that_is_being_made_is_none_yet(tmp_path: Path, shelf: Shelf) -> None:
+    written(tmp_path, sample(NAMED, 5), 6)
+    os.remove(os.path.join(lane_path(str(tmp_path), NAMED), "identity.json"))
+    os.makedirs(os.path.join(lane_path(str(tmp_path), SECOND), "log"))
+    assert [line.lane for line in shelf.lanes()] == [NAMED.text]
+    assert "it has no identity.json" in lost(shelf)[NAMED.text].lost
+    assert f"cannot read lane {NAMED.text!r}" in refused(shelf, NAMED.text)
+    assert refused(shelf, SECOND.text) == f"this gateway has no lane {SECOND.text!r} yet"
+
+
+def test_who_reads_a_halted_lane_is_told_that_others_may_have_more(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
+    for lane in (NAMED, SECOND):
+        written(tmp_path, sample(lane, 2), 3)
+    told[NAMED.text], told[SECOND.text] = "its end is lost", ""
+    assert [shelf.of(name).state() for name in (NAMED.text, SECOND.text, "")] == ["halted", "primary", "primary"]
+
+
+def test_a_lane_on_a_slow_disk_stops_no_other(tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = Event(), Event()
+
+    def slowly(ordered: LogReader, lane: LaneName) -> LaneReader:
+        if lane == FIRST:
+            asked.set()
+            assert answers.wait(60)
+        return LaneReader(ordered, lane)
+
+    for lane in (FIRST, SECOND):
+        written(tmp_path, sample(lane, 2), 3)
+    monkeypatch.setattr(module, "LaneReader", slowly)
+    found: list[str] = []
+    slow = [Thread(target=lambda: found.append(shelf.of(FIRST.text).lane)) for _ in range(2)]
+    other = Thread(target=lambda: found.append(shelf.of(SECOND.text).lane))
+    for thread in slow:
+        thread.start()
+    assert asked.wait(60)
+    other.start()
+    other.join(60)
+    try:
+        assert found == [SECOND.text]
+    finally:
+        answers.set()
+        for thread in (*slow, other):
+            thread.join(60)
+    assert found[1:] == 2 * [FIRST.text]
+    assert len(shelf._lanes) == 2

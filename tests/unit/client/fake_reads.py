@@ -49,6 +49,8 @@ class FakeReads(flight.FlightServerBase):
         super().__init__("grpc://127.0.0.1:0")
         self.records: list[tuple[str, bytes]] = []
         self.lanes_there: dict[str, tuple[str, bool, list[tuple[str, bytes]]]] = {}  # lane -> gateway, newest, records
+        self.halted: dict[str, str] = {}  # lane -> why nothing can follow in it here
+        self.lost: dict[str, str] = {}  # lane -> why it cannot be read here
         self.log = log
         self.start = 0
         self.saved: dict[str, int] = {}
@@ -89,11 +91,15 @@ class FakeReads(flight.FlightServerBase):
         lane = asked.get("lane", "")
         if lane and lane not in self.lanes_there:
             raise error_of("unknown_lane", f"this gateway has no lane {lane!r}")
+        if lane in self.lost:
+            raise error_of("unknown_lane", f"this gateway cannot read lane {lane!r}: {self.lost[lane]}")
         return self.lanes_there[lane][2] if lane else self.records
 
     def lanes(self, asked: dict[str, Any]) -> object:
         return [
-            {"lane": name, "gateway": gateway, "newest": newest, "start": 0, "frontier": len(found), "position": len(found) + 1}
+            {"lane": name, "gateway": gateway, "newest": newest, "start": 0}
+            | ({"frontier": 0, "position": 0} if name in self.lost else {"frontier": len(found), "position": len(found) + 1})
+            | {"halted": self.halted.get(name, ""), "lost": self.lost.get(name, "")}
             for name, (gateway, newest, found) in self.lanes_there.items()
         ]
 
@@ -109,7 +115,7 @@ class FakeReads(flight.FlightServerBase):
             "position": frontier + 2,
             "time_us": 5,
             "tick": 1,
-            "state": self.state,
+            "state": "halted" if asked.get("lane") in self.halted else self.state,
             "gateways": self.gateways,
             "silent": [],
         }

@@ -172,3 +172,70 @@ def test_a_gateway_that_is_gone_is_told_by_who_follows_all(gateway: ReadableGate
         gateway.gateway.stop()
         with pytest.raises(Unavailable, match="no gateway could be read from"):
             reader.poll(WAIT_S)
+
+
+@pytest.fixture
+def both(gateway: ReadableGateway) -> Iterator[tuple[str, ReadableGateway]]:
+    """The url of two gateways with the same lanes, and the other one."""
+    with ReadableGateway(records=3) as other:
+        for lane, (name, newest, found) in gateway.reads.lanes_there.items():
+            other.reads.lanes_there[lane] = (name, newest, list(found))
+        yield f"{gateway.url},{other.url.removeprefix('tutti://')}", other
+
+
+WHOLE = [*range(100, 105), *range(200, 220), *range(300, 310)]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_lane_that_is_lost_at_one_gateway_is_read_at_another(
+    gateway: ReadableGateway, both: tuple[str, ReadableGateway], follow: bool
+) -> None:
+    gateway.reads.lost[NEW] = "its directory is gone"
+    with Reader(both[0], ordering="unordered", follow=follow, end="latest" if follow else None) as reader:
+        assert reader.end == {OLD: 5, NEW: 20, OTHER: 10}
+        assert sorted(values(reader)) == WHOLE
+    with Reader(both[0], ordering="unordered", origin="jfk", end=20) as one:
+        assert values(one) == list(range(200, 220))
+
+
+def test_a_lane_that_is_halted_at_one_gateway_is_read_as_far_as_another_has_it(
+    gateway: ReadableGateway, both: tuple[str, ReadableGateway]
+) -> None:
+    gateway.reads.halted[NEW] = "it takes nothing more"
+    del gateway.reads.lanes_there[NEW][2][15:]
+    with Reader(both[0], ordering="unordered") as reader:
+        assert values(reader) == WHOLE
+    with Reader(both[0], ordering="unordered", origin="jfk") as one:
+        assert values(one) == list(range(200, 220))
+    both[1].reads.stop()
+    both[1].gateway.stop()
+    with Reader(gateway.url, ordering="unordered") as alone:
+        assert values(alone) == [*range(100, 105), *range(200, 215), *range(300, 310)]
+
+
+def test_a_lane_that_is_lost_everywhere_is_told(gateway: ReadableGateway) -> None:
+    gateway.reads.lost[NEW] = "its directory is gone"
+    for origin in (None, "jfk"):
+        with pytest.raises(Unavailable, match="its directory is gone"):
+            Reader(gateway.url, ordering="unordered", origin=origin, connect_timeout=0.3)
+
+
+def test_a_lane_that_is_lost_while_all_are_followed_is_told_though_others_go_on(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, ordering="unordered", follow=True, start="latest", patience=0.5) as reader:
+        gateway.reads.lost[OLD] = "its directory is gone"
+        add(gateway, OTHER, *some(310, 1))
+        assert values([reader.poll(WAIT_S)]) == [310]
+
+        def go_on() -> None:
+            while (number := len(gateway.reads.lanes_there[OTHER][2])) < 10_000:
+                add(gateway, OTHER, *some(300 + number, 1))
+                reader.poll(WAIT_S)
+
+        with pytest.raises(Unavailable, match=f"lane {OLD} of gateway jfk cannot be read.*its directory is gone"):
+            go_on()
+        gateway.reads.lost.clear()
+        add(gateway, OLD, *some(105, 1))
+        left = reader.poll(WAIT_S)
+        while left is not None and 105 not in values([left]):
+            left = reader.poll(WAIT_S)
+        assert left is not None
