@@ -159,9 +159,7 @@ class Producer:
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
         # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
-        slot, hold = self._slot, self._hold
-        if ordering != "total":
-            slot, hold = self._beside if ordering == "unordered" else _NOWHERE
+        slot, hold = (self._slot, self._hold) if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
         try:
             for batch in hold:
                 try:
