@@ -74,7 +74,7 @@ def list_members(url: str, as_json: bool) -> None:
     lag          how many decided positions it lacks (of a silent one: lacks by now)
     heard        how long ago it was heard of
     round_trip   to it and back, as measured
-    reason       why it takes nothing new or has no vote, where that is known
+    reason       why it takes no ordered records or has no vote, where that is known
     """
     from gateway.client.control import Control
 

@@ -55,7 +55,7 @@ def produce(
     which is forgotten when it was idle for an hour.
 
     With --unordered the offsets are those of the lane that records went into; there is no order between lanes, and no --producer.
-    `tutti tail --unordered` shows them.
+    Each run begins an epoch, for which a majority is needed. `tutti tail --unordered` shows them.
 
     Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
     records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the

@@ -94,7 +94,9 @@ def _lanes(unordered: bool, origin: str | None, start: Bound | None, end: Bound 
         if origin is not None:
             raise UsageError(f"--origin {origin} is of unordered records: give --unordered, too")
         return {}
-    if origin is None and (last is not None or isinstance(start, int) or isinstance(end, int)):
+    if origin is None and last is not None:
+        raise UsageError("--last counts the records of one lane: name it with --origin")
+    if origin is None and (isinstance(start, int) or isinstance(end, int)):
         raise UsageError("offsets are of one lane: name it with --origin, or give --start and --end as earliest, latest or times")
     return {"ordering": "unordered", "origin": origin}
 

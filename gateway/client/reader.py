@@ -108,6 +108,7 @@ class Reader:
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
+        self._unordered = ordering == "unordered"
         self._reading = self._found(ordering, origin, start, end)
 
     def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None) -> Reading:
@@ -203,6 +204,8 @@ class Reader:
             Refused: another reader of that name is further (code "offset"). Only one that was told where to start goes back.
         """
         self._check_open()
+        if self._unordered:
+            raise UsageError(_SAVES_NOTHING)
         if self._name is None:
             raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
         if isinstance(self._source, Files):
@@ -260,6 +263,9 @@ class Reader:
         return now - self._silent_since
 
 
+_SAVES_NOTHING = "a reader of unordered records has no name and saves nothing: keep its `position` yourself"
+
+
 def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None) -> None:
     """Refuse what does not go together.
 
@@ -275,7 +281,7 @@ def _check_ordering(ordering: object, origin: object, name: str | None, path: Pa
     if origin is not None and (not isinstance(origin, str) or not origin):
         raise UsageError(f"origin is the name of a gateway, or of a lane, not {origin!r}")
     if name is not None:
-        raise UsageError("a reader of unordered records has no name and saves nothing: keep its `position` yourself")
+        raise UsageError(_SAVES_NOTHING)
     if path is not None:
         raise UsageError("unordered records are read from gateways: give a url in place of path=")
 

@@ -186,7 +186,7 @@ class Gateway:
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:
-            self._log.warning(f"takes nothing new: {waits}", state=self._survey.state)
+            self._log.warning(f"takes no ordered records: {waits}", state=self._survey.state)
 
     def work(self) -> int:
         """Start the stack and serve until told to stop; returns the exit code."""

@@ -158,7 +158,7 @@ def test_a_gateway_that_lacks_the_lane_or_some_of_it_is_passed_by(gateway: Reada
 
 def test_nothing_is_saved_and_nothing_is_given_when_it_is_closed(gateway: ReadableGateway) -> None:
     reader = Reader(gateway.url, ordering="unordered")
-    with pytest.raises(UsageError, match="no name"):
+    with pytest.raises(UsageError, match="keep its `position` yourself"):
         reader.save()
     reader.close()
     assert reader.position == {OLD: 0, NEW: 0, OTHER: 0}
