@@ -23,7 +23,8 @@ class Lane:
         confirmed: last position that is known as decided.
         durable: last position that the disk has.
         bytes: about what the undecided end holds in memory.
-        heard, source: how far others have it decided, and who said so last; 0 when nothing of it is missing.
+        sources: who has more of it decided, and up to where, in the order in which they are asked; empty when nothing is missing.
+        source: who was asked last.
         asked: the heartbeats that an answer to a LaneFetch may still take.
         live: a Settled came since this member last told its ends: there is no need to ask.
         gap: a gap was told to the origin and nothing came since.
@@ -41,22 +42,23 @@ class Lane:
         "decided",
         "durable",
         "gap",
-        "heard",
         "incarnation",
         "live",
         "offset",
         "origin",
         "source",
+        "sources",
     )
 
     def __init__(self, log: LaneLog) -> None:
         self.origin, self.incarnation, self.attempt = log.origin, log.incarnation, log.attempt
-        self.decided = self.confirmed = self.heard = log.position
+        self.decided = self.confirmed = log.position
         self.offset, self._chain = log.offset, log.chain
         self._tail = deque(log.tail)
         self.bytes = sum(map(weight, log.tail))
         self.durable = self._written = self.end
         self._writes: deque[tuple[int, int]] = deque()
+        self.sources: dict[int, int] = {}
         self.asked = self.source = 0
         self.live = self.gap = False
         # A VIEW was taken only when everything before it was known as decided.

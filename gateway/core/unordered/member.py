@@ -150,9 +150,17 @@ class Member:
             self._fetch(lane, sender, end.decided)
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        lane.heard, lane.source = max(lane.heard, up_to), source
-        if not lane.asked and not self.low:
-            lane.asked = limits.RESEND_HEARTBEATS
+        """Who says that it has more is a source, and keeps its place among them when it says so again."""
+        lane.sources[source] = max(lane.sources.get(source, 0), up_to)
+        self._ask(lane)
+
+    def _ask(self, lane: Lane) -> None:
+        """Ask the first source of what is missing, one at a time."""
+        if lane.asked or self.low:
+            return
+        source = next((one for one, up_to in lane.sources.items() if up_to > lane.confirmed), 0)
+        if source:
+            lane.asked, lane.source = limits.RESEND_HEARTBEATS, source
             self._box.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
 
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
@@ -166,7 +174,7 @@ class Member:
             self._reads[self._box.read(lane, message.first, last)] = sender, key
 
     def on_read(self, event: LaneRead) -> None:
-        """The log's answer goes to who asked."""
+        """The log's answer goes to who asked. What cannot be read is answered by nothing: another source is asked then."""
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames:
             self._box.send(sender, LaneFetched(origin, incarnation, event.frames))
@@ -176,9 +184,9 @@ class Member:
         lane = self._lane(message.origin, message.incarnation)
         if lane is None or lane.bytes > limits.LANE_BYTES_MAX:
             return
-        lane.asked = 0
         cut: int | None = None
         end = lane.end
+        good = bool(message.frames)
         for frame in message.frames:
             if frame.position <= lane.confirmed:
                 continue
@@ -191,9 +199,12 @@ class Member:
                 end = lane.end
             if not self._follows(lane, frame):
                 self._box.drop(message, sender, f"{frame!r} did not come whole, or does not follow position {lane.end}")
+                good = False
                 break
             lane.append(frame)
             lane.confirm(frame.position)
+        if good:  # otherwise another source is asked when the time of this one is over
+            lane.asked = 0
         if lane.end > end or cut is not None:
             self._persist(lane, cut)
         self._settle(lane)
@@ -202,12 +213,12 @@ class Member:
 
     def _go_on(self, lane: Lane) -> None:
         """What was fetched is durable: the next part is asked for, so that no more than one waits for the disk."""
-        if lane.heard > lane.confirmed and lane.source:
-            self._fetch(lane, lane.source, lane.heard)
-        elif lane.source:
-            if lane.source == lane.origin:
+        if any(up_to > lane.confirmed for up_to in lane.sources.values()):
+            self._ask(lane)
+        elif lane.sources:
+            if lane.origin in lane.sources:
                 self._vote(lane, again=True)  # it may have posted what could not be taken before
-            lane.source = 0
+            lane.sources.clear()
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
         follows = frame.position == lane.end + 1 and frame.view >= lane.attempt and chained(frame, lane.chain)
@@ -216,12 +227,22 @@ class Member:
     # Time
 
     def beat(self, part: tuple[int, ...]) -> None:
-        """One heartbeat: answers that did not come are waited for no longer; a low disk is told of again."""
+        """One heartbeat: an answer that did not come is waited for no longer, another source is asked; a low disk is told again."""
         for lane in self._others():
-            lane.asked = max(0, lane.asked - 1)
+            if lane.asked:
+                lane.asked -= 1
+                if not lane.asked:
+                    self._pass_over(lane, part)
             lane.gap = False
             if self.low and lane.origin in part and lane.origin != self._me[0]:
                 self._vote(lane)
+
+    def _pass_over(self, lane: Lane, part: tuple[int, ...]) -> None:
+        """Who was asked gave nothing: it may be unable to read what is missing. Its next turn is behind all others."""
+        up_to = lane.sources.pop(lane.source, 0)
+        if up_to > lane.confirmed and lane.source in part:
+            lane.sources[lane.source] = up_to
+        self._ask(lane)
 
     def told(self) -> None:
         """The ends were told: what is not settled by the next time is asked for."""

@@ -83,6 +83,7 @@ class Origin:
         self._part: tuple[int, ...] = ()
         self._told: set[int] = set()  # of the part: those who said how far they have this lane
         self._near: set[int] = set()  # and who have enough of it to take part
+        self._late: dict[int, int] = {}  # who did not vote -> what it has to go beyond to take part again
         self._waited = 0
         self._members: tuple[int, ...] = ()  # of the attempt, oldest first
         self._votes: dict[int, int] = {}
@@ -191,13 +192,17 @@ class Origin:
             self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in."""
+        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in, and so
+        does whoever held one up: it may lack what nobody can give it now.
+        """
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
             return
         self._told.add(peer)
-        if self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
+        if decided > self._late.get(peer, decided):
+            del self._late[peer]
+        if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
             self._near.add(peer)
         self._change()
 
@@ -350,16 +355,25 @@ class Origin:
             self._look()
 
     def _look(self) -> None:
+        """Post again to those that do not vote. Who did not for the atomic period holds nobody up any longer: the attempt ends, and
+        the next one is without it until it has more than all that can be decided of this one, that is something of a later attempt.
+        """
+        late: list[int] = []
         for member, vote in self._votes.items():
             waits = vote == self._before[member] < self._lane.end
             self._before[member] = vote
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.behind(vote))
-            if missed and missed % self._context.config.atomic_period_heartbeats == 0:
-                self._context.outbox.suspect(
-                    member, f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted"
-                )
+            if missed >= self._context.config.atomic_period_heartbeats:
+                late.append(member)
+                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane goes on without it"
+                self._context.outbox.suspect(member, why)
+        for member in late:
+            self._near.discard(member)
+            self._late[member] = self._lane.confirmed
+        if late:
+            self._change()
 
 
 def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
