@@ -10,12 +10,14 @@ import click
 from gateway.cli.options import json_option
 from gateway.cli.output import bytes_text, counted, note, print_json, print_table, progress, time_text
 from gateway.cli.rerun import rerun
-from gateway.errors import Damaged
+from gateway.errors import Damaged, DirectoryRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.log.inspect import FrameInfo
     from gateway.log.repair import Repair
-    from gateway.log.verify import Finding, Verified
+    from gateway.log.verify import Finding, LaneVerified, Verified
 
 _COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "sequence", "count", "topic", "size", "detail")
 
@@ -32,25 +34,56 @@ log.add_command(rerun)
 @click.argument("directory")
 @json_option
 def verify(directory: str, as_json: bool) -> None:
-    """Check every frame of DIRECTORY.
+    """Check every frame of DIRECTORY, and of the lanes in it.
 
     Its header, its place in the chain, its body, and what was derived from it: indexes and snapshots. Exit code 4 if anything is
-    damaged.
+    damaged. The directory of one lane (DIRECTORY/lanes/NAME) is checked alone.
     """
+    from gateway.log.tools import lane_of, verify_lanes
     from gateway.log.tools import verify as check
 
     with progress("verify", None, unit="bytes") as meter:
         report = check(directory, meter.reach)
+        lanes = verify_lanes(directory, meter.reach)
     if as_json:
-        print_json(_verified(report))
+        print_json(_verified(report, lanes))
     else:
-        _print_verified(report)
+        _print_verified(report, lanes)
     if report.damage:
-        first = report.damage[0]
-        raise Damaged(
-            f"{directory} is damaged in {counted(len(report.damage), 'place')}, first {_place(first)}: a gateway that halts over "
-            f"it names the command to run, tutti log repair {directory}"
+        lane = lane_of(directory)
+        advice = (
+            f"a gateway that halts over it names the command to run, tutti log repair {directory}"
+            if lane is None
+            else _advice(*lane, report.damage)
         )
+        raise Damaged(f"{directory} is damaged in {_places(report.damage)}: {advice}")
+    for one in lanes:
+        if one.damage:
+            raise Damaged(f"lane {one.lane} is damaged in {_places(one.damage)}: {_advice(one.path, one.own, one.damage)}")
+    for one in lanes:
+        if one.refused:
+            raise DirectoryRefused(f"lane {one.lane} was not looked at: {one.refused}")
+
+
+def _places(damage: Sequence[Finding]) -> str:
+    return f"{counted(len(damage), 'place')}, first {_place(damage[0])}"
+
+
+def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
+    """What to do about damage in a lane, which is not repaired as a log is: whoever else has it serves it, or gives it back."""
+    from gateway.log.tools import SUSPECT
+
+    if all(finding.derived for finding in damage):
+        return "no record is lost; with the gateway down remove what is named, which reads do without"
+    if own:
+        return (
+            "restore it from a copy with the gateway down; what is lost of a gateway's own lane is not learned again, and is read "
+            "at the others"
+        )
+    return (
+        f"with the gateway down put an empty file {SUSPECT} into {path}: the next start looks at all of the lane, and what is lost "
+        "is learned from the other gateways"
+    )
 
 
 @log.command()
@@ -186,8 +219,27 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _verified(report: Verified) -> dict[str, object]:
+def _verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> dict[str, object]:
     """For JSON."""
+    return {
+        **_report(report),
+        "ok": not report.damage and not any(lane.damage or lane.refused for lane in lanes),
+        "lanes": [_lane(lane) for lane in lanes],
+    }
+
+
+def _lane(lane: LaneVerified) -> dict[str, object]:
+    return {
+        "lane": lane.lane,
+        "own": lane.own,
+        **({} if lane.report is None else _report(lane.report)),
+        "ok": not lane.damage and not lane.refused,
+        "damage": [finding._asdict() for finding in lane.damage],
+        "refused": lane.refused or None,
+    }
+
+
+def _report(report: Verified) -> dict[str, object]:
     frontier = report.frontier
     return {
         "ok": not report.damage,
@@ -205,9 +257,24 @@ def _verified(report: Verified) -> dict[str, object]:
     }
 
 
-def _print_verified(report: Verified) -> None:
+def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> None:
     state = "running" if report.frontier.live else "not running"
     print(f"log {report.log or 'not begun'} of gateway {report.gateway}, which is {state}")
+    _print_report(report)
+    for lane in lanes:
+        print(f"lane {lane.lane}{', the own one' if lane.own else ''}")
+        if lane.report is not None:
+            _print_report(lane.report)
+        else:
+            for finding in lane.damage:
+                print(f"DAMAGE: {_place(finding)}: {finding.what}")
+        if lane.refused:
+            print(f"not looked at: {lane.refused}")
+    if not report.damage and not any(lane.damage or lane.refused for lane in lanes):
+        print("good: no damage")
+
+
+def _print_report(report: Verified) -> None:
     held = counted(report.segments, "segment"), counted(report.frames, "frame"), counted(report.records, "committed record")
     print(", ".join([*held, bytes_text(report.bytes)]))
     print(f"decided up to position {report.frontier.position}, offset {report.frontier.offset}; written up to {report.end}")
@@ -215,8 +282,6 @@ def _print_verified(report: Verified) -> None:
         print(f"note: {_place(finding)}: {finding.what}")
     for finding in report.damage:
         print(f"DAMAGE: {_place(finding)}: {finding.what}")
-    if not report.damage:
-        print("good: no damage")
 
 
 def _place(finding: Finding) -> str:

@@ -27,7 +27,7 @@ from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
-from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
+from gateway.log.lanes_there import OWN, SUSPECT, lane_path, lanes_there, noted_lane
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
@@ -37,7 +37,6 @@ from gateway.log.together import together
 from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 
-SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it, and the next start looks at all of it
 _ASIDE = ".damaged-"
 
 

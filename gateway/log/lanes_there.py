@@ -10,6 +10,7 @@ from gateway.log.storage import patiently, read_file
 
 LANES = "lanes"
 OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it
+SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it, and the next start looks at all of it
 
 
 def lane_path(directory: str, lane: LaneName) -> str:

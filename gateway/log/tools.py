@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from gateway.log.digest import Digest, digest
 from gateway.log.inspect import FrameInfo, inspect
+from gateway.log.lanes_there import SUSPECT
 from gateway.log.repair import Repair, repair
-from gateway.log.verify import Finding, Verified, verify
+from gateway.log.verify import Finding, LaneVerified, Verified, lane_of, verify, verify_lanes
 
-__all__ = ["Digest", "Finding", "FrameInfo", "Repair", "Verified", "digest", "inspect", "repair", "verify"]
+__all__ = [
+    "SUSPECT",
+    "Digest",
+    "Finding",
+    "FrameInfo",
+    "LaneVerified",
+    "Repair",
+    "Verified",
+    "digest",
+    "inspect",
+    "lane_of",
+    "repair",
+    "verify",
+    "verify_lanes",
+]

@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload
+from gateway.data.lanes import LaneName
 from gateway.data.schema import validate_body
-from gateway.errors import Damaged, FormatError
+from gateway.errors import Damaged, DirectoryRefused, FormatError, WrongDirectory
+from gateway.log.directory import read_identity
 from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
+from gateway.log.lanes_there import OWN, is_begun, lane_at, lane_path, lanes_there, noted_lane
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
 from gateway.log.marks import end_lost, newest_mark
 from gateway.log.reader import Frontier, LogReader
@@ -97,6 +100,69 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
     return report
+
+
+class LaneVerified(NamedTuple):
+    """What was found of a lane in a gateway's directory.
+
+    Attributes:
+        lane, path: NUMBER-INCARNATIONHEX, and its directory.
+        own: whether this gateway is its origin, with this disk.
+        report: all that was found; None if there was no coming so far.
+        damage: of the report, or what stood in its way.
+        refused: why the system does not let it be looked at; empty if it does.
+    """
+
+    lane: str
+    path: str
+    own: bool
+    report: Verified | None
+    damage: list[Finding]
+    refused: str = ""
+
+
+def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> list[LaneVerified]:
+    """Check the lanes in a gateway's directory, each as `verify` does, and whether its own one is there; by number.
+
+    A lane that is just being made has nothing yet, and is left out.
+    """
+    directory = os.path.abspath(path)
+    identity = read_identity(directory)
+    incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
+    own = noted_lane(directory)  # before the others are listed: it is there before it is noted
+    lanes = lanes_there(directory)
+    found = [
+        _lane(directory, lane, lane.incarnation == incarnation, progress)
+        for lane in lanes
+        if lane == own or is_begun(directory, lane) or read_identity(lane_path(directory, lane)) is not None
+    ]
+    if own is not None and own.incarnation == incarnation and own not in lanes:
+        place = lane_path(directory, own)
+        what = f"the lane of this gateway is gone, and {os.path.join(directory, OWN)} says that it began"
+        found.append(LaneVerified(own.text, place, True, None, [Finding(0, -1, place, 0, what)]))
+    return found
+
+
+def _lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, int], None] | None) -> LaneVerified:
+    path = lane_path(directory, lane)
+    try:
+        report = verify(path, progress)
+    except Damaged as error:
+        return LaneVerified(lane.text, path, own, None, [Finding(error.position, -1, path, 0, str(error))])
+    except WrongDirectory as error:  # there is something in it, and nothing says whose
+        return LaneVerified(lane.text, path, own, None, [Finding(0, -1, path, 0, str(error))])
+    except DirectoryRefused as error:
+        return LaneVerified(lane.text, path, own, None, [], str(error))
+    return LaneVerified(lane.text, path, own, report, report.damage)
+
+
+def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
+    """The directory of the lane that a path leads to, and whether it is its gateway's own; None if it leads to no lane."""
+    found = lane_at(os.fspath(path))
+    if found is None:
+        return None
+    identity = read_identity(found[0])
+    return lane_path(*found), identity is not None and bytes.fromhex(identity.incarnation) == found[1].incarnation
 
 
 class _Check:

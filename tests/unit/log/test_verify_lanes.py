@@ -1,0 +1,126 @@
+"""Proves that a directory is checked with its lanes: what is damaged in one, or gone, is told with what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.data.frame import Frame
+from gateway.data.lanes import LaneName
+from gateway.log.lanes_there import OWN, SUSPECT, lane_path
+from gateway.log.reader import LogReader
+from gateway.log.tools import verify, verify_lanes
+from tests.unit.log.history import sample as log_sample
+from tests.unit.log.history import write_log
+from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> LaneName:
+    """The own lane of a directory that has an ordered log, too, and a lane of another."""
+    write_log(tmp_path, log_sample(20))
+    identity = json.loads((tmp_path / "identity.json").read_text())
+    lane = LaneName(1, bytes.fromhex(identity["incarnation"]))
+    for one in (lane, OTHER):
+        written(tmp_path, sample(one), 8)
+    (tmp_path / OWN).write_text(f"{lane.text}\n")
+    return lane
+
+
+def flip(path: str, history: LaneHistory, frame: Frame) -> None:
+    """Change a byte in the body of a frame."""
+    ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
+    file, at = Path(view.path), int(rows["place"][0]) + frame.size - 30
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+
+
+def test_all_lanes_are_checked(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
+    os.makedirs(os.path.join(lane_path(str(tmp_path), LaneName(9, bytes(16))), "log"))  # it is being made
+    found = verify_lanes(tmp_path)
+    assert [(one.lane, one.own, one.damage, one.refused) for one in found] == [
+        (own.text, True, [], ""),
+        (OTHER.text, False, [], ""),
+    ]
+    assert [one.report.records for one in found if one.report is not None] == [14, 14]
+    assert main(["log", "verify", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line.startswith("lane ")] == [f"lane {own.text}, the own one", f"lane {OTHER.text}"]
+    assert shown[-1] == "good: no damage"
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_damaged_lane_is_found_in_the_directory(
+    tmp_path: Path, own: LaneName, whose: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lane = own if whose == "own" else OTHER
+    history = sample(lane)
+    path = lane_path(str(tmp_path), lane)
+    flip(path, history, history.frames[6])
+    assert verify(tmp_path).damage == []
+    advice = f"put an empty file {SUSPECT} into {path}" if whose == "other" else "is not learned again, and is read at the others"
+    for directory in (str(tmp_path), path):
+        assert main(["log", "verify", directory]) == 4
+        told = capsys.readouterr()
+        assert "good" not in told.out
+        assert "DAMAGE: position 7" in told.out
+        assert "tutti log repair" not in told.err
+        assert advice in told.err
+    assert main(["log", "verify", str(tmp_path), "--json"]) == 4
+    said = json.loads(capsys.readouterr().out)
+    assert (said["ok"], said["damage"]) == (False, [])
+    assert {one["lane"]: (one["ok"], len(one["damage"])) for one in said["lanes"] if not one["ok"]} == {lane.text: (False, 1)}
+
+
+def test_what_is_advised_is_so(tmp_path: Path) -> None:
+    """The next start looks at all of another's lane, and learns it from what is good of it on."""
+    history = sample()
+    written(tmp_path, history, len(history.frames))
+    path = lane_path(str(tmp_path), OTHER)
+    flip(path, history, history.frames[3])
+    Path(path, SUSPECT).touch()
+    logs, found = opened(tmp_path)
+    logs.close()
+    assert (found[OTHER].position + len(found[OTHER].tail), len(logs.told)) == (3, 1)
+
+
+@pytest.mark.parametrize("gone", ["directory", "identity", "scalars"])
+def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
+    tmp_path: Path, own: LaneName, gone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(lane_path(str(tmp_path), own))
+    if gone == "directory":
+        shutil.rmtree(path)
+    else:
+        (path / {"identity": "identity.json", "scalars": "scalars"}[gone]).unlink()
+    damaged = {one.lane: one for one in verify_lanes(tmp_path) if one.damage}
+    assert (list(damaged), damaged[own.text].own, damaged[own.text].report) == ([own.text], True, None)
+    assert main(["log", "verify", str(tmp_path)]) == 4
+    assert f"lane {own.text} is damaged" in capsys.readouterr().err
+
+
+def test_a_lane_that_cannot_be_looked_at_is_named(
+    tmp_path: Path, own: LaneName, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gateway.errors import DirectoryRefused
+    from gateway.log import verify as module
+
+    look = module.verify
+
+    def refuse(path: str, progress: object = None) -> object:
+        if path.endswith(OTHER.text):
+            raise DirectoryRefused("it is not ours")
+        return look(path)
+
+    monkeypatch.setattr(module, "verify", refuse)
+    assert main(["log", "verify", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "not looked at: it is not ours" in told.out
+    assert "good" not in told.out
+    assert f"lane {OTHER.text} was not looked at" in told.err
