@@ -26,6 +26,7 @@ PACES = {  # times the mean
     "forget": 4.0,
     "churn": 3.0,
     "roster": 3.0,
+    "again": 3.0,
     "clocks": 2.0,
     "error": 2.0,
     "leave": 2.0,
@@ -72,6 +73,11 @@ class Faults:
         for number in list(self._undo):
             self._end(number)
         world.network.calm()
+        chance = world.chance("lanes that are over")
+        over = [gateway for gateway in world.running if gateway.process is not None and gateway.process.stack.lane_halted]
+        for gateway in over:
+            if chance.random() < 0.5 or len(over) == len(world.running):
+                gateway.kill("is started again: its lane is over")
         for gateway in world.gateways.values():
             gateway.snipe = 0.0
             gateway.disk.fails = False
@@ -336,6 +342,9 @@ class Faults:
 
     def _do_roster(self, chance: Random) -> None:
         self._operator.change(chance)
+
+    def _do_again(self, chance: Random) -> None:
+        self._operator.again(chance)
 
     # Clocks, clients
 

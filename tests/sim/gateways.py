@@ -169,6 +169,8 @@ class Process:
     def me(self) -> int:
         """The number under which this gateway is known, 0 before it is."""
         name = self.gateway.name
+        if self.world.log.names.get(self.stack.me) == name:
+            return self.stack.me  # one that was removed and added again learns its other number later than the log says it
         return self.world.log.ever.get(name) or self.numbers.get(name, 0)
 
     def _know(self, action: Peers) -> None:
@@ -261,7 +263,7 @@ class Process:
         world.traced(gateway.name, action)
         if isinstance(action, Send):
             world.checks.sent(self, action.to, action.message)
-            world.lanes.sent(self, action.message)
+            world.lanes.sent(self, action.to, action.message)
             self._send(action.to, action.message)
         elif isinstance(action, Persist):
             world.checks.persists(self, action)

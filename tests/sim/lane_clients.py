@@ -35,6 +35,7 @@ class LaneProducer(Connection):
 
     Attributes:
         origin: the gateway that it sends to, empty before it has chosen one. lane: incarnation of that gateway's disk.
+        number: of the gateway in that lane, 0 before it says so: added again it has another one, and so another lane.
         unanswered: tokens by sequence, one record a batch.
     """
 
@@ -43,6 +44,7 @@ class LaneProducer(Connection):
         self.instance = self.name.encode().ljust(16, b"-")
         self.origin = ""
         self.lane = b""
+        self.number = 0
         self.opened = False
         self.producer = self.topic = self.epoch = 0
         self.next_sequence = 1
@@ -81,11 +83,19 @@ class LaneProducer(Connection):
         self.world.lanes.sessions.add((self.process, self.session))
         self._heard = self.world.schedule.now
         self._pinged = False
-        if self.lane != gateway.incarnation:
-            self.lane = gateway.incarnation
+        number = self._number()
+        if self.lane != gateway.incarnation or (0 not in (number, self.number) and number != self.number):
+            self.lane, self.number = gateway.incarnation, number
             self._anew(self.epoch + 1 if self.opened else max(self.epoch, 1))  # one that was asked for is asked for again
         self.state = State.OPEN if self.opened else State.OPENING
         self.connected()
+
+    def _number(self) -> int:
+        """Under which the log of the gateway names it with the disk that it has, as it tells its clients."""
+        if self.process is None:
+            return 0
+        roster, disk = self.process.stack.decided.roster, self.process.gateway.incarnation
+        return next((number for number, voter in roster.items() if voter.incarnation == disk), 0)
 
     def _anew(self, epoch: int) -> None:
         """Another epoch, or another lane: what is under way is not known."""
@@ -165,6 +175,7 @@ class LaneProducer(Connection):
             case Committed(producer, epoch, first, count) | Duplicate(producer, epoch, first, count):
                 if (producer, epoch) == (self.producer, self.epoch):
                     self.heard_well()
+                    self.number = self.number or self._number()
                     self._good_us = self.world.schedule.now
                     for sequence in range(first, first + count):
                         self.unanswered.pop(sequence, None)
@@ -181,6 +192,9 @@ class LaneProducer(Connection):
                 if epoch >= self.epoch and not self.opened:
                     self._anew(epoch + 1)
                     self.connected()
+            case RefusedAnswer() if answer.code == "lane":
+                self.origin = ""  # nothing more comes into it
+                self.leave()
             case Denied() | RefusedAnswer():
                 self._back_off()
             case Expected(producer, epoch, sequence):

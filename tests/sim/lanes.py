@@ -243,15 +243,15 @@ class LaneChecks:
         if known[0] != members:
             raise Violation(f"{process.gateway.name} has attempt {frame.view} of {members} in lane {key[0]}, others of {known[0]}")
 
-    def sent(self, process: Process, message: Message) -> None:
+    def sent(self, process: Process, to: int, message: Message) -> None:
         """No YES before its copy is durable; nothing of an attempt before the NO that ended the last one is."""
         lanes = process.gateway.disk.lanes.lanes
         if isinstance(message, Posted) and message.up_to:
-            lane = next((lane for key, lane in lanes.items() if key[1] == message.incarnation), Lane())
+            lane = lanes.get((to, message.incarnation), Lane())
             if lane.durable < message.up_to:
                 raise Violation(f"{process.gateway.name} says {message}, and {lane.durable} is durable")
         elif isinstance(message, Post):
-            lane = next((lane for key, lane in lanes.items() if key[1] == message.incarnation), Lane())
+            lane = lanes.get((message.frames[-1].origin, message.incarnation), Lane())
             if message.frames[-1].view > lane.attempt:
                 raise Violation(f"{process.gateway.name} posts {message.frames[-1]!r}, and attempt {lane.attempt} is durable")
 
@@ -301,16 +301,18 @@ class LaneChecks:
         """What is acknowledged is decided in the gateway's lane; False if the session sends into the ordered log."""
         if (process, reply.session) not in self.sessions:
             return False
-        key = process.me, process.gateway.incarnation
+        # One that was removed and added again has a lane under each number; what it says is of the one that it began with.
+        own = [(key, decided) for key, decided in self._lanes.items() if key[1] == process.gateway.incarnation]
         for answer in reply.answers:
             if isinstance(answer, Committed | Duplicate):
-                decided = self._lanes.get(key, Decided([], [], {}, {}))
                 for place in range(answer.count):
-                    found = decided.batches.get((answer.producer, answer.epoch, answer.first_sequence + place))
-                    if found is None or found[1] > process.gateway.disk.lanes.lane(key).shown:
+                    record = answer.producer, answer.epoch, answer.first_sequence + place
+                    found = [(key, decided.batches[record]) for key, decided in own if record in decided.batches]
+                    shown = [at for key, (at, position) in found if position <= process.gateway.disk.lanes.lane(key).shown]
+                    if not shown:
                         raise Violation(f"{process.gateway.name} says {answer}, and its lane has not decided it")
-                    if isinstance(answer, Committed) and found[0] != answer.offset + place:
-                        raise Violation(f"{process.gateway.name} says {answer}, and it is at offset {found[0]}")
+                    if isinstance(answer, Committed) and shown != [answer.offset + place]:
+                        raise Violation(f"{process.gateway.name} says {answer}, and it is at offset {shown}")
                 self._world.counts["lane receipts"] += 1
         return True
 

@@ -31,6 +31,8 @@ class Operator:
         self._world = world
         self.wishes: list[tuple[str, str]] = []
         self.done = 0
+        self._stops: dict[str, float] = {}  # seconds for which a gateway stands still, from its removal on, before it comes again
+        self._adds_at = 0  # nobody is added before
         self._old: dict[str, bytes] = {}
         self._process: Process | None = None
         self._session = 0
@@ -52,6 +54,21 @@ class Operator:
         elif len(named) > 2 and not world.weak:
             self.wishes.append(("remove", chance.choice(named)))
 
+    def again(self, chance: Random) -> None:
+        """Wish that a gateway is removed and the same one added again. It runs meanwhile, or stops when it is removed and starts
+        later, and keeps its disk, and with it its incarnation; it gets another number.
+        """
+        world = self._world
+        named = [name for name in world.log.numbers if world.gateways[name].wanted]
+        if self.wishes or world.weak or len(named) < 3:
+            return
+        name = chance.choice(named)
+        self.wishes += [("remove", name), ("add", name)]
+        self._adds_at = world.schedule.now + int(chance.choice((0, 5, 20)) * chance.random() * SECOND)
+        self._stops.pop(name, None)
+        if chance.random() < 0.4:
+            self._stops[name] = chance.uniform(0, 20)
+
     def removing(self) -> bool:
         """Whether the roster may become smaller soon."""
         return any(change == "remove" for change, _ in self.wishes)
@@ -64,7 +81,7 @@ class Operator:
             if wish not in self.wishes:
                 self.wishes.insert(0, wish)
                 self._leave()
-        if not self.wishes:
+        if not self.wishes or (self.wishes[0][0] == "add" and self._world.schedule.now < self._adds_at):
             return
         if self._process is not None and (self._process.over or self._world.schedule.now - self._asked > PATIENCE_US):
             self._leave()
@@ -134,11 +151,15 @@ class Operator:
         return (voter is None) == (change == "remove")
 
     def _is_done(self) -> None:
-        """It took effect: a gateway that was removed goes."""
+        """It took effect: a gateway that was removed goes, unless the same one is to be added again."""
         self.done += 1
         change, name = self.wishes.pop(0)
         self._old.pop(name, None)
         gateway = self._world.gateways[name]
-        if change == "remove":
+        if change == "remove" and ("add", name) in self.wishes:
+            if name in self._stops:
+                gateway.kill("was removed and stops")
+                self._world.schedule.after(self._stops.pop(name) * SECOND, gateway.start)
+        elif change == "remove":
             gateway.wanted = False
             gateway.kill("was removed and goes")

@@ -13,7 +13,9 @@ from tests.sim.options import FAULTS, Options
 
 BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
-ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster"}
+ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again"}
+
+LATER = ("trim", "again")  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
 
 
 def draw(seed: int, members: int = 0) -> Options:
@@ -22,13 +24,12 @@ def draw(seed: int, members: int = 0) -> Options:
     size = chance.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 7))
     members = members or size
     share = chance.choice((0.0, 0.15, 0.3, 0.5, 0.8))
-    faults = {fault for fault in FAULTS if fault != "trim" and chance.random() < share}
+    faults = {fault for fault in FAULTS if fault not in LATER and chance.random() < share}
     if members == 1:
         faults &= ALONE
     elif members == 2:
         faults -= DESTRUCTIVE
-    if Random(f"{seed}/trim").random() < share:
-        faults.add("trim")
+    faults |= {fault for fault in LATER if Random(f"{seed}/{fault}").random() < share and (fault != "again" or members > 2)}
     lanes = Random(f"{seed}/lanes")  # of its own: the seeds that there were stay what they were
     return Options(
         seed=seed,

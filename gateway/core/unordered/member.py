@@ -38,6 +38,9 @@ class Member:
             self._lanes[log.origin, log.incarnation] = Lane(log)
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
         for lane in self._others():
+            if lane.incarnation == self._me[1]:
+                # Of the number that this gateway had before it was removed and added again: here stands only what it said YES to.
+                lane.confirm(lane.end)
             self._settle(lane)
         return own
 

@@ -13,6 +13,8 @@ _UNIT = "tests/unit/core/unordered/"
 
 #: Many senders into lanes, hardly any into the ordered log; parts that change, and origins that die.
 _LANES = Mix("kill power split cut loss", producers=1, readers=0, unordered=6, rate=20.0, pace=8.0, sync_us=3000.0)
+#: Gateways that are removed and added again, with the same disks, and so under other numbers.
+_AGAIN = _LANES.but(faults="again kill split loss", members=(3, 4), unordered=3, rate=5.0, pace=4.0)
 
 LANES = (
     Mutant(
@@ -93,6 +95,23 @@ LANES = (
             Edit(Member, "on_fetch", "last = min(lane.decided, ", "last = min(lane.end, "),
         ],
         _LANES,
+    ),
+    Mutant(
+        "lane-of-an-old-number",
+        "7",
+        "who was removed and added again while it runs begins no attempt in the lane of its old number",
+        [Edit(Unordered, "members", "part if self.number in part else ()", "part")],
+        _AGAIN,
+        shows="is not that of gateway",
+        quick=True,
+    ),
+    Mutant(
+        "lane-of-an-old-number-in-doubt",
+        "7",
+        "what a gateway said YES to in a lane under an old number of its own is decided",
+        [Edit(Member, "restore", "lane.confirm(lane.end)", "pass")],
+        _AGAIN,
+        shows="was decided up to",
     ),
     Mutant(
         "lane-gap-taken",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core.actions import Send
+from gateway.core.actions import DeliverUnordered, Send
 from gateway.core.context import Context
-from gateway.core.events import Identity, StackConfig, SubmittedUnordered
+from gateway.core.events import Identity, LaneLog, StackConfig, SubmittedUnordered
 from gateway.core.messages import LaneEnds
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
 from gateway.core.unordered.lanes import Lanes
 from gateway.core.window import Window
-from gateway.data.bodies import Voter
+from gateway.data.bodies import ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.wire import RefusedAnswer
@@ -47,3 +47,27 @@ def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
     again.start(())
     again.beat()
     assert again.halted == ""
+
+
+def test_what_it_said_yes_to_under_its_old_number_is_decided_after_a_start() -> None:
+    """Its write came last and is the decision. Nobody else may have heard of it, and its lane's origin is nobody any more."""
+    standing, state = Standing(), LogState()
+    standing.me = 4
+    state.roster = {4: Voter(4, "g1", incarnation(1), "h:1/2")}
+    outbox = Outbox(standing)
+    identity = Identity("g1", incarnation(1), "test", {})
+    context = Context(StackConfig(lanes=True), standing, outbox, Window(state, 1 << 20), identity, Random(0))
+    view = Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3))), origin=1)
+    view.stamp(1, 1, 0)
+    batch = Frame(Kind.BATCH, b"r", producer=1, epoch=1, first_sequence=1, count=1, topic=1, origin=1)
+    batch.stamp(1, 2, view.header_crc)
+    other = Frame(Kind.BATCH, b"r", producer=1, epoch=1, first_sequence=1, count=1, topic=1, origin=2)
+    other.stamp(1, 1, 0)
+    old = LaneLog(origin=1, incarnation=incarnation(1), attempt=1, tail=(view, batch))
+    another = LaneLog(origin=2, incarnation=incarnation(2), attempt=1, tail=(other,))
+    lanes = Lanes(context, lambda: [2, 3, 4], lambda _: None)
+    lanes.start((old, another))
+    actions = outbox.take(None)
+    assert [(one.origin, one.frames) for one in actions if isinstance(one, DeliverUnordered)] == [(1, (view, batch))]
+    ends = next(action.message for action in actions if isinstance(action, Send) and isinstance(action.message, LaneEnds)).ends
+    assert {(end.origin, end.decided) for end in ends} == {(1, 2), (2, 0), (4, 0)}
