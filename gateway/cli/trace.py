@@ -76,6 +76,8 @@ def trace(
     Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
     Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
 
+    Unordered records are not traced: sequences and offsets here are those of ordered ones.
+
     A sequence that was aborted is given again in the producer's next epoch: each is a message of its own, shown one after another.
     """
     if (producer is None) != (sequence is None) or (producer is None) == (offset is None):
@@ -86,7 +88,10 @@ def trace(
     if not found:
         within = f" in epoch {epoch}" if epoch is not None else ""
         named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}{within}"
-        raise TuttiError(f"{named} is in none of these logs: were they written at level debug, and do they reach back so far?")
+        raise TuttiError(
+            f"{named} is in none of these logs: were they written at level debug, and do they reach back so far? Unordered records "
+            "are not traced: tutti tail --unordered shows those that are there"
+        )
     for lines in found.values():
         if as_json:
             for line in lines:

@@ -149,3 +149,12 @@ def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], opti
     done = trace(*options)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert done.err.startswith(said)
+
+
+@pytest.mark.parametrize("options", [("--offset", "26"), ("--producer", "lga", "--sequence", "5")])
+def test_who_looks_for_an_unordered_record_is_told_that_it_is_not_traced(
+    trace: Callable[..., Said], options: tuple[str, ...]
+) -> None:
+    told = trace(*options)
+    assert told.code == 1
+    assert "Unordered records are not traced: tutti tail --unordered shows those that are there" in told.err
