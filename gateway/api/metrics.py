@@ -53,8 +53,10 @@ COUNTERS = (
     Figure("ingest.frames", "tutti_ingest_frames", "Frames taken from clients"),
     Figure("ingest.records", "tutti_ingest_records", "Records taken from clients"),
     Figure("ingest.bytes", "tutti_ingest_bytes", "Bytes of bodies taken from clients"),
-    Figure("committed.frames", "tutti_committed_frames", "Frames of clients that committed"),
-    Figure("committed.records", "tutti_committed_records", "Records of clients that committed"),
+    Figure("committed.frames", "tutti_committed_frames", "Frames of clients that committed in the order"),
+    Figure("committed.records", "tutti_committed_records", "Records of clients that committed in the order"),
+    Figure("unordered.frames", "tutti_unordered_committed_frames", "Frames of clients that committed in the lanes"),
+    Figure("unordered.records", "tutti_unordered_committed_records", "Records of clients that committed in the lanes"),
     Figure("duplicates", "tutti_duplicates", "Frames that had committed before and were answered again"),
     Figure("requests", "tutti_requests", "Requests of clients other than frames"),
     Figure("messages_malformed", "tutti_malformed_messages", "Messages that were no message of the protocol"),
@@ -62,6 +64,8 @@ COUNTERS = (
     Figure("steps", "tutti_steps", "Steps of the group stack"),
     Figure("disk.syncs", "tutti_disk_syncs", "fdatasync calls of the log"),
     Figure("disk.bytes", "tutti_disk_written_bytes", "Bytes written to the log"),
+    Figure("disk.lanes.syncs", "tutti_disk_lanes_syncs", "Syncs of lanes, one for all that were written at a time"),
+    Figure("disk.lanes.bytes", "tutti_disk_lanes_written_bytes", "Bytes written to the lanes"),
     Figure("reads_process.starts", "tutti_reads_starts", "Starts of the reads process"),
 )
 LINKS = (
@@ -76,6 +80,7 @@ LINKS = (
 HISTOGRAMS = (
     Figure("commit_us", "tutti_commit_duration_seconds", "From a frame's arrival to its receipt", US),
     Figure("disk.sync_us", "tutti_disk_sync_duration_seconds", "Duration of one fdatasync", US),
+    Figure("disk.lanes.sync_us", "tutti_disk_lanes_sync_duration_seconds", "Duration of one sync of lanes", US),
     Figure("disk.frames_per_sync", "tutti_disk_sync_frames", "Frames that one fdatasync made durable"),
 )
 

@@ -111,6 +111,7 @@ class LanesFacts(Protocol):
     facts: dict[LaneName, LaneFacts]
     failed: str
     full: str
+    meters: DiskMeters
 
     @property
     def depth(self) -> int:
@@ -294,6 +295,7 @@ class Books:
             "failed": disk.failed or self._lanes.failed,
             "damage": disk.damage(),
             **disk.meters.to_dict(),
+            "lanes": self._lanes.meters.to_dict(),
         }
 
     def producers(self) -> bytes:

@@ -300,7 +300,7 @@ class Disk:
         self._has_room()
         self._report(Persisted(token))
         if frames:
-            self._count(took_us, len(frames), size)
+            self.meters.count(took_us, len(frames), size)
         for _ in range(done):
             self._waiting.popleft()
         return True
@@ -360,13 +360,6 @@ class Disk:
         began = time.monotonic_ns()
         self._writer.sync()
         return (time.monotonic_ns() - began) // NS_PER_US
-
-    def _count(self, took_us: int, frames: int, size: int) -> None:
-        meters = self.meters
-        meters.sync_us.add(took_us)
-        meters.frames_per_sync.add(frames)
-        meters.syncs += 1
-        meters.bytes += size
 
     def _look_at_space(self) -> None:
         now = time.monotonic()

@@ -340,6 +340,10 @@ class Driver:
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
         self._lanes.show(run)
+        for frame in run.frames:
+            if frame.kind == Kind.BATCH:
+                self.meters.frames_unordered += 1
+                self.meters.records_unordered += frame.count
         self._delivered_lanes.append(run)
 
     def _relearned(self, action: Relearned) -> None:

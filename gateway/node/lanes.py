@@ -23,10 +23,12 @@ from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull, TuttiError
 from gateway.node.mailbox import Mailbox
+from gateway.node.meters import DiskMeters
 from gateway.node.threads import ended
 
 US = 1_000_000
 US_PER_MS = 1000
+NS_PER_US = 1000
 
 
 class LaneLogs(Protocol):
@@ -73,6 +75,7 @@ class LaneDisk:
 
     Attributes:
         facts: of each lane, for the status. Of the socket thread.
+        meters: of what was written and synced; one sync is that of all lanes that a round wrote to.
         failed: why nothing more is written; full: why what waits cannot be; both empty while all is well.
     """
 
@@ -100,6 +103,7 @@ class LaneDisk:
         self._thread = threading.Thread(target=self._run, name="lanes", daemon=True)
         self._full_at = 0.0
         self.failed = self.full = ""
+        self.meters = DiskMeters()
         self.facts: dict[LaneName, LaneFacts] = {}
 
     # For the socket thread
@@ -226,7 +230,7 @@ class LaneDisk:
 
     def _write(self) -> bool:
         """Make what waits durable, up to one sync's worth, and report it."""
-        done = size = 0
+        done = frames = size = 0
         lack: DiskFull | None = None
         for action in self._waiting:
             if size >= limits.SYNC_BYTES_MAX:
@@ -237,9 +241,13 @@ class LaneDisk:
                 lack = error
                 break
             size += sum(frame.size for frame in action.frames)
+            frames += len(action.frames)
             done += 1
         if done:
+            began = time.monotonic_ns()
             self._logs.sync()
+            if frames:
+                self.meters.count((time.monotonic_ns() - began) // NS_PER_US, frames, size)
             self._report(LanePersisted(self._waiting[done - 1].token))
             for _ in range(done):
                 self._waiting.popleft()

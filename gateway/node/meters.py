@@ -66,6 +66,8 @@ class Meters:
         self.bytes = 0
         self.frames_committed = 0
         self.records_committed = 0
+        self.frames_unordered = 0  # that committed, in the lanes of all gateways
+        self.records_unordered = 0
         self.duplicates = 0
         self.requests = 0
         self.messages_malformed = 0
@@ -79,6 +81,7 @@ class Meters:
         return {
             "ingest": {"frames": self.frames, "records": self.records, "bytes": self.bytes},
             "committed": {"frames": self.frames_committed, "records": self.records_committed},
+            "unordered": {"frames": self.frames_unordered, "records": self.records_unordered},
             "duplicates": self.duplicates,
             "requests": self.requests,
             "messages_malformed": self.messages_malformed,
@@ -90,7 +93,7 @@ class Meters:
 
 
 class DiskMeters:
-    """What the disk thread counts. Only that thread writes."""
+    """What a thread that writes to the disk counts. Only that thread writes."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -106,3 +109,10 @@ class DiskMeters:
             "sync_us": self.sync_us.to_dict(),
             "frames_per_sync": self.frames_per_sync.to_dict(),
         }
+
+    def count(self, took_us: int, frames: int, size: int) -> None:
+        """So many frames, of `size` bytes, were made durable by one sync."""
+        self.sync_us.add(took_us)
+        self.frames_per_sync.add(frames)
+        self.syncs += 1
+        self.bytes += size

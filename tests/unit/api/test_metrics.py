@@ -36,10 +36,13 @@ STATUS: dict[str, Any] = {
         "bytes": 9,
         "sync_us": {"bounds": [100, 1000], "counts": [3, 2, 1], "sum": 4000},
         "frames_per_sync": {"bounds": [1, 2], "counts": [30, 5, 5], "sum": 77},
+        "lanes": {"syncs": 7, "bytes": 8},
     },
     "refused": {"too_large": 2, "no_space": 1},
     "queues": {"disk": 3},
     "ingest": {"frames": 11, "records": 22, "bytes": 33},
+    "committed": {"frames": 6, "records": 12},
+    "unordered": {"frames": 5, "records": 10},
     "transport": {
         "kind": "multicast",
         "peers": [{"name": "lga", "up": True, "connects": 2, "sent": 7, "sent_bytes": 900, "lost": 3, "received": 6}],
@@ -76,6 +79,8 @@ def test_figures_of_the_gateway() -> None:
     assert found["tutti_frontier_offset", ()] == 336776
     assert found["tutti_tick_timestamp_seconds", ()] == 1.5
     assert found["tutti_ingest_records_total", ()] == 22
+    assert found["tutti_committed_records_total", ()] + found["tutti_unordered_committed_records_total", ()] == 22
+    assert found["tutti_disk_lanes_written_bytes_total", ()] == 8
     assert found["tutti_state", (("state", "primary"),)] == 1
     assert found["tutti_state", (("state", "halted"),)] == 0
     assert found["tutti_state", (("state", "leaving"),)] == 0

@@ -78,6 +78,7 @@ class Lanes:
     def __init__(self) -> None:
         self.facts: dict[LaneName, LaneFacts] = {}
         self.failed = self.full = ""
+        self.meters = DiskMeters()
         self.depth = 6
 
 
@@ -127,9 +128,10 @@ def test_the_status_has_what_is_promised() -> None:
     assert status["transport"] == {"kind": "mesh", "peers": []}
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["disk"]["free_bytes"] == 1000
+    assert status["disk"]["lanes"] == DiskMeters().to_dict()
     assert status["reads_process"] == {"pid": 77, "starts": 2}
     assert status["memory"]["resident_bytes"] > 1 << 20
-    assert {"ingest", "committed", "refused", "commit_us"} <= status.keys()
+    assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
 
 
 def test_trouble_is_told_with_its_reason() -> None:

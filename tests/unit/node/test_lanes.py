@@ -92,7 +92,18 @@ def test_one_sync_serves_all_that_waits_and_the_highest_token_is_told() -> None:
     assert bench.disk.run_once()
     assert bench.logs.done == [1, 2, 3, "sync"]
     assert bench.reports == [LanePersisted(3)]
+    assert bench.disk.meters.syncs == 0  # nothing was written that would have been synced
     assert not bench.disk.run_once()
+
+
+def test_what_is_written_to_lanes_and_synced_is_counted() -> None:
+    bench = Bench()
+    frames = run().frames
+    for token in (1, 2):
+        bench.disk.persist(PersistLane(token, *OWN, frames))
+    bench.disk.run_once()
+    meters = bench.disk.meters
+    assert (meters.syncs, meters.bytes, meters.frames_per_sync.sum, meters.sync_us.count) == (1, 2 * frames[0].size, 2, 1)
 
 
 def test_what_finds_no_room_comes_again_and_what_came_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,9 @@ def test_the_lane_s_frontier_moves_before_receipts_and_its_index_comes_last(monk
     bench.happen(LanePersisted(1))
     assert seen == [1]
     assert bench.lanes.queued == [write, read, run]
+    told = bench.driver.meters.to_dict()
+    assert told["unordered"] == {"frames": 1, "records": 2}
+    assert told["committed"] == {"frames": 0, "records": 0}
 
 
 def test_duplicates_are_looked_up_in_the_lane() -> None:
