@@ -27,7 +27,7 @@ from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, InvariantViolated, WrongDirectory
 from gateway.log.directory import Identity, read_identity
-from gateway.log.lanes_there import OWN, SUSPECT, lane_path, lanes_there, noted_lane
+from gateway.log.lanes_there import OWN, REPLACE, START, SUSPECT, lane_path, lanes_there, noted_lane
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
@@ -181,6 +181,7 @@ class LaneLogs:
 
     Attributes:
         told: what a start had to do about damage, a sentence each, for the operator.
+        damaged: lanes of which something decided cannot be read here: what is known of it, and what to do. Any thread may read it.
     """
 
     def __init__(self, owner: Owner, options: LogOptions | None = None, storage: Storage | None = None) -> None:
@@ -204,6 +205,7 @@ class LaneLogs:
         self._noted: LaneName | None = None
         self._number = 0  # of this gateway, 0 while the log does not say it
         self.told: list[str] = []
+        self.damaged: dict[LaneName, str] = {}
 
     # Starting
 
@@ -261,7 +263,8 @@ class LaneLogs:
         lost = f"{damage[0].file}, byte {damage[0].byte}, position {damage[0].position}: {damage[0].what}"
         if not self._own(lane):
             raise Damaged(lost)
-        self.told.append(f"records of this gateway's own lane cannot be read here, but at the others: {lost}")
+        self.damaged[lane] = f"{lost}: {REPLACE}"
+        self.told.append(f"records of this gateway's own lane cannot be read here: {self.damaged[lane]}")
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
         state, tail = recovered.state, recovered.tail
@@ -406,6 +409,7 @@ class LaneLogs:
             path = os.path.join(lane_path(self._directory, lane), SUSPECT)
             if lane.incarnation.startswith(incarnation) and not os.path.exists(path):
                 self._storage.replace_file(path, b"", durable=False)
+                self.damaged[lane] = f"a read met something: {REPLACE if self._own(lane) else START}"
                 new.append(lane)
         return new
 

@@ -114,6 +114,10 @@ class LanesFacts(Protocol):
     meters: DiskMeters
 
     @property
+    def damaged(self) -> dict[LaneName, str]:
+        """Lanes of which something cannot be read here, and what to do."""
+
+    @property
     def depth(self) -> int:
         """How much waits for it."""
 
@@ -218,6 +222,7 @@ class Books:
                 "frontier": facts.offset,
                 "position": facts.position,
                 "halted": self._lane_halted(lane),
+                "damaged": self._lanes.damaged.get(lane, ""),
             }
             for lane, facts in sorted(self._lanes.facts.items())
         ]

@@ -34,6 +34,8 @@ NS_PER_US = 1000
 class LaneLogs(Protocol):
     """What is needed of `gateway.log.lanes.LaneLogs`."""
 
+    damaged: dict[LaneName, str]
+
     def persist(self, action: PersistLane) -> None:
         """Carry an action out, but for the sync of its frames; after a lack of room the same comes again."""
 
@@ -139,6 +141,11 @@ class LaneDisk:
     def suspect(self, incarnation: bytes) -> None:
         """Somebody could not read a lane, whose incarnation begins so; from any thread."""
         self._queue.put(incarnation)
+
+    @property
+    def damaged(self) -> dict[LaneName, str]:
+        """Lanes of which something cannot be read here: what is known of it, and what to do."""
+        return self._logs.damaged
 
     @property
     def depth(self) -> int:
@@ -282,10 +289,7 @@ class LaneDisk:
 
     def _suspect(self, incarnation: bytes) -> bool:
         for lane in self._logs.suspect(incarnation):
-            self._log.error(
-                "records of a lane cannot be read here: start this gateway again, and it learns them from the others",
-                lane=lane.text,
-            )
+            self._log.error("records of a lane cannot be read here", lane=lane.text, damaged=self._logs.damaged[lane])
         return True
 
     def _idle(self) -> bool:

@@ -239,10 +239,13 @@ def test_a_lane_that_could_not_be_read_is_looked_at_by_the_next_start(tmp_path: 
     assert logs.read(ReadLane(1, *lane, 6, 8)) == ()
     assert logs.suspect(lane.incarnation[:8]) == [lane]
     assert logs.suspect(lane.incarnation[:8]) == []
+    do = "members replace" if lane == OWN else "start this gateway again"
+    assert do in logs.damaged[lane]
     logs.close()
     logs, found = opened(tmp_path)
     assert found[lane].position == (11 if lane == OWN else 5)
     assert (len(logs.told), found[lane].halted) == (1, "")
+    assert ("position 6" in logs.damaged.get(lane, "")) == (lane == OWN)  # told at each start, until the disk is replaced
     logs.close()
     logs, found = opened(tmp_path)
     assert len(logs.told) == (1 if lane == OWN else 0)

@@ -77,6 +77,7 @@ class Lookups:
 class Lanes:
     def __init__(self) -> None:
         self.facts: dict[LaneName, LaneFacts] = {}
+        self.damaged: dict[LaneName, str] = {}
         self.failed = self.full = ""
         self.meters = DiskMeters()
         self.depth = 6
@@ -168,7 +169,10 @@ def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() ->
         "frontier": 40,
         "position": 5,
         "halted": "",
+        "damaged": "",
     }
+    bench.lanes.damaged[own] = "position 6 cannot be read"
+    assert [lane["damaged"] for lane in json.decode(bench.books.status())["lanes"]] == ["", "position 6 cannot be read"]
     bench.lanes.facts[own] = LaneFacts(halted="it is damaged")
     assert bench.books.welcome().lane == ""
     assert json.decode(bench.books.status())["lanes"][1]["halted"] == "it is damaged"

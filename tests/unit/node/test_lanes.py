@@ -24,6 +24,7 @@ class Logs:
     def __init__(self) -> None:
         self.done: list[object] = []
         self.trouble: dict[str, list[Exception]] = {}
+        self.damaged: dict[LaneName, str] = {}
 
     def _do(self, what: str, told: object) -> None:
         if self.trouble.get(what):
@@ -51,6 +52,7 @@ class Logs:
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
         self._do("suspect", incarnation)
+        self.damaged[OWN] = "what to do"
         return [OWN]
 
     def idle(self) -> bool:
@@ -154,6 +156,7 @@ def test_what_cannot_be_read_is_answered_with_nothing() -> None:
     bench.disk.run_once()
     assert bench.reports == [LaneRead(9, ())]
     assert bench.logs.done == [OWN.incarnation]  # the next start looks at all of it
+    assert bench.disk.damaged == {OWN: "what to do"}
     bench.disk.suspect(b"12345678")
     bench.disk.run_once()
     assert bench.logs.done[1:] == [b"12345678"]
