@@ -238,7 +238,10 @@ class LaneChecks:
         """An attempt has the same members for everybody; nobody voted before it was written for the first time."""
         members = decode_body(ViewBody, frame.body).members
         names = self._world.log.names
-        disks = {names[number]: self._world.gateways[names[number]].incarnation for number in members}
+        for running in self._world.running:  # a ROSTER that is not decided yet may name who takes part
+            if running.process is not None:
+                names = running.process.names | {running.process.me: running.name} | names
+        disks = {names[number]: self._world.gateways[names[number]].incarnation for number in members if number in names}
         known = self._attempts.setdefault((key, frame.view), (members, disks))
         if known[0] != members:
             raise Violation(f"{process.gateway.name} has attempt {frame.view} of {members} in lane {key[0]}, others of {known[0]}")
