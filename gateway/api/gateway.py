@@ -14,16 +14,12 @@ import msgspec
 
 from gateway.client.control import Control
 from gateway.core import limits
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, TOKEN_BYTES
 from gateway.data.lanes import LaneName
 from gateway.errors import Unavailable
 
 US = 1_000_000
 UNKNOWN = "unknown"
-#: States in which the frontier stands still until they are over.
-CUT_OFF = frozenset({"minority", "halted"})
-_TOKEN_BYTES = 8
-_DAMAGED = b"damaged:"
-_LANE_DAMAGED = b"lanebad:"
 
 
 class GatewayLink:
@@ -70,7 +66,7 @@ class GatewayLink:
         """
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
-            word = _DAMAGED + position.to_bytes(8, "little") if name is None else _LANE_DAMAGED + name.incarnation[:8]
+            word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
             with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
                 self._socket.send(word, socket.MSG_DONTWAIT)
         return bool(self.others())
@@ -114,7 +110,7 @@ class GatewayLink:
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
         deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
-        token = os.urandom(_TOKEN_BYTES)
+        token = os.urandom(TOKEN_BYTES)
         self._socket.settimeout(limits.STATUS_WAIT_US_MAX / US)
         self._socket.send(token)
         while (left := deadline - time.monotonic()) > 0:
@@ -123,6 +119,6 @@ class GatewayLink:
             if not answer:
                 raise Unavailable("it is gone")
             if answer.startswith(token):
-                told: dict[str, Any] = msgspec.json.decode(answer[_TOKEN_BYTES:], type=dict)
+                told: dict[str, Any] = msgspec.json.decode(answer[TOKEN_BYTES:], type=dict)
                 return told
         raise TimeoutError

@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from gateway.api.faults import Fault
-from gateway.api.gateway import CUT_OFF
 from gateway.api.requests import AtTime, Known, Place, Ticket
 from gateway.api.watch import Watching
 from gateway.core import limits
+from gateway.data.states import CUT_OFF
 from gateway.log.reader import Frontier, LogReader
 
 

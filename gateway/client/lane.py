@@ -15,6 +15,7 @@ from gateway.client.session import ELSEWHERE, US, Identity, Session, State, Turn
 from gateway.client.window import Window
 from gateway.core import limits
 from gateway.data import wire
+from gateway.data.states import SHUT
 from gateway.errors import Aborted, FormatError, Refused, TooLarge, TuttiError, Unknown, invariant
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ LOG = logging.getLogger("tutti.client")
 _RETRY_MAX = limits.RETRY_US_MAX / US
 _NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})  # by this gateway, whose log is a moment behind
 _ELSEWHERE = ELSEWHERE | {"lane"}
-_SHUT = frozenset({"minority", "leaving", "halted"})  # states of a gateway in which another one is better
 
 
 class Lane(Session):
@@ -128,7 +128,7 @@ class Lane(Session):
         super()._on_welcome(welcome, now)
 
     def _on_news(self, welcome: wire.Welcome) -> None:
-        if welcome.state in _SHUT and len(welcome.gateways) > 1:
+        if welcome.state in SHUT and len(welcome.gateways) > 1:
             self.closed, self.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
     def _welcomed(self, welcome: wire.Welcome, now: float) -> None:

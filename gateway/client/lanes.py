@@ -16,10 +16,10 @@ from gateway.client.receipt import Batch, Failure
 from gateway.client.session import Identity
 from gateway.core import limits
 from gateway.data import wire
+from gateway.data.states import SHUT
 from gateway.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_CUT_OFF = frozenset({"minority", "leaving", "halted"})
 Epoch = tuple[int, int]  # the producer's number, and its epoch
 
 
@@ -167,7 +167,7 @@ class Lanes:
         name, lane = welcome.gateway, welcome.lane
         if any(other.lane == lane for other in self.lanes):
             return f"gateway {name} is talked to already"
-        if welcome.state in _CUT_OFF and name not in self._cut_off and len(welcome.gateways) > 1:
+        if welcome.state in SHUT and name not in self._cut_off and len(welcome.gateways) > 1:
             self._cut_off.add(name)  # with all others away it takes them, next time
             return f"gateway {name} is {welcome.state}"
         if self._spoiled.get(lane) == self._epoch():

@@ -23,6 +23,7 @@ from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.data.names import check_name
+from gateway.data.states import CUT_OFF
 from gateway.errors import Behind, ConfigError, FormatError, Refused, Unavailable
 
 __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
@@ -30,9 +31,8 @@ __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 Answer = TypeVar("Answer")
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
-#: States of a gateway whose frontier stands still: it serves what it has, and another one may have more.
-_CUT_OFF = frozenset({"minority", "halted"})
-_MAY_LACK = _CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
+#: States of a gateway that serves what it has while another one may have more.
+_MAY_LACK = CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
 
 _locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
@@ -108,7 +108,7 @@ class Reads:
                 return best
             if best is None or found.offset >= best.offset:
                 best = found
-            lacks = found.state in _MAY_LACK if beyond is None else found.state in _CUT_OFF and best.offset <= beyond
+            lacks = found.state in _MAY_LACK if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             turned = lacks and self._another_than(cut_off, found.state)
             if beyond is not None and time.monotonic() >= deadline:
                 return best  # who asks again asks the next one

@@ -17,6 +17,7 @@ from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Buffer
 from gateway.data.names import is_nameless
+from gateway.data.states import CUT_OFF
 from gateway.errors import ConfigError, Refused, TuttiError, Unavailable, invariant
 
 CLIENT = "tutti-python"
@@ -27,7 +28,6 @@ _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
 #: What another gateway may do although this one does not, as it says of a request, and of itself.
 ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
-_CUT_OFF = frozenset({"minority", "halted"})
 
 
 class State(enum.Enum):
@@ -251,7 +251,7 @@ class Session(abc.ABC):
 
     def _on_news(self, welcome: wire.Welcome) -> None:
         """The gateway says something new of itself or of the others."""
-        if welcome.state in _CUT_OFF and len(welcome.gateways) > 1:
+        if welcome.state in CUT_OFF and len(welcome.gateways) > 1:
             self._leave(f"gateway {welcome.gateway} is {welcome.state}")
 
     def _welcomed(self, welcome: wire.Welcome, now: float) -> None:

@@ -14,9 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-TOKEN_BYTES = 8
-DAMAGED = b"damaged:"  # and the position, u64, little-endian
-LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, TOKEN_BYTES
 
 
 class StatusAsked(NamedTuple):

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.data.states import CUT_OFF
 from gateway.data.wire import Welcome, encode_control
 from gateway.node.answers import Answers
 from gateway.node.sessions import Sessions
-
-#: States in which another gateway may do what this one cannot.
-CUT_OFF = frozenset({"minority", "halted"})
 
 _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 

@@ -1,0 +1,5 @@
+"""What the reads process and its gateway say to each other: `gateway.node.desk` takes it, `gateway.api.gateway` says it."""
+
+TOKEN_BYTES = 8  # of a question, which its answer repeats
+DAMAGED = b"damaged:"  # and the position, u64, little-endian
+LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation
