@@ -2,15 +2,19 @@
 and tells other protocols which port they want.
 """
 
+import asyncio
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import uvicorn
 
-from gateway.api.http import AdminServer
+from gateway.api.http import AdminServer, Server
 from gateway.core import limits
 
 PAGES = {
@@ -165,3 +169,37 @@ def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> 
             assert isinstance(error, ConnectionResetError | BrokenPipeError)  # noqa: PT017 - cut before or after the send
     for link in links:
         link.close()
+
+
+def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[Any] = []
+
+    async def serve() -> None:
+        server = Server(uvicorn.Config(lambda: None))
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def spy(when: float, *given: Any, **more: Any) -> asyncio.TimerHandle:
+            timers.append(given)
+            return call_at(when, *given, **more)
+
+        monkeypatch.setattr(loop, "call_at", spy)
+        working = asyncio.create_task(server.main_loop())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not working.done()
+        teller = threading.Thread(target=server.end)
+        teller.start()
+        await working
+        teller.join()
+
+    asyncio.run(serve())
+    assert timers == []
+
+
+def test_one_that_is_told_to_end_before_it_begins_ends() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = Server(uvicorn.Config(lambda: None, lifespan="off", log_config=None))
+    server.end()
+    asyncio.run(server.serve(sockets=[listener]))
+    server.end()
