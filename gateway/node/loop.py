@@ -19,6 +19,7 @@ US = 1_000_000
 US_PER_MS = 1000
 NS_PER_US = 1000
 _HOUSEKEEPING_S = 1.0
+_NONE_SEEN = -1  # of the transport's changes: its sockets and the port's are to be polled anew, and looked at
 
 
 class Loop:
@@ -140,5 +141,5 @@ class Loop:
             self._log.error("memory is above its bound: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
         self._shed_clients = not self._shed_clients
-        self._make_pollers()
+        self._changes = _NONE_SEEN
         memory.trim()

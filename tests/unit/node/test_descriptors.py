@@ -4,6 +4,7 @@ came to them before they were looked at in vain.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from gateway.core import limits
 from gateway.core.events import LinkChanged, Received
 from gateway.core.messages import Probe
+from gateway.node import memory
 from gateway.node.driver import Happening
 from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
@@ -55,7 +58,9 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.01)
 
 
-def test_what_came_before_a_descriptor_was_polled_is_found(wire: Quiet) -> None:
+@contextlib.contextmanager
+def running(wire: Quiet) -> Iterator[tuple[Bench, Mailbox[Happening]]]:
+    """A loop over that transport, in a thread."""
     bench = Bench()
     port = ClientPort("127.0.0.1", 0)
     inbox: Mailbox[Happening] = Mailbox()
@@ -64,6 +69,17 @@ def test_what_came_before_a_descriptor_was_polled_is_found(wire: Quiet) -> None:
     thread = threading.Thread(target=loop.run, args=(lambda: bool(done),))
     thread.start()
     try:
+        yield bench, inbox
+    finally:
+        done.append(1)
+        inbox.wake()
+        thread.join(10)
+        port.close()
+        inbox.close()
+
+
+def test_what_came_before_a_descriptor_was_polled_is_found(wire: Quiet) -> None:
+    with running(wire) as (bench, inbox):
         wait_for(lambda: len(wire.looks) == 1)  # as it begins
         inbox.wake()
         wire.coming = [Received(2, Probe())]
@@ -71,9 +87,18 @@ def test_what_came_before_a_descriptor_was_polled_is_found(wire: Quiet) -> None:
         inbox.wake()
         wait_for(lambda: Received(2, Probe()) in bench.stack.events)
         assert len(wire.looks) == 2
-    finally:
-        done.append(1)
-        inbox.wake()
-        thread.join(10)
-        port.close()
-        inbox.close()
+
+
+def test_descriptors_that_are_new_as_memory_is_let_go_of_are_looked_at(wire: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is made anew in the same look after the house in which memory is found to be above its bound."""
+
+    def resident_bytes() -> int:
+        if wire.changes or not wire.looks:
+            return 0
+        wire.changes += 1
+        wire.coming = [Received(2, Probe())]
+        return limits.NODE_MEMORY_BYTES_MAX + 1
+
+    monkeypatch.setattr(memory, "resident_bytes", resident_bytes)
+    with running(wire) as (bench, _):
+        wait_for(lambda: Received(2, Probe()) in bench.stack.events)
