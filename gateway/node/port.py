@@ -52,9 +52,11 @@ class ClientPort:
         self._endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._context = zmq.Context(io_threads=1)
         self.listening = False
+        self._socket = self._open()
         try:
-            self._socket = self._open()
+            self.listen()
         except TuttiError:
+            self._socket.close(0)
             self._context.term()
             raise
 
@@ -65,27 +67,28 @@ class ClientPort:
 
     def _open(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
-        try:
-            socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-            # Without a bound of its own: a client's window is one, and `reopen` another. A connection that breaks while ZeroMQ
-            # waits for room in a full queue ends the process at the next heartbeat (libzmq 4.3.5, `Assertion failed: !_io_error`).
-            socket.set(zmq.RCVHWM, 0)
-            socket.set(zmq.SNDHWM, limits.SEND_HIGH_WATER_MARK)
-            socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
-            socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to somebody who is gone is told
-            socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
-            socket.set(zmq.HEARTBEAT_IVL, limits.CONNECTION_BEAT_MS)
-            socket.set(zmq.HEARTBEAT_TIMEOUT, limits.CONNECTION_SILENT_MS_MAX)
-            socket.set(zmq.IPV6, int(":" in self._host))
-            self._bind(socket)
-        except TuttiError:
-            socket.close(0)
-            raise
+        socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
+        # Without a bound of its own: a client's window is one, and `reopen` another. A connection that breaks while ZeroMQ
+        # waits for room in a full queue ends the process at the next heartbeat (libzmq 4.3.5, `Assertion failed: !_io_error`).
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.SNDHWM, limits.SEND_HIGH_WATER_MARK)
+        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to somebody who is gone is told
+        socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+        socket.set(zmq.HEARTBEAT_IVL, limits.CONNECTION_BEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, limits.CONNECTION_SILENT_MS_MAX)
+        socket.set(zmq.IPV6, int(":" in self._host))
         return socket
 
-    def _bind(self, socket: zmq.Socket[bytes]) -> None:
+    def listen(self) -> None:
+        """Listen, at first or again.
+
+        Raises:
+            PortInUse: the address is taken.
+            TuttiError: it cannot be had for another reason.
+        """
         try:
-            socket.bind(self._endpoint)
+            self._socket.bind(self._endpoint)
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
                 raise PortInUse(in_use_text(self._host, self._number, "clients")) from error
@@ -98,14 +101,6 @@ class ClientPort:
         """Stop listening: nobody can connect any more, and who is connected stays so."""
         self._socket.unbind(self._socket.get_string(zmq.LAST_ENDPOINT))
         self.listening = False
-
-    def listen(self) -> None:
-        """Listen again.
-
-        Raises:
-            TuttiError: the address cannot be had.
-        """
-        self._bind(self._socket)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Messages that are there, without waiting: up to `messages_max`, and none more once they have `bytes_max` bytes."""
@@ -154,13 +149,16 @@ class ClientPort:
         return Sent.LEFT
 
     def reopen(self) -> None:
-        """Close every connection, drop what is queued for them and by them, and listen again."""
+        """Close every connection, drop what is queued for them and by them, and listen again, if it listened."""
+        listened = self.listening
         self._socket.close(0)
         self.listening = False
         # The old socket lets go of its address in ZeroMQ's own time.
         self._context.term()
         self._context = zmq.Context(io_threads=1)
         self._socket = self._open()
+        if listened:  # else who had it refuse sets descriptors aside first
+            self.listen()
 
     def close(self) -> None:
         """Stop listening; answers that were sent have a moment to leave. Harmless when it is closed already."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import socket
 import time
@@ -11,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from gateway.log.layout import LOG
+from gateway.node.files import SpareFiles
+from gateway.node.port import ClientPort
 from tests.faults.gateways import GatewayProcess
+from tests.unit.node.fakes import LOG as LOGGER
 from tutti import Producer
 
 FILES = 220
@@ -42,6 +47,33 @@ def test_a_crowd_of_connections_stops_neither_the_gateway_nor_its_log(tmp_path: 
         with Producer(gateway.url, producer="q", connect_timeout=30) as later:
             assert later.send("t", b"later").result(30) == 81
         assert "connections are taken" in gateway.log_tail()
+
+
+def test_a_port_that_refuses_does_so_when_its_connections_are_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would take the next crowd before descriptors are set aside for the log again."""
+    port = ClientPort("127.0.0.1", 0)
+    with contextlib.closing(port):
+        spare = SpareFiles(port, LOGGER, 8)
+        with monkeypatch.context() as full:
+            full.setattr(os, "dup", _none_left)
+            spare.look()
+            assert _refuses(port)
+            spare.look()  # lets the spare ones go
+        port.reopen()
+        assert _refuses(port)
+        held = len(os.listdir("/proc/self/fd"))
+        spare.look()
+        assert not _refuses(port)
+        assert len(os.listdir("/proc/self/fd")) >= held + 8
+        spare.close()
+
+
+def _refuses(port: ClientPort) -> bool:
+    return not port.listening
+
+
+def _none_left(_descriptor: int) -> int:
+    raise OSError(errno.EMFILE, "none left")
 
 
 @pytest.fixture(autouse=True)
