@@ -398,6 +398,11 @@ class Stack:
         return "" if self._layers is None else self._layers.lanes.halted
 
     @property
+    def lane_members(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged in this gateway's lane now, oldest first; nobody while nothing is."""
+        return () if self._layers is None else self._layers.lanes.sharers
+
+    @property
     def me(self) -> int:
         """This gateway's number, 0 before it is known."""
         return self._standing.me

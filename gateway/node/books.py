@@ -33,6 +33,10 @@ class Decided(Protocol):
         """Why nothing can follow in the own lane; empty while all is well."""
 
     @property
+    def lane_members(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged in the own lane now."""
+
+    @property
     def decided(self) -> LogState:
         """The log up to the frontier; not to be changed."""
 
@@ -211,8 +215,11 @@ class Books:
         own = self._stack.lane_halted if lane.incarnation == self._incarnation else ""
         return own or self._lanes.facts.get(lane, NO_FACTS).halted
 
-    def _lane_facts(self) -> list[dict[str, object]]:
-        """Every lane that is kept here, by number: a lane begins with offset 0 and is kept whole."""
+    def _lane_facts(self, members: list[Member]) -> list[dict[str, object]]:
+        """Every lane that is kept here, by number: a lane begins with offset 0 and is kept whole. Who takes part in the own one, so
+        whose disks have what is acknowledged there now, is `members`.
+        """
+        names, own = {member.number: member.name for member in members}, self._lane()
         return [
             {
                 "lane": lane.text,
@@ -221,6 +228,7 @@ class Books:
                 "start": 0,
                 "frontier": facts.offset,
                 "position": facts.position,
+                "members": [names.get(number, "") for number in self._stack.lane_members] if lane.text == own else [],
                 "halted": self._lane_halted(lane),
                 "damaged": self._lanes.damaged.get(lane, ""),
             }
@@ -269,7 +277,7 @@ class Books:
                 "queues": {"disk": self._disk.depth, "lanes": self._lanes.depth, "lookups": self._lookups.waiting},
                 "disk": self._disk_facts(),
                 "lane": self._lane(),
-                "lanes": self._lane_facts(),
+                "lanes": self._lane_facts(members),
                 "transport": driver.transport_facts(),
                 "memory": {"resident_bytes": memory.resident_bytes()},
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},

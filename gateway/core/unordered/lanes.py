@@ -114,6 +114,11 @@ class Lanes:
         return "" if self._layer is None else self._layer.halted
 
     @property
+    def sharers(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged in the own lane now, oldest first; nobody while nothing is."""
+        return () if self._layer is None or self.halted else self._layer.sharers
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing of this gateway is undecided."""
         return self._layer is None or self._layer.quiet

@@ -115,6 +115,11 @@ class Unordered:
         return self._origin.halted
 
     @property
+    def sharers(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged in the own lane now."""
+        return self._origin.sharers
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing of this gateway is undecided."""
         return self._origin.quiet

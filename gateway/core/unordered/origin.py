@@ -86,6 +86,7 @@ class Origin:
         self._late: dict[int, int] = {}  # who did not vote -> what it has to go beyond to take part again
         self._waited = 0
         self._members: tuple[int, ...] = ()  # of the attempt, oldest first
+        self._began = 0  # the position of its VIEW
         self._votes: dict[int, int] = {}
         self._before: dict[int, int] = {}  # votes at the last heartbeat, and for how many they stood still
         self._missed: dict[int, int] = {}
@@ -101,6 +102,13 @@ class Origin:
     def quiet(self) -> bool:
         """Whether nothing is undecided, and its last decision was told as often as it is."""
         return not self._entries and not self._repeats
+
+    @property
+    def sharers(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged now, and everything before it: the members of the attempt, oldest first, once its
+        VIEW is decided; nobody between two attempts.
+        """
+        return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._began else ()
 
     # Clients
 
@@ -243,7 +251,7 @@ class Origin:
         self._members = self._wanted
         self._votes = {member: lane.end for member in self._members if member != self._me}
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
-        self._waited = 0
+        self._waited, self._began = 0, lane.end + 1
         self._place([Entry(Frame(Kind.VIEW, encode_body(ViewBody(self._members))), 0), *self._entries.values()])
 
     def _place(self, entries: Sequence[Entry]) -> None:

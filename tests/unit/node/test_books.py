@@ -31,6 +31,7 @@ name = "ingest"
 class Stack:
     def __init__(self) -> None:
         self.lane_halted = ""
+        self.lane_members: tuple[int, ...] = ()
         self.decided = LogState(
             next_offset=7,
             tick=3,
@@ -168,9 +169,12 @@ def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() ->
         "start": 0,
         "frontier": 40,
         "position": 5,
+        "members": [],
         "halted": "",
         "damaged": "",
     }
+    bench.stack.lane_members = (1,)
+    assert [lane["members"] for lane in json.decode(bench.books.status())["lanes"]] == [[], ["jfk"]]
     bench.lanes.damaged[own] = "position 6 cannot be read"
     assert [lane["damaged"] for lane in json.decode(bench.books.status())["lanes"]] == ["", "position 6 cannot be read"]
     bench.lanes.facts[own] = LaneFacts(halted="it is damaged")

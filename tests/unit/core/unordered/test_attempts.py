@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core import limits
-from gateway.core.messages import LaneEnds, Post, Posted, Settled
+from gateway.core.messages import LaneEnds, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.origin import ATTEMPT, Input, Phase
 from gateway.data.frame import Kind
 from gateway.data.wire import Committed, Duplicate
@@ -25,6 +25,29 @@ def test_without_a_member_the_origin_ends_its_attempt_durably_and_tries_again_wi
     arrive(made, lambda *_: True)
     assert members(made, 1) == (1, 2)
     assert answers(made, 1) == [Committed(1, 1, 1, 1, 0)]
+
+
+def test_who_shares_what_is_acknowledged_is_told_once_they_have_all_of_the_lane() -> None:
+    """A VIEW that is posted says nothing yet: who is behind votes for it only when it has what comes before."""
+    made = group()
+    layer = made[1].layer
+    assert layer is not None
+    told = [layer.sharers]
+    made.crash(3)
+    made.tell(1)
+    made.tell(2)
+    told.append(layer.sharers)
+    posts: list[LaneMessage] = []
+
+    def without_votes(_sender: int, _to: int, message: LaneMessage) -> bool:
+        posts.extend([message] if isinstance(message, Post) else [])
+        return not isinstance(message, Posted)
+
+    arrive(made, without_votes)
+    assert posts
+    told.append(layer.sharers)
+    made.settle(limits.RESEND_HEARTBEATS + 1)
+    assert [*told, layer.sharers] == [(1, 2, 3), (), (), (1, 2)]
 
 
 def test_what_the_origin_wrote_before_its_attempt_ended_is_decided_with_the_members_of_then() -> None:
