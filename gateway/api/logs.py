@@ -11,9 +11,16 @@ import sys
 
 import msgspec
 
+from gateway.unfailing import Unfailing
+
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: event, level, timestamp, process, and the record's `fields`."""
+    """One JSON object a record: event, level, timestamp, process, the record's `fields`, and how many lines `file` lost before."""
+
+    def __init__(self, file: Unfailing) -> None:
+        """For lines to `file`."""
+        super().__init__()
+        self._file = file
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -24,6 +31,8 @@ class JsonLines(logging.Formatter):
             "process": "reads",
         }
         line.update(getattr(record, "fields", {}))
+        if self._file.lost:
+            line["log_lines_lost"] = self._file.lost
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
@@ -41,8 +50,9 @@ class PlainLines(logging.Formatter):
 
 def set_up() -> None:
     """Write this process's logs to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
+    terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)  # a thread that serves holds the lock of all while it writes
+    handler = logging.StreamHandler(file)
+    handler.setFormatter(PlainLines() if terminal else JsonLines(file))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)  # strangers on the port are not worth a line each
