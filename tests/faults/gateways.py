@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,23 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.children import ending_with_this
+from tests.ports import free_base
 
 READY_WAIT_S = 60.0
 STOP_WAIT_S = 40.0
-
-
-def free_base_port() -> int:
-    """A port P with P+1, P+2, P+3 free too, below the range that the system hands out by itself."""
-    for _ in range(500):
-        base = random.randrange(10_000, 32_000)
-        try:
-            for port in range(base, base + 4):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return base
-    raise RuntimeError("no four free ports in a row were found")
 
 
 @dataclass(frozen=True)
@@ -53,7 +38,7 @@ class GatewayProcess:
     def __init__(self, root: Path, name: str = "g1", extra: str = "", seat: Seat | None = None) -> None:
         """Write its configuration; `extra` is TOML appended to it, after the keys of `[group]`."""
         self.name = name
-        self.seat = seat or Seat("127.0.0.1", free_base_port())
+        self.seat = seat or Seat("127.0.0.1", free_base())
         self.port = self.seat.port
         self.data = root / name
         self.log = root / f"{name}.log"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.client.control import Control
-from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.ports import free_base
 
 NAMES = ("g1", "g2", "g3")
 
@@ -16,7 +17,7 @@ class Three:
 
     def __init__(self, root: Path, more: str = "") -> None:
         """Write what they are told; `more` is TOML behind the members, of `[group]` first."""
-        seats = {name: Seat("127.0.0.1", port) for name, port in zip(NAMES, _ports(len(NAMES)), strict=True)}
+        seats = {name: Seat("127.0.0.1", free_base()) for name in NAMES}
         members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
         self.all = {name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}", seat) for name, seat in seats.items()}
 
@@ -59,12 +60,3 @@ class Three:
         """Whatever happened, leave no process behind."""
         for gateway in self.all.values():
             gateway.__exit__()
-
-
-def _ports(count: int) -> list[int]:
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = free_base_port()
-        if all(abs(port - other) > 3 for other in ports):  # each has four
-            ports.add(port)
-    return sorted(ports)

@@ -21,7 +21,8 @@ from gateway.transport.interface import Introduction
 from gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
 from tests.faults.fuzz.test_client_port import GoodClient, resident_bytes, spoiled
-from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.ports import free_base
 from tests.unit.node.fakes import batch_frame
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
@@ -35,7 +36,7 @@ class Group:
     """Three real gateways of this machine."""
 
     def __init__(self, root: Path, *, keys: bool) -> None:
-        ports = [free_base_port() for _ in NAMES]
+        ports = [free_base() for _ in NAMES]
         members = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports, strict=True))
         if keys:
             generate(root / "keys", NAMES)

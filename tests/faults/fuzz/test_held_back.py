@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from tests.faults.gateways import free_base_port
+from tests.ports import free_port
 
 # A heartbeat on a connection that broke while its queue was full ends the process (libzmq 4.3.5): the port is in one of its own.
 PORT = """
@@ -37,7 +37,7 @@ CLIENT = """
 
 @pytest.mark.faults
 def test_a_client_that_dies_while_it_is_held_back_ends_nobody() -> None:
-    number = str(free_base_port())
+    number = str(free_port())
     command = [sys.executable, "-c", textwrap.dedent(PORT), number]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as port:
         assert port.stdin is not None

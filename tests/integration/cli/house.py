@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from gateway.cli.main import main
+from tests.ports import free_base
 
 TUTTI = [sys.executable, "-m", "gateway"]
 WAIT_S = 30.0
@@ -55,19 +54,6 @@ def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
             patch.setenv("TUTTI_URL", url)
         code = main(arguments)
         return Done(code, buffers[1].getvalue().decode(), buffers[2].getvalue().decode())
-
-
-def free_base(gateways: int = 1) -> int:
-    """A port with its three neighbours, all free now, and those at +10, ... of further gateways."""
-    while True:
-        base = random.randrange(20_000, 60_000)
-        with ExitStack() as opened:
-            try:
-                for port in (base + 10 * place + distance for place in range(gateways) for distance in range(4)):
-                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return base
 
 
 class House:

@@ -6,7 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from tests.integration.cli.house import House, free_base, tutti, until
+from tests.integration.cli.house import House, tutti, until
+from tests.ports import free_base
 
 
 def test_a_gateway_that_was_removed_is_not_started_again(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, House, free_base, shell, tutti, until
+from tests.integration.cli.house import TUTTI, WAIT_S, House, shell, tutti, until
+from tests.ports import free_base
 
 RESTART_AFTER_S = 2
 

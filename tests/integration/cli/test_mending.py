@@ -16,7 +16,8 @@ import pytest
 from gateway.data.frame import HEADER_SIZE, padded
 from gateway.log.layout import FRAMES_AT, read_header
 from gateway.log.walk import SegmentMap, walk
-from tests.integration.cli.house import WAIT_S, House, free_base, shell, tutti, until
+from tests.integration.cli.house import WAIT_S, House, shell, tutti, until
+from tests.ports import free_base
 
 RESTART_AFTER_S = 3
 BATCHES = 40

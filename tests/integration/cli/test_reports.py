@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, House, free_base, tutti
+from tests.integration.cli.house import TUTTI, House, tutti
+from tests.ports import free_base
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, free_base, house, shell, tutti, until
+from tests.integration.cli.house import TUTTI, WAIT_S, house, shell, tutti, until
+from tests.ports import free_base
 
 
 def a_config(directory: Path, port: int, name: str = "jfk", more: str = "") -> Path:

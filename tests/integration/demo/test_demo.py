@@ -20,7 +20,7 @@ from gateway.cli.demo import command, run
 from gateway.cli.demo.checks import Check, Speed
 from gateway.cli.demo.processes import Failed, Household, wait_until
 from gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
-from tests.integration.cli.house import free_base
+from tests.ports import free_base
 
 DEPARTURES = 4000
 

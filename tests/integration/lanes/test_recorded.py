@@ -11,13 +11,14 @@ from pathlib import Path
 from gateway.core.events import LanePersisted, Started, SubmittedUnordered
 from gateway.core.record import decode_lean_event
 from gateway.node.recording import Recording
-from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.faults.gateways import GatewayProcess, Seat
 from tests.integration.lanes.sender import Sender
+from tests.ports import free_base
 
 
 def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    seat = Seat("127.0.0.1", free_base_port(), behind=("--record", str(runs)))
+    seat = Seat("127.0.0.1", free_base(), behind=("--record", str(runs)))
     with GatewayProcess(tmp_path, seat=seat) as gateway:
         with closing(Sender(gateway.port, "p").open()) as sender:
             sender.send_until(100)

@@ -4,7 +4,6 @@ hold the same log in the end.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from gateway.log.tools import digest
 from tests.faults.three import NAMES, Three
+from tests.ports import free_port
 from tutti import Producer
 
 WAIT_S = 60.0
@@ -23,11 +23,9 @@ LARGE = b"x" * 20_000  # several datagrams
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Three]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:  # a port that no other test's group has
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
-        with Three(tmp_path, f'transport = "multicast"\n[multicast]\naddress = "239.255.84.86:{port}"\nttl = 0\n') as three:
-            yield three
+    port = free_port()  # that no other test's group has
+    with Three(tmp_path, f'transport = "multicast"\n[multicast]\naddress = "239.255.84.86:{port}"\nttl = 0\n') as three:
+        yield three
 
 
 def multicast(group: Three, name: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.client.control import Control
-from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.ports import free_base
 from tutti import Producer
 
 RECORDS = 20_000
@@ -46,7 +47,7 @@ def runs(directory: Path, name: str) -> list[Path]:
 @contextlib.contextmanager
 def group(root: Path, count: int) -> Iterator[list[GatewayProcess]]:
     """Gateways of one group, all recorded in `root`/runs."""
-    seats = [Seat("127.0.0.1", free_base_port(), behind=("--record", str(root / "runs"))) for _ in range(count)]
+    seats = [Seat("127.0.0.1", free_base(), behind=("--record", str(root / "runs"))) for _ in range(count)]
     names = [f"g{number}" for number in range(1, count + 1)]
     members = ", ".join(f'{name} = "127.0.0.1:{seat.port}"' for name, seat in zip(names, seats, strict=True))
     with contextlib.ExitStack() as opened:

@@ -16,7 +16,8 @@ from gateway.errors import OffsetOutOfRange
 from gateway.log.digest import digest
 from gateway.log.layout import positions_named
 from gateway.log.verify import verify
-from tests.faults.gateways import GatewayProcess, Seat, free_base_port
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.ports import free_base
 from tutti import Producer, Reader
 
 SEGMENT = limits.SEGMENT_BYTES_MIN
@@ -83,7 +84,7 @@ def end(gateway: GatewayProcess) -> None:
 def three(tmp_path: Path) -> Iterator[list[GatewayProcess]]:
     ports: list[int] = []
     while len(ports) < 3:
-        port = free_base_port()
+        port = free_base()
         if all(abs(port - other) > 4 for other in ports):
             ports.append(port)
     members = ", ".join(f'g{number} = "127.0.0.1:{port}"' for number, port in enumerate(ports, 1))

@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess, free_base_port
+from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send
+from tests.ports import free_base
 from tutti import Producer, Reader
 
 pytestmark = pytest.mark.spark
@@ -125,7 +126,7 @@ def test_wrong_options_are_named(
 
 
 def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    port = free_base_port()
+    port = free_base()
     with pytest.raises(PySparkException, match=f"127.0.0.1:{port}"):
         read(spark, gateways=f"tutti://127.0.0.1:{port}").collect()
     with pytest.raises(PySparkException, match=f"{tmp_path} is not the data directory"):

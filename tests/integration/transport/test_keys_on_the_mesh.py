@@ -9,8 +9,9 @@ import pytest
 
 from gateway.core.messages import Probe
 from gateway.transport.keys import Keyring, generate, read_public, write_public
-from tests.integration.transport.meshes import Node, Town, exchange, free_ports, rest, run, town
+from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.integration.transport.wire import Tap
+from tests.ports import free_ports
 
 
 def introduced(nodes: list[Node], ports: list[int]) -> None:

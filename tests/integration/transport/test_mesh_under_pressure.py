@@ -10,7 +10,8 @@ import pytest
 import zmq
 
 from gateway.core import limits
-from tests.integration.transport.meshes import exchange, free_ports, run, town
+from tests.integration.transport.meshes import exchange, run, town
+from tests.ports import free_ports
 
 
 @pytest.mark.parametrize("keys", [False, True])

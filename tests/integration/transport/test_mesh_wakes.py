@@ -13,7 +13,8 @@ from gateway.core.events import Received
 from gateway.core.messages import Probe
 from gateway.transport.link import uncopied
 from gateway.transport.mesh import Mesh
-from tests.integration.transport.meshes import WAIT_S, Node, exchange, free_ports, town
+from tests.integration.transport.meshes import WAIT_S, Node, exchange, town
+from tests.ports import free_ports
 
 
 def address(ports: list[int], number: int) -> str:

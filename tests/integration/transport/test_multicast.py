@@ -21,7 +21,8 @@ from gateway.transport.interface import Introduction
 from gateway.transport.mesh import Mesh
 from gateway.transport.multicast import Multicast
 from gateway.transport.multicast_socket import MulticastSocket
-from tests.integration.transport.meshes import LOG, Node, clock_us, free_ports, rest, run
+from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
+from tests.ports import free_ports
 
 VIEW = 65_537
 NAMES = ("ewr", "jfk", "lga", "sfo")

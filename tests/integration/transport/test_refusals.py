@@ -8,7 +8,8 @@ import pytest
 
 from gateway.core.messages import Probe
 from gateway.transport.interface import PROTOCOL
-from tests.integration.transport.meshes import LOG, Node, Town, exchange, free_ports, rest, run, town
+from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
+from tests.ports import free_ports
 
 
 def address(ports: list[int], number: int) -> str:

@@ -19,6 +19,7 @@ from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Frame, payload_crc
 from gateway.data.schema import validate_body
+from tests.ports import free_port
 
 LOG_UUID = "7d1e5a34c0de4c64a43dd3c2c8b0f5aa"
 Heard = Any  # a request or a Frame
@@ -265,7 +266,7 @@ class FakeGateway(Rules):
         self._context = zmq.Context()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.port = 0
+        self.port = free_port()
         self.start()
 
     @property
@@ -279,13 +280,12 @@ class FakeGateway(Rules):
         deadline = time.monotonic() + 5
         while True:
             try:
-                socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
+                socket.bind(f"tcp://127.0.0.1:{self.port}")
                 break
             except zmq.ZMQError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        self.port = int(bytes(socket.get(zmq.LAST_ENDPOINT)).rpartition(b":")[2])
         self.known.clear()
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)

@@ -28,6 +28,7 @@ from gateway.errors import ConfigError, Refused, Unavailable
 from gateway.transport.interface import Introduction
 from gateway.transport.keys import Keyring, generate
 from gateway.transport.mesh import Mesh
+from tests.ports import free_port
 from tests.unit.client.fake import FakeGateway, until
 
 
@@ -158,8 +159,7 @@ def _group_port(keys: Path | None) -> Iterator[Address]:
     """The port between gateways, of one that is alone."""
     me = Introduction(group="ingest", gateway="jfk", incarnation=bytes(16), process=bytes(8), address="127.0.0.1:7400")
     keyring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk") if keys is not None else None
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = Address("127.0.0.1", free.getsockname()[1])
+    address = Address("127.0.0.1", free_port())
     mesh = Mesh(me, MeshAddress(*address), lambda: time.monotonic_ns() // 1000, keyring)
     stop = threading.Event()
 

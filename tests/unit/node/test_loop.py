@@ -20,6 +20,7 @@ from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.port import ClientPort
+from tests.ports import free_port
 from tests.unit.node.bench import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 
@@ -30,10 +31,9 @@ class Bench:
     def __init__(self) -> None:
         self.stack = Script(lambda _: ())
         self.lookups = Lookups()
-        probe = ClientPort("127.0.0.1", 0)
-        self.endpoint = probe.socket.get_string(zmq.LAST_ENDPOINT)
-        probe.close()
-        self.port = ClientPort("127.0.0.1", int(self.endpoint.rpartition(":")[2]))
+        number = free_port()
+        self.endpoint = f"tcp://127.0.0.1:{number}"
+        self.port = ClientPort("127.0.0.1", number)
         self.inbox: Mailbox[Happening] = Mailbox()
         self.wire = Wire()
         self.beats: list[int] = []

@@ -11,6 +11,7 @@ import zmq
 from gateway.core import limits
 from gateway.node.port import ClientPort, Message, Sent
 from gateway.node.ports import PortInUse
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -123,14 +124,15 @@ def test_a_port_in_use_is_one_sentence(port: ClientPort) -> None:
 
 
 def test_reopening_drops_what_was_queued_and_listens_again(connect: Connect) -> None:
-    probe = ClientPort("127.0.0.1", 0)
-    number = int(endpoint(probe).rpartition(":")[2])
-    probe.close()
+    number = free_port()
     port = ClientPort("127.0.0.1", number)
     client = connect(f"tcp://127.0.0.1:{number}")
     client.send(b"before")
     drained(port, 1)
-    port.reopen()
+    with client.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        port.reopen()
+        assert monitor.poll(10_000)  # what is sent before goes where nobody reads any more
+        client.disable_monitor()
     client.send(b"after")
     assert [bytes(message.parts[0]) for message in drained(port, 1)] == [b"after"]
     port.close()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from gateway.core import limits
 from gateway.node.supervisor import Notifier, Supervisor
+from tests.ports import free_port
 from tests.unit.node.fakes import LOG
 
 # Listens, and ends when its pipe does, as the reads process does.
@@ -31,11 +31,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def alive(pid: int) -> bool:
