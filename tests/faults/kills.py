@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tutti-kills-"))
-    trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print, record=options.record)
+    trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print, record=options.record, lanes=False)
     report = trial.run(["kill-coordinator"] * options.kills, together=1.0)
     long = [one for one in report.done if one.gap_s > options.gap]
     print(report.line())

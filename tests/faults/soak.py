@@ -69,7 +69,7 @@ def main() -> int:
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     done: list[Done] = []
-    trials = records = acknowledged = aborted = 0
+    trials = records = acknowledged = aborted = beside = 0
     seed = options.seed
     while trials == 0 or time.monotonic() < deadline:
         if trials % ALONE_EVERY == ALONE_EVERY - 1 and options.faults == list(FAULTS):
@@ -79,6 +79,7 @@ def main() -> int:
             report, root = group_trial(seed, seconds, options.faults, options)
             findings, told = report.findings, report.line()
             done += report.done
+            beside += report.beside
             records, acknowledged, aborted = (
                 records + report.records,
                 acknowledged + report.acknowledged,
@@ -99,6 +100,7 @@ def main() -> int:
     print(table(done))
     print(
         f"soak: {len(done)} faults in {trials} trials, {records} records, {acknowledged} acknowledged, {aborted} aborted, "
+        f"{beside} unordered ones acknowledged, "
         "0 lost, doubled or reordered"
     )
     return 0

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from gateway.client.files import Files
-from gateway.log.tools import digest, verify
+from gateway.data.lanes import LaneName
+from gateway.errors import TuttiError
+from gateway.log.lane_reader import LaneReader
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.tools import LaneVerified, digest, inspect, verify, verify_lanes
 from tests.faults.group.checker import Log, Record
-from tests.faults.group.journal import BLOCK, COLUMNS, digest_of, parse_value
+from tests.faults.group.journal import BESIDE, BLOCK, COLUMNS, digest_of, parse_value
+from tests.faults.group.lane_checker import Copy
 
 
 def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:
@@ -23,21 +32,48 @@ def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:
     with Files(str(directory)) as files:
         frontier = files.frontier()
         log = Log(gateway, frontier.start)
-        rows: list[tuple[Any, ...]] = []
-        stops = set(ends) | {frontier.offset}
-        begun = frontier.start
-        for batch in files.scan(frontier.start, frontier.offset, columns=COLUMNS):
-            for row in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True):
-                producer, use, place = parse_value(row[3] or b"")
-                log.records.append(Record(row[0], row[7], row[8], use if producer == row[7] else 0, place))
-                rows.append(row)
-                end = row[0] + 1
-                if end % BLOCK == 0 or end in stops:
-                    log.blocks[begun, end] = digest_of(rows)
-                if end % BLOCK == 0:
-                    rows, begun = [], end
+        _fill(log, files.scan(frontier.start, frontier.offset, columns=COLUMNS), {*ends, frontier.offset})
     log.damage = [str(finding) for finding in verify(directory).damage]
     return log
+
+
+def read_lanes(gateway: str, directory: Path, ends: Mapping[str, Iterable[int]]) -> list[Copy]:
+    """Every lane in a directory whose gateway is down, as `read_log`; `ends` by lane. What is damaged is read as far as it goes."""
+    with closing(LogReader(directory)) as ordered:
+        return [_read_lane(gateway, ordered, found, ends.get(found.lane, ())) for found in verify_lanes(directory)]
+
+
+def _read_lane(gateway: str, ordered: LogReader, found: LaneVerified, ends: Iterable[int]) -> Copy:
+    damage = [str(finding) for finding in found.damage] + ([found.refused] if found.refused else [])
+    copy = Copy(gateway, 0, lane=found.lane, origin=found.own and not damage, damage=damage)
+    lane = LaneName.parse(found.lane)
+    assert lane is not None
+    try:
+        with closing(LaneReader(ordered, lane)) as reader:
+            frontier, copy.start = reader.frontier(), reader.start
+            _fill(copy, scan(reader, copy.start, frontier.offset, columns=COLUMNS), {*ends, frontier.offset}, BESIDE)
+        pending = inspect(found.path, frontier.position + 1)
+        copy.doubt = sum(frame.count for frame in pending if frame.fate == "pending")
+    except TuttiError as error:
+        copy.damage = damage or [str(error)]
+    return copy
+
+
+def _fill(log: Log, batches: Iterable[pa.RecordBatch], stops: set[int], before: str = "") -> None:
+    """Take the records in; `before` stands before the name of the producer in what each says of itself."""
+    rows: list[tuple[Any, ...]] = []
+    begun = log.start
+    for batch in batches:
+        for row in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True):
+            producer, use, place = parse_value(row[3] or b"")
+            name = before + row[7]
+            log.records.append(Record(row[0], name, row[8], use if producer == name else 0, place))
+            rows.append(row)
+            end = row[0] + 1
+            if end % BLOCK == 0 or end in stops:
+                log.blocks[begun, end] = digest_of(rows)
+            if end % BLOCK == 0:
+                rows, begun = [], end
 
 
 def differing_digests(directories: dict[str, Path], logs: Iterable[Log]) -> list[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from gateway.data.lanes import LaneName
+from gateway.log.lanes_there import lane_path, lanes_there, noted_lane
 from tests.faults.lab.lab import CLIENTS, Member
 
 if TYPE_CHECKING:
@@ -265,6 +267,29 @@ def rot_tail(trial: Trial, chance: Random) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def rot_lane(trial: Trial, chance: Random) -> Iterator[None]:
+    """Bits flip in a lane of a gateway that is down: in its own, which may take nothing more then, or in another's."""
+    with trial.down(trial.any(chance), "killed, and a bit flips in a lane") as member:
+        directory = str(member.data)
+        lanes = [lane for lane in lanes_there(directory) if trial.spoiled.get(lane.text, member.name) == member.name]
+        if any(_spoils_own(trial, name) for name in trial.lab.names if name != member.name):
+            lanes = [lane for lane in lanes if lane != noted_lane(directory)]  # else no gateway would take anything in the end
+        if lanes:
+            lane = chance.choice(lanes)
+            segments = sorted(Path(lane_path(directory, lane), "log").glob("[0-9]*.seg"))
+            if flip(trial, chance, segments, 0.0, 1.0):
+                trial.note(f"it is of lane {lane.text}")
+                trial.spoiled[lane.text] = member.name
+        yield
+
+
+def _spoils_own(trial: Trial, name: str) -> bool:
+    """Whether bits were flipped in the own lane of a gateway."""
+    own: LaneName | None = noted_lane(str(trial.lab.members[name].data))
+    return own is not None and trial.spoiled.get(own.text) == name
+
+
 def _empty(directory: Path) -> None:
     """The directory itself stays: it may be where a small disk is."""
     for path in sorted(directory.rglob("*"), reverse=True):
@@ -289,12 +314,12 @@ def written(path: Path) -> int:
     return 0
 
 
-def flip(trial: Trial, chance: Random, segments: list[Path], low: float, high: float) -> None:
-    """Flip a bit in one of the segments, between two shares of what was written to it."""
+def flip(trial: Trial, chance: Random, segments: list[Path], low: float, high: float) -> bool:
+    """Flip a bit in one of the segments, between two shares of what was written to it; False if nothing was."""
     used = [(path, size) for path in segments if (size := written(path)) > 2 * _PAGE]
     if not used:
         trial.note("nothing is written there yet")
-        return
+        return False
     path, size = chance.choice(used)
     at = chance.randrange(max(_PAGE, int(size * low)), max(_PAGE + 1, int(size * high)))
     with path.open("r+b") as file:
@@ -303,6 +328,7 @@ def flip(trial: Trial, chance: Random, segments: list[Path], low: float, high: f
         file.seek(at)
         file.write(bytes([byte ^ 1 << chance.randrange(8)]))
     trial.note(f"flipped a bit of byte {at} of {path.name}, of {size}")
+    return True
 
 
 @contextlib.contextmanager
@@ -322,6 +348,7 @@ def old_copy(trial: Trial, chance: Random) -> Iterator[None]:
         shutil.copytree(member.data, copy)
     member.wait_ready()
     trial.wait(chance.uniform(1, 3))
+    trial.expect_shared(f"before the copy of {name} is put back")
     with trial.down(name, "killed, and the copy put back"):
         _empty(member.data)
         shutil.copytree(copy, member.data, dirs_exist_ok=True)
@@ -355,7 +382,7 @@ def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
 ROTS = {"rot-closed", "rot-tail"}
 #: Those that need the others whole: an operator waits for an answer, or a disk's content is gone, which the contract bears at one
 #: gateway at a time.
-ALONE = ROTS | {"wipe", "old-copy", "remove-and-add", "rolling-restart"}
+ALONE = ROTS | {"rot-lane", "wipe", "old-copy", "remove-and-add", "rolling-restart"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,
@@ -383,6 +410,7 @@ FAULTS: dict[str, Fault] = {
     "rolling-restart": rolling_restart,
     "rot-closed": rot_closed,
     "rot-tail": rot_tail,
+    "rot-lane": rot_lane,
     "wipe": wipe,
     "old-copy": old_copy,
     "remove-and-add": leave_and_come_back,

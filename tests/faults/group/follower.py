@@ -1,8 +1,8 @@
 """A reader process: `python -m tests.faults.group.follower JOURNAL URL...` or `... --once JOURNAL URL...`.
 
-For each url a reader follows the log from its beginning, and somebody asks for the frontier again and again, both with one
-connection's memory for all their life; the journals are `JOURNAL.0`, `JOURNAL.1`, ... It ends when standard input does. With
-`--once` each url's gateway is read up to its frontier, once.
+For each url a reader follows the log from its beginning, another one all lanes, and somebody asks for the frontier again and
+again, each with one connection's memory for all their life; the journals are `JOURNAL.0`, `JOURNAL.1`, ... It ends when standard
+input does. With `--once` the log and the lanes are read up to their frontiers, once, beginning at each url's gateway.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ LOOK_S = 0.05
 
 
 class Blocks:
-    """Sums up what is read in blocks, so that any two who read the same can be compared."""
+    """Sums up what is read in blocks, so that any two who read the same can be compared; `lane` if it is read from one."""
 
-    def __init__(self, journal: Writer) -> None:
+    def __init__(self, journal: Writer, lane: str = "") -> None:
         """Nothing was read yet."""
         self._journal = journal
+        self._behind = (lane,) if lane else ()
         self._rows: list[tuple[Any, ...]] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -43,7 +44,7 @@ class Blocks:
     def flush(self) -> None:
         """Write down what is not yet."""
         if self._rows:
-            self._journal.note("q", self._rows[0][0], self._rows[-1][0] + 1, digest_of(self._rows))
+            self._journal.note("q", self._rows[0][0], self._rows[-1][0] + 1, digest_of(self._rows), *self._behind)
             self._rows = []
 
 
@@ -55,6 +56,38 @@ def follow(url: str, journal: Writer, stop: threading.Event) -> None:
             batch = reader.poll(0.5)
             if batch is not None:
                 blocks.take(batch)
+        blocks.flush()
+
+
+class LaneBlocks:
+    """Sums up what a reader of all lanes reads, lane by lane."""
+
+    def __init__(self, journal: Writer) -> None:
+        """Nothing was read yet."""
+        self._journal = journal
+        self._blocks: dict[str, Blocks] = {}
+        self._positions: dict[str, int] = {}
+
+    def take(self, batch: pa.RecordBatch, positions: dict[str, int]) -> None:
+        """Some more records: of the lane in which the reader has come further."""
+        (lane,) = [lane for lane, position in positions.items() if position != self._positions.get(lane, 0)]
+        self._positions = dict(positions)
+        self._blocks.setdefault(lane, Blocks(self._journal, lane)).take(batch)
+
+    def flush(self) -> None:
+        """Write down what is not yet."""
+        for blocks in self._blocks.values():
+            blocks.flush()
+
+
+def follow_lanes(url: str, journal: Writer, stop: threading.Event) -> None:
+    """Read all that is committed in the lanes, also in those that begin meanwhile, until told to stop."""
+    blocks = LaneBlocks(journal)
+    with Reader(url, ordering="unordered", follow=True, connect_timeout=60.0, patience=PATIENCE_S) as reader:
+        while not stop.is_set():
+            batch = reader.poll(0.5)
+            if batch is not None:
+                blocks.take(batch, reader.position)
         blocks.flush()
 
 
@@ -71,13 +104,18 @@ def look(url: str, journal: Writer, stop: threading.Event) -> None:
 
 
 def once(url: str, journal: Writer) -> None:
-    """Read what is committed now."""
+    """Read what is committed now, in the log and in the lanes."""
     blocks = Blocks(journal)
     with Reads(url) as reads:
         frontier = reads.frontier()
         for batch in reads.scan(frontier.start, frontier.offset, columns=COLUMNS):
             blocks.take(batch)
         blocks.flush()
+    lanes = LaneBlocks(journal)
+    with Reader(url, ordering="unordered") as reader:
+        for batch in reader:
+            lanes.take(batch, reader.position)
+    lanes.flush()
 
 
 def journals(base: str, urls: Iterable[str]) -> list[tuple[str, Writer]]:
@@ -104,7 +142,7 @@ def main() -> int:
     threads = [
         threading.Thread(target=guarded, args=(work, url, journal))
         for url, journal in journals(arguments[0], arguments[1:])
-        for work in (follow, look)
+        for work in (follow, follow_lanes, look)
     ]
     for thread in threads:
         thread.start()

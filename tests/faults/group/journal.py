@@ -3,10 +3,11 @@
 A producer's: `b T SEQUENCE PLACE` a life of it begins, and `resume` told so (`r` within a life); `s USE PLACE T` a record was
 handed to `send`; then of that use `c USE OFFSET T` it was reported committed, `a USE T` aborted, `u USE T` unknown, `f USE T`
 fenced; `e T` it ended in order. A use is one call of `send`, counted over all lives; the place is the record's number in the
-source. They differ once something is sent again.
+source. They differ once something is sent again. What is sent unordered has a journal of its own, in which `c USE OFFSET T LANE`
+names the lane, and `a` stands also for what was said to be in no lane.
 
-A reader's: `q START END SHA256` these records were read (`digest_of`); `n T` somebody begins to ask for the frontier;
-`f OFFSET STATE T` he was shown that one.
+A reader's: `q START END SHA256` these records were read (`digest_of`), with LANE behind it where they are a lane's; `n T` somebody
+begins to ask for the frontier; `f OFFSET STATE T` he was shown that one.
 
 T is the monotonic clock of the machine, ns, the same for all processes.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 256  # records that are summed up in one line, from a multiple of it on
+BESIDE = "~"  # stands before the producer's name in the value of what it sends unordered
 COLUMNS = ("offset", "topic", "key", "value", "timestamp", "headers", "gateway", "producer", "sequence", "view", "tick")
 _LARGE = 30_000  # so that segments fill and close within a run
 
@@ -50,6 +52,11 @@ def digest_of(rows: Iterable[Sequence[Any]]) -> str:
     return hasher.hexdigest()
 
 
+def lanes_journal(path: Path) -> Path:
+    """Where a producer writes down what it sends unordered, beside its journal."""
+    return path.with_name(f"{path.name}.lanes")
+
+
 class Writer:
     """Appends lines, each by one write, so that a kill cuts the last one at most."""
 
@@ -72,7 +79,7 @@ class Writer:
 
 @dataclass
 class Use:
-    """One call of `send`, and what became of it. `outcome`: "" none was told, or the letter of its line."""
+    """One call of `send`, and what became of it. `outcome`: "" none was told, or the letter of its line. `lane`: if unordered."""
 
     place: int
     sent: int
@@ -80,6 +87,7 @@ class Use:
     outcome: str = ""
     offset: int = -1
     told: int = 0
+    lane: str = ""
 
 
 @dataclass
@@ -96,10 +104,16 @@ class Life:
 
 @dataclass
 class Story:
-    """The journal of one producer. `dense`: it sends each place of its source once (it uses progress)."""
+    """A journal of one producer.
+
+    Attributes:
+        dense: it sends each place of its source once (it uses progress).
+        unordered: it is of what was sent so; the producer's name is that in the values.
+    """
 
     producer: str
     dense: bool = False
+    unordered: bool = False
     uses: dict[int, Use] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
 
@@ -115,6 +129,7 @@ class View:
     reader: str
     read: list[tuple[int, int, str]] = field(default_factory=list)
     frontiers: list[list[int]] = field(default_factory=list)
+    lanes: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)  # as `read`, of each lane
 
 
 def lines_of(path: Path) -> Iterator[list[str]]:
@@ -125,11 +140,12 @@ def lines_of(path: Path) -> Iterator[list[str]]:
             yield line.split()
 
 
-def read_story(producer: str, path: Path, *, dense: bool = False) -> Story:
+def read_story(producer: str, path: Path, *, dense: bool = False, unordered: bool = False) -> Story:
     """The story in a file. A line that a kill cut short is passed over."""
-    story = Story(producer, dense)
+    story = Story(producer, dense, unordered)
     committed = place = 0
     for kind, *words in lines_of(path):
+        lane = words.pop() if unordered and kind == "c" and len(words) == 4 else ""
         try:
             numbers = [int(word) for word in words]
         except ValueError:
@@ -138,9 +154,9 @@ def read_story(producer: str, path: Path, *, dense: bool = False) -> Story:
             story.lives.append(Life(numbers[0], numbers[1], numbers[2], committed, place))
         elif kind == "s" and len(numbers) == 3:
             story.uses[numbers[0]] = Use(numbers[1], numbers[2], len(story.lives) - 1)
-        elif kind == "c" and len(numbers) == 3:
+        elif kind == "c" and len(numbers) == 3 and bool(lane) is unordered:
             use = story.uses[numbers[0]]
-            use.outcome, use.offset, use.told = kind, numbers[1], numbers[2]
+            use.outcome, use.offset, use.told, use.lane = kind, numbers[1], numbers[2], lane
             committed, place = committed + 1, max(place, use.place)
         elif kind in "auf" and len(numbers) == 2:
             use = story.uses[numbers[0]]
@@ -154,8 +170,9 @@ def read_view(reader: str, path: Path) -> View:
     """The view in a file."""
     view = View(reader)
     for kind, *words in lines_of(path):
-        if kind == "q" and len(words) == 3 and len(words[2]) == 64:
-            view.read.append((int(words[0]), int(words[1]), words[2]))
+        if kind == "q" and len(words) in (3, 4) and len(words[2]) == 64:
+            read = view.read if len(words) == 3 else view.lanes.setdefault(words[3], [])
+            read.append((int(words[0]), int(words[1]), words[2]))
         elif kind == "n":
             view.frontiers.append([])
         elif kind == "f" and len(words) == 3:

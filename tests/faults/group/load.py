@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.children import ending_with_this
-from tests.faults.group.journal import Story, View, read_story, read_view
+from tests.faults.group.journal import BESIDE, Story, View, lanes_journal, read_story, read_view
+from tests.faults.group.producer import UNORDERED
 
 END_WAIT_S = 120.0
 LOOK_S = 0.02
 #: name -> kind, of the producers.
-PRODUCERS = {"plain-0": "plain", "narrow-0": "narrow", "progress-0": "progress"}
+PRODUCERS = {"plain-0": "plain", "narrow-0": "narrow", "progress-0": "progress", "both-0": "both", "unordered-0": "unordered"}
 
 
 class Load:
@@ -26,16 +27,19 @@ class Load:
         url: of the group.
         readers: urls, one reader each.
         rate: records a second of each producer.
+        lanes: whether some send unordered.
     """
 
-    def __init__(self, root: Path, before: Sequence[str], url: str, readers: Sequence[str], rate: float) -> None:
+    def __init__(
+        self, root: Path, before: Sequence[str], url: str, readers: Sequence[str], rate: float, *, lanes: bool = True
+    ) -> None:
         """Nothing runs yet."""
+        self.producers = {name: kind for name, kind in PRODUCERS.items() if lanes or kind not in UNORDERED}
         self._root = root
         self._before = before
         self._url = url
         self._readers = readers
         self._rate = rate
-        self._places: dict[str, int] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.killed = 0
 
@@ -55,12 +59,15 @@ class Load:
         return self._root / f"{name}.journal"
 
     def _produce(self, name: str) -> None:
-        kind, journal = PRODUCERS[name], str(self.journal(name))
-        self._run(name, "tests.faults.group.producer", self._url, name, kind, journal, str(self._rate))
+        kind, journal = self.producers[name], str(self.journal(name))
+        addresses = self._url.removeprefix("tutti://").split(",")
+        turn = list(UNORDERED).index(kind) + 1 if kind in UNORDERED else 0  # so that more than one lane is written to
+        url = "tutti://" + ",".join([*addresses[-turn:], *addresses[:-turn]])
+        self._run(name, "tests.faults.group.producer", url, name, kind, journal, str(self._rate))
 
     def start(self) -> None:
         """Start all of them."""
-        for name in PRODUCERS:
+        for name in self.producers:
             self._produce(name)
         if self._readers:
             self._run("readers", "tests.faults.group.follower", str(self.journal("readers")), *self._readers)
@@ -80,24 +87,21 @@ class Load:
             process.stdin.close()
         return code
 
-    def wait_for_receipts(self, timeout_s: float, names: Sequence[str] = tuple(PRODUCERS)) -> list[str]:
-        """Wait until each producer was told of a further commit; those that were not in time."""
+    def wait_for_receipts(self, timeout_s: float) -> list[str]:
+        """Wait until each producer was told of a further commit, of what it sends ordered and unordered; the journals of those that
+        were not in time.
+        """
         since = time.monotonic_ns()
-        waiting = list(names)
+        waiting = [path for name, kind in self.producers.items() for path in self._journals(name, kind)]
         while waiting and time.monotonic_ns() - since < timeout_s * 1e9:
-            waiting = [name for name in waiting if self._last_receipt(name) < since]
+            waiting = [path for path in waiting if last_receipt(path) < since]
             time.sleep(LOOK_S)
-        return waiting
+        return [path.name for path in waiting]
 
-    def _last_receipt(self, name: str) -> int:
-        """When it was told of a commit last, as far as the end of its journal tells."""
-        path = self.journal(name)
-        if not path.exists():
-            return 0
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 65_536))
-            lines = file.read().split(b"\n")[:-1]
-        return max((int(line.split()[3]) for line in lines if line.startswith(b"c ") and len(line.split()) == 4), default=0)
+    def _journals(self, name: str, kind: str) -> list[Path]:
+        """Those of a producer that tell of commits."""
+        journal = self.journal(name)
+        return ([journal] if UNORDERED.get(kind, 0) < 1 else []) + ([lanes_journal(journal)] if kind in UNORDERED else [])
 
     def finish(self) -> list[str]:
         """Have all of them wait for their answers and end; what went wrong."""
@@ -132,9 +136,25 @@ class Load:
 
     def stories(self) -> list[Story]:
         """What the producers saw."""
-        return [read_story(name, self.journal(name), dense=kind == "progress") for name, kind in PRODUCERS.items()]
+        found = []
+        for name, kind in self.producers.items():
+            journal = self.journal(name)
+            found.append(read_story(name, journal, dense=kind == "progress"))
+            if kind in UNORDERED:
+                found.append(read_story(BESIDE + name, lanes_journal(journal), unordered=True))
+        return found
 
     def views(self) -> list[View]:
         """What the readers saw."""
         names = [f"{self.journal('readers')}.{number}" for number in range(len(self._readers))]
         return [read_view(Path(name).name, Path(name)) for name in names]
+
+
+def last_receipt(path: Path) -> int:
+    """When a producer was told of a commit last, as far as the end of its journal tells; 0 if it never was."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 65_536))
+        lines = file.read().split(b"\n")[:-1]
+    return max((int(line.split()[3]) for line in lines if line.startswith(b"c ") and len(line.split()) >= 4), default=0)

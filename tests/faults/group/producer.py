@@ -1,8 +1,8 @@
 """A producer process: `python -m tests.faults.group.producer URL NAME KIND JOURNAL RATE`.
 
-KIND is `plain`, `narrow` (hardly anything may be on its way) or `progress` (it copies a source: after a failure or a restart it
-goes on where `resume` says). It sends until standard input ends and writes down what it is told. It ends with 0 when all was
-answered.
+KIND is `plain`, `narrow` (hardly anything may be on its way), `progress` (it copies a source: after a failure or a restart it
+goes on where `resume` says), `unordered` or `both` (now ordered, now unordered). It sends until standard input ends and writes down
+what it is told; what it sends unordered in a journal beside JOURNAL (`lanes_journal`). It ends with 0 when all was answered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import Aborted, Fenced, TuttiError
-from tests.faults.group.journal import Writer, read_story, value_of
+from tests.faults.group.journal import BESIDE, Writer, lanes_journal, read_story, value_of
 from tutti import Producer
 
 TOPIC = "faults"
@@ -24,7 +24,44 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "narrow": {"buffer_bytes": 65_536, "batch_bytes": 1024},
     "progress": {},
+    "unordered": {},
+    "both": {},
 }
+#: Kind -> how often it sends unordered.
+UNORDERED = {"unordered": 1.0, "both": 0.5}
+
+
+class Beside:
+    """Sends unordered, and writes that down."""
+
+    def __init__(self, producer: Producer, name: str, path: Path) -> None:
+        """Go on where an earlier life ended."""
+        self._producer = producer
+        self._name = BESIDE + name
+        self._use = max(read_story(self._name, path, unordered=True).uses, default=0)
+        self._journal = Writer(path)
+        self._journal.note("b", time.monotonic_ns(), 0, 0)
+
+    def send(self) -> None:
+        """Send the next record."""
+        self._use += 1
+        use = self._use
+
+        def told(error: TuttiError | None, receipt: Any) -> None:
+            now = time.monotonic_ns()
+            if error is None:
+                self._journal.note("c", use, receipt.result(0), now, receipt.lane)
+            else:
+                nowhere = isinstance(error, Aborted) or "in no lane" in str(error)
+                self._journal.note("a" if nowhere else "f" if isinstance(error, Fenced) else "u", use, now)
+
+        self._journal.note("s", use, use, time.monotonic_ns())
+        self._producer.send(TOPIC, value_of(self._name, use, use), on_delivery=told, ordering="unordered")
+
+    def close(self) -> None:
+        """All was answered."""
+        self._journal.note("e", time.monotonic_ns())
+        self._journal.close()
 
 
 class Worker:
@@ -39,6 +76,8 @@ class Worker:
         self._journal = Writer(path)
         self._producer = Producer(url, producer=name, delivery_timeout=FLUSH_WAIT_S, connect_timeout=FLUSH_WAIT_S, **KINDS[kind])
         self._place = self._resume("b")
+        self._unordered = UNORDERED.get(kind, 0.0)
+        self._beside = Beside(self._producer, name, lanes_journal(path)) if self._unordered else None
 
     def _resume(self, kind: str) -> int:
         self._failed = False
@@ -78,11 +117,14 @@ class Worker:
         """Send `rate` records a second, in bursts of random size, until told to stop; then wait for every answer."""
         while not select.select([sys.stdin], [], [], 0)[0]:
             burst = random.choice((1, 1, 2, 5, 20))
+            beside = self._beside if random.random() < self._unordered else None
             for _ in range(burst):
-                self.send()
+                (beside or self).send()
             time.sleep(random.expovariate(rate / burst))
         left = self._producer.flush(FLUSH_WAIT_S)
         self._producer.close()
+        if self._beside is not None:
+            self._beside.close()
         self._journal.note("e", time.monotonic_ns())
         self._journal.close()
         return 1 if left else 0

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.lab, pytest.mark.slow]
 
 PROCESSES = ["kill-coordinator", "kill-producer", "clock", "pause-coordinator", "kill-all", "rolling-restart"]
 WIRES = ["partial", "isolate-coordinator", "one-way", "mute", "flap", "unplug", "clients-cut", "loss", "loss-everywhere", "narrow"]
-DISKS = ["full-disk", "slow-disk", "sync-error", "write-error", "rot-tail", "rot-closed", "wipe"]
+DISKS = ["full-disk", "slow-disk", "sync-error", "write-error", "rot-tail", "rot-closed", "rot-lane", "wipe"]
 WITH_KEYS = ["kill", "remove-and-add", "old-copy"]
 BY_MULTICAST = ["isolate", "pause"]
 TRIALS: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -32,6 +32,8 @@ def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
     assert report.findings == []
     assert [one.kind for one in report.done] == kinds
     assert report.acknowledged > 1000
+    assert report.beside > 500
+    assert report.lanes >= 2
     assert report.frontiers > 100
 
 

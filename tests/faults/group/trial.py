@@ -15,9 +15,10 @@ from random import Random
 
 from gateway.errors import TuttiError
 from tests.faults.group import checker
-from tests.faults.group.evidence import differing_digests, read_log
+from tests.faults.group.evidence import differing_digests, read_lanes, read_log
 from tests.faults.group.faults import ALONE, FAULTS, ROTS
 from tests.faults.group.journal import Story, View
+from tests.faults.group.lane_checker import check_lanes
 from tests.faults.group.load import Load
 from tests.faults.lab.lab import CLIENTS, PORT, Lab, Member
 
@@ -27,6 +28,7 @@ MENDED_S = 120.0  # until every gateway has looked at all of its log
 RATE = 150.0
 NS = 1_000_000_000
 _SPANS = (("begun", "ended"), ("ended", "recovered"))
+_GAPS = ("gap_s", "worst_gap_s", "lane_gap_s")
 
 
 @dataclass
@@ -39,13 +41,16 @@ class Done:
     recovered: int = 0
     gap_s: float = 0.0
     worst_gap_s: float = 0.0
+    lane_gap_s: float = 0.0
 
 
 @dataclass
 class Report:
     """What a trial did and found.
 
-    `gap_s` of a fault is the longest time without any receipt while it lasted, `worst_gap_s` that of the producer it hit hardest.
+    `gap_s` of a fault is the longest time without any receipt while it lasted, `worst_gap_s` that of the producer it hit hardest,
+    both of what was sent ordered; `lane_gap_s` is that of unordered records, of the producer it hit hardest. `beside` counts what
+    was acknowledged of these, `lanes` the lanes that they stand in.
     """
 
     seed: int
@@ -54,6 +59,8 @@ class Report:
     acknowledged: int = 0
     aborted: int = 0
     unknown: int = 0
+    beside: int = 0
+    lanes: int = 0
     producers_killed: int = 0
     frontiers: int = 0
     findings: list[str] = field(default_factory=list)
@@ -62,7 +69,8 @@ class Report:
         """One line for people."""
         return (
             f"seed {self.seed}: {len(self.done)} faults, {self.records} records, {self.acknowledged} acknowledged, "
-            f"{self.aborted} aborted, {self.unknown} unknown, {self.frontiers} frontiers read, {len(self.findings)} findings"
+            f"{self.aborted} aborted, {self.unknown} unknown, {self.beside} unordered ones acknowledged in {self.lanes} lanes, "
+            f"{self.frontiers} frontiers read, {len(self.findings)} findings"
         )
 
 
@@ -78,6 +86,7 @@ class Trial:
         record: every gateway records its run, for whoever looks for a cause; it is run again at the end.
         transport: between the gateways, "mesh" or "multicast".
         keys: whether what they say to each other is encrypted.
+        lanes: whether some producers send unordered.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class Trial:
         record: bool = False,
         transport: str = "mesh",
         keys: bool = False,
+        lanes: bool = True,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -106,7 +116,10 @@ class Trial:
         self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys)
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
-        self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate)
+        self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate, lanes=lanes)
+        self.spoiled: dict[
+            str, str
+        ] = {}  # lane -> gateway whose copy of it had bits flipped: one of each lane, as the others mend it
 
     # What faults use
 
@@ -223,6 +236,7 @@ class Trial:
             self._second = self._chance.choice([other for other in FAULTS if other != kind and other not in ALONE])
         if kind in ALONE:
             self._expect_all(f"before {kind}")
+            self.expect_shared(f"before {kind}")
         done = Done(kind, time.monotonic_ns())
         chance = Random(self._chance.random())
         with FAULTS[kind](self, chance):
@@ -249,6 +263,10 @@ class Trial:
     def _expect_all(self, when: str) -> None:
         self._expect(f"in one view, {when}", lambda: self.lab.wait_together(TOGETHER_S))
 
+    def expect_shared(self, when: str) -> None:
+        """Before a disk's content is lost: what only that disk has of its lane would be lost, too, as it is promised."""
+        self._expect(f"sharing their lanes, {when}", lambda: self.lab.wait_shared(TOGETHER_S))
+
     def _expect(self, what: str, wait: Callable[[], float]) -> None:
         try:
             self.note(f"all are {what} after {wait():.2f} s")
@@ -264,6 +282,7 @@ class Trial:
 
     def _end(self) -> list[View]:
         self.report.findings += self.load.finish()
+        self._expect("equally far in all lanes", lambda: self.lab.wait_alike(TOGETHER_S))
         self._expect_way()
         if any(one.kind in ROTS for one in self.report.done):  # a disk that rests looks faster
             self._expect("mended", lambda: self.lab.wait_mended(MENDED_S))
@@ -288,7 +307,22 @@ class Trial:
             if done.returncode:
                 self.find(f"record: {path.name}: {(done.stdout + done.stderr).strip()[-500:]}")
 
+    def _check_lanes(self, beside: list[Story], views: list[View]) -> None:
+        ends = {lane: [end for view in views for _, end, _ in view.lanes.get(lane, ())] for view in views for lane in view.lanes}
+        try:
+            copies = [copy for name, member in self.lab.members.items() for copy in read_lanes(name, member.data, ends)]
+        except TuttiError as error:
+            self.find(f"C5: lanes cannot be read: {error}")
+            return
+        spoiled = {(gateway, lane) for lane, gateway in self.spoiled.items()}
+        self.report.findings += check_lanes(beside, views, copies, self.lab.names, spoiled)
+        self.report.beside = sum(use.outcome == "c" for story in beside for use in story.uses.values())
+        self.report.lanes = len({copy.lane for copy in copies})
+
     def _check(self, stories: list[Story], views: list[View]) -> None:
+        beside = [story for story in stories if story.unordered]
+        stories = [story for story in stories if not story.unordered]
+        self._check_lanes(beside, views)
         ends = [end for view in views for _, end, _ in view.read]
         logs = []
         for name, member in self.lab.members.items():
@@ -309,22 +343,26 @@ class Trial:
         for done in self.report.done:
             done.gap_s = longest_gap([told for story in stories for told in story.receipts()], done)
             done.worst_gap_s = max(longest_gap(story.receipts(), done) for story in stories)
-            self.note(f"{done.kind}: no receipt for {done.gap_s:.2f} s, of one producer for {done.worst_gap_s:.2f} s")
+            done.lane_gap_s = max((longest_gap(story.receipts(), done) for story in beside), default=0.0)
+            self.note(
+                f"{done.kind}: no receipt for {done.gap_s:.2f} s, of one producer for {done.worst_gap_s:.2f} s, "
+                f"of unordered records for {done.lane_gap_s:.2f} s"
+            )
 
 
 def table(faults: Sequence[Done]) -> str:
     """Faults by kind: how many, how long they lasted, and the longest gaps between receipts, in seconds.
 
-    The gaps are those of all producers together and of the one that was hit hardest; `went on` is the time from a fault's end to
-    when every producer was told of a commit again.
+    The gaps are those of all producers together and of the one that was hit hardest, and of what was sent unordered; `went on` is
+    the time from a fault's end to when every producer was told of a commit again.
     """
-    lines = [f"{'fault':<20} {'times':>5} {'lasted':>7} {'gap':>7} {'of one':>7} {'went on':>8}"]
+    lines = [f"{'fault':<20} {'times':>5} {'lasted':>7} {'gap':>7} {'of one':>7} {'lanes':>7} {'went on':>8}"]
     for kind in dict.fromkeys([*FAULTS, *(one.kind for one in faults)]):
         done = [one for one in faults if one.kind == kind]
         if done:
             lasted, after = (max(getattr(one, end) - getattr(one, begin) for one in done) / NS for begin, end in _SPANS)
-            gap, worst = max(one.gap_s for one in done), max(one.worst_gap_s for one in done)
-            lines.append(f"{kind:<20} {len(done):>5} {lasted:>7.2f} {gap:>7.2f} {worst:>7.2f} {after:>8.2f}")
+            gaps = " ".join(f"{max(getattr(one, gap) for one in done):>7.2f}" for gap in _GAPS)
+            lines.append(f"{kind:<20} {len(done):>5} {lasted:>7.2f} {gaps} {after:>8.2f}")
     return "\n".join(lines)
 
 

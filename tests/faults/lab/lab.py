@@ -7,7 +7,7 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,48 @@ class Lab:
         """
         return self._wait(self.together, timeout_s, "one primary view of all")
 
+    def wait_shared(self, timeout_s: float) -> float:
+        """Wait until what is acknowledged in any lane is on the disks of all gateways, and so is all of lanes whose origin is over;
+        the seconds it took.
+
+        Raises:
+            Unavailable: it took too long; the message tells what each gateway says.
+        """
+        return self._wait(self.shared, timeout_s, "lane that all have")
+
+    def shared(self) -> bool:
+        """Whether all gateways have all of each lane that takes records, and as much of the others as any of them."""
+        told = [self.status(name) for name in self.names]
+        statuses = [status for status in told if status is not None]
+        own = {lane["lane"]: lane for status in statuses for lane in status["lanes"] if lane["lane"] == status["lane"]}
+        return (
+            len(statuses) == len(self.names)
+            and all(not status["lane"] or status["lane"] in own for status in statuses)
+            and all(set(lane["members"]) == set(self.names) for lane in own.values())
+            and self._alike(statuses, own)
+        )
+
+    def wait_alike(self, timeout_s: float) -> float:
+        """Wait until all gateways have all lanes equally far; the seconds it took.
+
+        Raises:
+            Unavailable: it took too long; the message tells what each gateway says.
+        """
+        return self._wait(self.alike, timeout_s, "equal lanes on all")
+
+    def alike(self) -> bool:
+        """Whether all gateways have all lanes equally far, but for a lane that its own gateway lost."""
+        told = [status for name in self.names if (status := self.status(name))]
+        return len(told) == len(self.names) and self._alike(told, ())
+
+    def _alike(self, statuses: list[dict[str, Any]], but: Collection[str]) -> bool:
+        told = [{lane["lane"]: lane for lane in status["lanes"]} for status in statuses]
+        for lane in {lane for one in told for lane in one} - set(but):
+            ends = {one[lane]["frontier"] if lane in one else 0 for one in told if not (lane in one and one[lane]["halted"])}
+            if len(ends) > 1:
+                return False
+        return True
+
     def wait_mended(self, timeout_s: float) -> float:
         """Wait until every gateway has looked at all of its log since it was started and misses nothing; the seconds it took.
 
@@ -224,4 +266,11 @@ class Lab:
                 view, at = status["view"], status["frontier"]
                 state = f"{status['state']} in view {view['id']} of {view['members']}"
                 lines.append(f"{name} is {state} at {at}, lost {status['disk']['damage']['lost']} {status['reason']}".rstrip())
+                lines.append(f"{name} has lanes {', '.join(_lane_told(lane) for lane in status['lanes'])}")
         return "; ".join(lines)
+
+
+def _lane_told(lane: dict[str, Any]) -> str:
+    """A lane in few words."""
+    shared = f" with {'+'.join(lane['members'])}" if lane["members"] else ""
+    return f"{lane['lane'][:8]}@{lane['frontier']}{shared} {lane['halted'] or lane['damaged']}".rstrip()
