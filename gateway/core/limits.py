@@ -46,6 +46,8 @@ MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from
 MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
 MESH_BEATS_SILENT_MAX = 3  # one that does not answer so many is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
+REFUSAL_BYTES_MAX = 16 * KIB  # why a gateway is not taken, which names both sides; more ends the connection
+REFUSALS_A_LOOK_MAX = 64  # of one gateway; more wait until the next look, a second later
 GUEST_SILENT_US = 60_000_000  # a gateway that this one was not told of is not connected to any more
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
 

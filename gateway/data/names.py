@@ -32,6 +32,11 @@ def check_name(what: str, name: object) -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether `check_name` takes it."""
+    return len(name) <= NAME_BYTES_MAX and name not in {".", ".."} and bool(_NAME.match(name))
+
+
 def check_producer(name: str) -> str:
     """Like `check_name` for a producer, a nameless one (a `~` in front) included."""
     if name.startswith(NAMELESS):

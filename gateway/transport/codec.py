@@ -87,12 +87,15 @@ def decode_refusal(data: Buffer) -> Refusal:
     """The refusal in `data`, whose first byte says that it is one.
 
     Raises:
-        FormatError: it is malformed.
+        FormatError: it is malformed, or no text to show.
     """
     try:
-        return _REFUSALS.decode(memoryview(data)[1:])
+        refusal = _REFUSALS.decode(memoryview(data)[1:])
     except _WRONG as error:
         raise FormatError(f"a refusal is malformed: {error}") from error
+    if len(data) > limits.REFUSAL_BYTES_MAX or not f"{refusal.group}{refusal.gateway}{refusal.reason}".isprintable():
+        raise FormatError(f"a refusal of {len(data)} bytes is too long, or has characters that cannot be shown")
+    return refusal
 
 
 def encode(message: Message, *, whole: bool = False) -> list[Buffer]:

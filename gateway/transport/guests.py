@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.transport.handshake import copied, difference, malformed, refusal
+from gateway.transport.handshake import copied, difference, refusal
 from gateway.transport.interface import Introduction
 
 
@@ -109,9 +109,6 @@ class Guests:
 
     def _rejected(self, other: Introduction) -> Verdict | None:
         """Why one is not taken whatever its number; None if it is."""
-        reason = malformed(other)
-        if reason:
-            return Verdict(reason=reason, told=reason)
         reason = refusal(self.me, other)
         return Verdict(reason=reason, told=reason) if reason else None
 

@@ -6,13 +6,29 @@ Every reason names both sides and what to do, because it is read in the log of o
 from __future__ import annotations
 
 from gateway.core import limits
-from gateway.data.names import NAME_BYTES_MAX
+from gateway.data.frame import Buffer
+from gateway.data.names import is_name
+from gateway.errors import FormatError
+from gateway.transport.codec import decode_introduction
 from gateway.transport.interface import Introduction
 
 SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, incarnations of disks
 TEXT_CHARACTERS_MAX = 512  # an address, a release
 _SHOWN_MAX = 8  # names that a difference lists
+
+
+def introduced(data: Buffer) -> Introduction:
+    """Who introduces itself in that message: what no gateway can have said goes no further.
+
+    Raises:
+        FormatError: it is malformed.
+    """
+    introduction = decode_introduction(data)
+    wrong = malformed(introduction)
+    if wrong:
+        raise FormatError(wrong)
+    return introduction
 
 
 def refusal(mine: Introduction, theirs: Introduction) -> str:
@@ -114,15 +130,14 @@ def _shown(of: Introduction, name: str) -> str:
 
 
 def malformed(theirs: Introduction) -> str:
-    """Why no gateway can have said that; empty if it is well formed. What is not is never shown in full."""
-    named = (theirs.group, theirs.gateway, *theirs.configured)
-    if not all(0 < len(name) <= NAME_BYTES_MAX for name in named):
-        return "a name in an introduction is empty or too long"
+    """Why no gateway can have said that; empty if it is well formed. What is not is never shown, nor kept."""
+    if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured)):
+        return "a name in an introduction is none: it is empty, too long, or has characters that no name has"
     if len(theirs.configured) > limits.ROSTER_MAX:
         return f"an introduction lists {len(theirs.configured)} members, and a group has at most {limits.ROSTER_MAX}"
-    texts = (theirs.release, *theirs.configured.values())
-    if not all(len(text) <= TEXT_CHARACTERS_MAX for text in texts):
-        return "an address in an introduction is too long"
+    texts = (theirs.release, theirs.address, *theirs.configured.values())
+    if not all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
+        return "an address or the release in an introduction is too long, or cannot be shown"
     if len(theirs.incarnation) != ID_BYTES or len(theirs.log) not in (0, ID_BYTES):
         return "an incarnation or a log in an introduction has not 16 bytes"
     if not 0 <= theirs.number <= limits.GATEWAY_MAX or len(theirs.process) > ID_BYTES:

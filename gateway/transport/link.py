@@ -63,7 +63,7 @@ class Link:
         socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
         socket.set(zmq.SNDHWM, limits.MESH_HIGH_WATER_MARK)
         socket.set(zmq.RCVHWM, limits.MESH_STRANGERS_MAX)
-        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.MAXMSGSIZE, limits.REFUSAL_BYTES_MAX)  # nothing else comes here
         socket.set(zmq.IMMEDIATE, 1)
         socket.set(zmq.ROUTING_ID, identity)
         socket.set(zmq.RECONNECT_IVL, limits.MESH_RECONNECT_MS_MIN)

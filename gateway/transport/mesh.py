@@ -26,7 +26,6 @@ from gateway.transport.codec import (
     REFUSAL,
     Refusal,
     decode,
-    decode_introduction,
     decode_refusal,
     encode,
     encode_introduction,
@@ -34,6 +33,7 @@ from gateway.transport.codec import (
 )
 from gateway.transport.group_port import bind
 from gateway.transport.guests import Guest, Guests
+from gateway.transport.handshake import introduced
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
 from gateway.transport.link import NOT_SET_UP, UP, Link
@@ -303,10 +303,11 @@ class Mesh:
     def _meet(self, routing: bytes, data: Buffer, holder: str) -> None:
         """Somebody introduces itself; `holder` is whose key it has, where there are keys."""
         try:
-            introduction = decode_introduction(data)
+            introduction = introduced(data)
         except FormatError as error:
             self._malformed += 1
             self._tell("", f"somebody on the group port is no gateway of this release: {error}")
+            self._refuse(routing, str(error))
             return
         if holder and holder != introduction.gateway:
             reason = f"it says that it is gateway {introduction.gateway!r}, and its key is that of {holder!r}: give it its own"
@@ -354,7 +355,7 @@ class Mesh:
 
     def _read(self, link: Link) -> None:
         """What the other end says on a connection of this one's, which is why it takes nothing."""
-        while True:
+        for _ in range(limits.REFUSALS_A_LOOK_MAX):
             try:
                 data = link.socket.recv(zmq.NOBLOCK)
             except zmq.Again:

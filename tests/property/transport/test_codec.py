@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,12 @@ def test_introductions_and_refusals_come_as_they_were() -> None:
     assert decode_introduction(encode_introduction(INTRODUCTION)) == INTRODUCTION
     refusal = Refusal(1, "g", "jfk", "another group")
     assert decode_refusal(encode_refusal(refusal)) == refusal
+
+
+def test_a_refusal_that_no_gateway_makes_is_malformed() -> None:
+    for reason in ("x" * limits.REFUSAL_BYTES_MAX, "\x1b[31m"):
+        with pytest.raises(FormatError):
+            decode_refusal(encode_refusal(Refusal(1, "g", "jfk", reason)))
 
 
 def test_as_many_frames_as_a_fetch_may_bring_come_as_they_were() -> None:

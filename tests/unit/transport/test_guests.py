@@ -85,7 +85,7 @@ def test_who_learns_the_log_takes_those_of_it_that_it_is_not_told_of() -> None:
 
 def test_who_must_not_talk_here_is_refused_and_what_it_sends_comes_from_nobody() -> None:
     hall = Hall(lga=2)
-    for wrong in (other(group="other"), other(protocol=99), other(log=OTHER_LOG), other("jfk"), other(incarnation=b"short")):
+    for wrong in (other(group="other"), other(protocol=99), other(log=OTHER_LOG), other("jfk")):
         verdict = hall.guests.met(b"r", wrong, 0)
         assert verdict.number == 0
         assert verdict.reason
