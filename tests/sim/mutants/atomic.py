@@ -116,7 +116,7 @@ ATOMIC = (
         "4.4",
         "an ABORT closes its producer's epoch: nothing more of it is ordered",
         [Entry(LINE, (LineState.OPEN, LineInput.ABORT), LineState.OPEN)],
-        LOW,
+        LOW.but(latency="wan"),  # an ABORT is undecided for longer
     ),
     Mutant(
         "abort-takes-nothing-back",

@@ -148,7 +148,7 @@ ORDER = (
             Edit(ForwardTable, "submit", "or frame.epoch != line.epoch", "or frame.epoch < line.epoch"),
             Edit(Sequencer, "on_forward", "or line.state is not LineState.OPEN", "or line.state is LineState.CLOSED"),
         ],
-        LOW.but(faults="low loss rival kill snipe"),
+        LOW.but(faults="low loss rival kill snipe", latency="wan"),
     ),
     Mutant(
         "both-instances-open-an-epoch",

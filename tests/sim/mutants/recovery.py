@@ -84,6 +84,7 @@ RECOVERY = (
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
         STALE.but(script=damage_stale),
+        quick=True,
     ),
     Mutant(
         "mark-not-raised-by-an-accepted-view",

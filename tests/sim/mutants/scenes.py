@@ -17,6 +17,8 @@ BEGUN_S = 8  # by then every group is at work
 LONG_S = 40  # what a scene does lasts so long
 VIEWS_MAX = 4  # that a group needs meanwhile when one member does not hear it
 FIND_S = 15  # a group that can go on does within this
+QUIET_S = 1  # after which nothing is under way
+SLOW_MS = 60  # of a disk, for a sync
 
 
 def _coordinator(run: Run) -> Gateway:
@@ -171,13 +173,22 @@ class Damage:
     """One of two members that decided loses the end of its log, the other one its power; the third comes back from before.
 
     `stale`: the third one coordinated, and has frames of its own where the others decided something else. `rots`: without it the
-    end of the log is not lost, and the two who meet only have to agree on one.
+    end of the log is not lost, and the two who meet only have to agree on one. `single`: what is lost is one position, the VIEW with
+    which the two began: clients are silent before, and then reach the third one only.
     """
 
-    def __init__(self, run: Run, stale: bool, rots: bool = True) -> None:
-        self._run, self._world, self._stale, self._rots = run, run.world, stale, rots
+    def __init__(self, run: Run, stale: bool, rots: bool = True, single: bool = False) -> None:
+        self._run, self._world, self._stale, self._rots, self._single = run, run.world, stale, rots, single
         self._pairs: list[tuple[str, str]] = []
+        if single:
+            self._world.schedule.at((BEGUN_S - QUIET_S) * SECOND, self._reach, list(self._world.gateways), 1)
         self._world.schedule.at(BEGUN_S * SECOND, self._begin)
+
+    def _reach(self, names: list[str], by: int) -> None:
+        """Clients do not reach these gateways (`by` 1), or do again (-1)."""
+        for client in (*self._run.producers, *self._run.readers):
+            for name in names:
+                self._world.cut_client(client.name, name, by)
 
     def _begin(self) -> None:
         gateways = list(self._world.gateways.values())
@@ -185,12 +196,15 @@ class Damage:
         self._third = coordinator if self._stale else next(one for one in gateways if one is not coordinator)
         self._pairs = _apart(self._run, {self._third.name})
         self._two = [one for one in gateways if one is not self._third]
+        if self._single:
+            self._reach([self._third.name], -1)
+            self._two[0].disk.sync_us = SLOW_MS * MS  # long enough for the other one's mark to be brought up to date
         self._look()
 
     def _look(self) -> None:
         """Wait for the moment: something was decided by two, is under the mark of one, and that one has not written it down."""
         if self._world.schedule.now > (BEGUN_S + LONG_S) * SECOND:
-            self._world.network.unblock(self._pairs)
+            self._over()
             return
         for one in self._two:
             other = self._two[one is self._two[0]]
@@ -206,6 +220,8 @@ class Damage:
             return False
         if not first <= log.end <= disk.mark.position:
             return False
+        if self._single and not first == disk.mark.position == len(disk.frames):
+            return False
         differs = len(held) < first or held[first - 1].header != disk.frames[first - 1].header
         return differs and (not self._stale or len(held) >= disk.mark.position)
 
@@ -218,9 +234,14 @@ class Damage:
             world.weak[one.name] = max(world.log.end, disk.mark.position)
             world.note(one.name, f"position {disk.watermark + 1} rots")
         one.power()
-        world.network.unblock(self._pairs)
+        self._over()
         world.schedule.after(SECOND // 5, one.start)
         world.schedule.after(FIND_S * SECOND, other.start)
+
+    def _over(self) -> None:
+        self._world.network.unblock(self._pairs)
+        if self._single:
+            self._reach([one.name for one in self._two], -1)
 
 
 def damage(run: Run) -> None:
@@ -230,7 +251,7 @@ def damage(run: Run) -> None:
 
 def damage_stale(run: Run) -> None:
     """The third coordinated, until it was cut off."""
-    Damage(run, stale=True)
+    Damage(run, stale=True, single=True)
 
 
 def longer_tail(run: Run) -> None:
