@@ -82,15 +82,18 @@ def unharmed(group: Group, *, same_view: bool = True) -> Iterator[None]:
     with GoodClient(group.gateways[1]) as good:
         yield
         committed = len(good.offsets)
-        deadline = time.monotonic() + 30
-        while len(good.offsets) == committed:
+        deadline = time.monotonic() + 60
+        while len(good.offsets) <= max(committed, 10):
             assert time.monotonic() < deadline, group.gateways[0].log_tail()
             time.sleep(0.02)
     assert good.offsets == sorted(set(good.offsets))
     assert len(good.offsets) > 10
     assert good.slowest_s < 5
     assert all(gateway.runs for gateway in group.gateways)
-    assert [group.status(place)["state"] for place in range(3)] == ["primary"] * 3
+    states: list[str] = []
+    while states != ["primary"] * 3:  # who was given up meanwhile is taken in again, where the view may change
+        assert not states or (not same_view and time.monotonic() < deadline), (states, group.gateways[0].log_tail())
+        states = [group.status(place)["state"] for place in range(3)]
     if same_view:
         assert [group.status(place)["view"] for place in range(3)] == views, group.gateways[0].log_tail()
         after = [resident_bytes(gateway.pid) for gateway in group.gateways]

@@ -38,7 +38,13 @@ def facts_of(node: Node) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "said", [{"address": "A" * (1 << 20)}, {"gateway": "lga" * 100_000}, {"release": "\x1b[31m", "protocol": 9}]
+    "said",
+    [
+        {"address": "A" * (1 << 20)},
+        {"gateway": "lga" * 100_000},
+        {"release": "\x1b[31m", "protocol": 9},
+        {"incarnation": b"short"},
+    ],
 )
 def test_an_introduction_that_no_gateway_makes_is_neither_kept_nor_shown(said: dict[str, Any]) -> None:
     values: dict[str, Any] = {"group": "ingest", "gateway": "lga", "incarnation": b"l" * 16, "process": b"p" * 8, "address": "h:1"}
