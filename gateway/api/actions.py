@@ -132,7 +132,7 @@ class Actions:
                 "first_time_us": topic.first_time,
                 "last_time_us": topic.last_time,
             }
-            for topic in self._reader.state().topics.values()
+            for topic in self._reader.topics()
         ]
 
     def producers(self, body: bytes, given_up: GivenUp) -> object:

@@ -54,7 +54,10 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 @url_option
 @json_option
 def topics(url: str, as_json: bool) -> None:
-    """Topics with their counts, bytes, first and last offset and time."""
+    """Topics with their counts, bytes, first and last offset and time.
+
+    Records and bytes are those that were ever committed; the first offset is that of the first record which retention has left.
+    """
     from gateway.client.reads import Reads
 
     with Reads(url) as reads:
@@ -66,8 +69,8 @@ def topics(url: str, as_json: bool) -> None:
 
 
 def _topic(topic: Topic) -> dict[str, object]:
-    """Times as text, and nothing where the topic has no record yet."""
-    some = topic.records > 0
+    """Times as text, and nothing where the log holds no record of the topic, yet or any more."""
+    some = topic.first_offset >= 0
     return {
         "name": topic.name,
         "records": topic.records,

@@ -115,7 +115,7 @@ class Files:
         self._seen = max(self._seen, upto)
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
-            for one in self._ask(LogReader.state).topics.values()
+            for one in self._ask(LogReader.topics)
         ]
 
     def readers(self) -> dict[str, int]:

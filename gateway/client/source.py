@@ -65,7 +65,9 @@ class LaneInfo(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic: records and their bytes, offsets (-1: none) and times (us, UTC; 0: none) of the first and the last."""
+    """A topic: records that were ever committed and their bytes; offset and time (us, UTC) of the first record that the log still
+    holds (-1 and 0: it holds none), and of the last.
+    """
 
     name: str
     records: int

@@ -6,6 +6,7 @@ frontier that one reader shows never moves back.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -16,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from gateway.data.frame import Kind
 from gateway.data.schema import decode_batch
-from gateway.data.state import LogState
-from gateway.errors import DirectoryRefused, OffsetOutOfRange, UsageError
+from gateway.data.state import LogState, Topic
+from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
 from gateway.log.catalog import Catalog, Upto, View, sealed_header, trimmed
 from gateway.log.directory import no_identity, read_identity
@@ -38,6 +40,7 @@ from gateway.log.start import read_start
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_NO_RECORD = -1, 0  # offset and time
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
 
 
@@ -118,6 +121,9 @@ class LogReader:
         self._seen = Frontier(0, 0, 0, 0, False)
         self._advancing = _Lock(self.path)
         self._state = LogState()
+        self._firsts: dict[
+            int, tuple[int, int]
+        ] = {}  # topic -> offset and time of its first record behind a trim, as far as looked
         self._log = identity.log
         self._incarnation = identity.incarnation
 
@@ -269,6 +275,39 @@ class LogReader:
         with self._naming:
             topics = self._names.topics(self._look()[1])
         return frozenset(number for number, name in topics.items() if name in wanted)
+
+    def topics(self) -> list[Topic]:
+        """The topics at the frontier: records and bytes of all that was ever committed, and of the first record that the log still
+        holds its place and time; -1 and 0 where it holds none (any more).
+        """
+        known = self.state()
+        begin = self.start
+        old = {number for number, topic in known.topics.items() if 0 <= topic.first_offset < begin}
+        lost = {number for number in old if known.topics[number].last_offset < begin}
+        wanted = {number for number in old - lost if self._firsts.get(number, _NO_RECORD)[0] < begin}
+        if wanted:
+            try:
+                self._find_firsts(begin, known.next_offset, wanted)
+            except OffsetOutOfRange:
+                if self.start == begin:
+                    raise
+                return self.topics()  # trimmed meanwhile
+        return [
+            topic if number not in old else replace(topic, first_offset=first, first_time=time_us)
+            for number, topic in known.topics.items()
+            for first, time_us in [_NO_RECORD if number in lost else self._firsts.get(number, (begin, topic.first_time))]
+        ]
+
+    def _find_firsts(self, begin: int, end: int, wanted: set[int]) -> None:
+        with contextlib.suppress(Damaged):  # what it hides stands behind it: no earlier than where the log begins
+            for _, rows in self.batches(begin, end):
+                numbers, at = np.unique(rows["topic"], return_index=True)
+                for number, row in zip(numbers.tolist(), rows[at], strict=True):
+                    if number in wanted:
+                        wanted.remove(number)
+                        self._firsts[number] = max(begin, int(row["offset"])), int(row["min_timestamp"])
+                if not wanted:
+                    return
 
     # Finding
 

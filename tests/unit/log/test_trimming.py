@@ -99,6 +99,40 @@ def test_what_is_left_reads_as_before(tmp_path: Path, state: Callable[[Path], No
     assert not verify(tmp_path).damage
 
 
+@pytest.mark.parametrize("state", [no_change, other_boot, no_indexes])
+def test_topics_begin_with_what_is_left_of_them(tmp_path: Path, state: Callable[[Path], None]) -> None:
+    history = History()
+    history.batch("early", "gone", [b"x"])
+    for record in sample(160, size=1500).records:
+        history.batch(record.producer, record.topic, [record.value])
+    _, offset = trimmed(tmp_path, history)
+    state(tmp_path)
+    reader = LogReader(tmp_path)
+    found = {topic.name: topic for topic in reader.topics()}
+    for name, topic in found.items():
+        offsets = [at for at, record in enumerate(history.records) if record.topic == name]
+        left = [at for at in offsets if at >= offset]
+        time_us = history.records[left[0]].timestamp if left else 0
+        assert (topic.first_offset, topic.first_time) == (left[0] if left else -1, time_us)
+        assert (topic.records, topic.last_offset) == (len(offsets), offsets[-1])
+    assert found["gone"].first_offset == -1
+    assert len({topic.first_offset for topic in found.values() if topic.name.startswith("topic")}) == 3  # each at its own place
+    assert reader.topics() == list(found.values())
+
+
+def test_a_topic_whose_first_record_damage_hides_begins_no_earlier_than_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, offset = trimmed(tmp_path, sample(160, size=1500))
+    reader = LogReader(tmp_path)
+
+    def damaged(start: int, end: int) -> None:
+        raise Damaged(f"rows of [{start}, {end}) cannot be read")
+
+    monkeypatch.setattr(reader, "batches", damaged)
+    assert {topic.first_offset for topic in reader.topics() if topic.name != "late"} == {offset}
+
+
 def test_a_start_goes_on_with_what_is_left(tmp_path: Path) -> None:
     history = sample(160, size=1500)
     _, offset = trimmed(tmp_path, history)
