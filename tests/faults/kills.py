@@ -1,8 +1,9 @@
 """Kills the coordinator of a real group under load, again and again: `python -m tests.faults.kills --kills 100 [--members 3]`.
 
 Each time the next in succession takes over while producers go on; the killed one is started again and the group is whole before the
-next kill. Ends with one line of figures: the longest gaps between receipts. Exit 1 when anything was lost, doubled or reordered, a
-producer did not go on, or there was no receipt at all for longer than `--gap` seconds.
+next kill. With `--silent` its wire is taken out for some seconds instead: it is missed, and nobody is told. Ends with one line of
+figures: the longest gaps between receipts. Exit 1 when anything was lost, doubled or reordered, a producer did not go on, or there
+was no receipt at all for longer than `--gap` seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from tests.faults.group.trial import Done, Trial
 
-GAP_S = 1.0
+GAP_S, SILENT_GAP_S = 1.0, 3.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -41,24 +42,28 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
-    parser.add_argument("--gap", type=float, default=GAP_S, help="seconds without any receipt that are too long")
+    parser.add_argument("--silent", action="store_true", help="take its wire out instead: nobody is told that it is gone")
+    parser.add_argument(
+        "--gap", type=float, default=None, help=f"seconds without any receipt that are too long ({GAP_S}, --silent {SILENT_GAP_S})"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the directory also when nothing was found")
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     options = parser.parse_args()
+    kind, too_long = ("unplug-coordinator", SILENT_GAP_S) if options.silent else ("kill-coordinator", GAP_S)
+    too_long = too_long if options.gap is None else options.gap
     root = Path(tempfile.mkdtemp(prefix="tutti-kills-"))
     trial = Trial(root, options.seed, members=options.members, rate=options.rate, log=print, record=options.record, lanes=False)
-    report = trial.run(["kill-coordinator"] * options.kills, together=1.0)
-    long = [one for one in report.done if one.gap_s > options.gap]
+    report = trial.run([kind] * options.kills, together=1.0)
+    long = [one for one in report.done if one.gap_s > too_long]
     print(report.line())
     if not report.done:
         print(f"kills: FAILED before the first kill: {'; '.join(report.findings)}; everything is in {root}")
         return 1
-    line = (
-        f"{len(report.done)} kills of the coordinator of {options.members}, {report.acknowledged} records, {figures(report.done)}"
-    )
+    what = "times the coordinator's wire out, of" if options.silent else "kills of the coordinator of"
+    line = f"{len(report.done)} {what} {options.members}, {report.acknowledged} records, {figures(report.done)}"
     if report.findings or long:
         print("\n".join(report.findings))
-        print(f"kills: FAILED with seed {options.seed}: {line}; {len(long)} longer than {options.gap} s; everything is in {root}")
+        print(f"kills: FAILED with seed {options.seed}: {line}; {len(long)} longer than {too_long} s; everything is in {root}")
         return 1
     if options.keep:
         print(f"kept: {root}")

@@ -379,10 +379,30 @@ def clients_cut(trial: Trial, chance: Random) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def unplug_coordinator(trial: Trial, chance: Random) -> Iterator[None]:
+    """The wire of the one that orders is out, for so long that it is given up: nobody is told."""
+    name = trial.coordinator(chance)
+    trial.note(f"{name}, which coordinates, is unplugged")
+    with trial.lab.network.unplugged(name):
+        trial.wait(chance.uniform(4, 6))
+    yield
+
+
+@contextlib.contextmanager
+def grow(trial: Trial, chance: Random) -> Iterator[None]:
+    """One more gateway is started, with an empty disk, and added."""
+    member = trial.lab.join()
+    trial.note(f"{member.name} is started and added")
+    member.start(wait=False)
+    trial.tell("members", "add", member.name, f"{member.seat.host}:{member.port}", "--timeout", str(OPERATOR_S))
+    yield
+
+
 ROTS = {"rot-closed", "rot-tail"}
 #: Those that need the others whole: an operator waits for an answer, or a disk's content is gone, which the contract bears at one
 #: gateway at a time.
-ALONE = ROTS | {"rot-lane", "wipe", "old-copy", "remove-and-add", "rolling-restart"}
+ALONE = ROTS | {"rot-lane", "wipe", "old-copy", "remove-and-add", "rolling-restart", "grow"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,
@@ -400,6 +420,7 @@ FAULTS: dict[str, Fault] = {
     "isolate-coordinator": isolate_coordinator,
     "flap": flap,
     "unplug": unplug,
+    "unplug-coordinator": unplug_coordinator,
     "narrow": narrow,
     "clients-cut": clients_cut,
     "full-disk": full_disk,
@@ -415,3 +436,5 @@ FAULTS: dict[str, Fault] = {
     "old-copy": old_copy,
     "remove-and-add": leave_and_come_back,
 }
+#: Of a group that some gateways have not joined yet, once for each.
+GROWTH: dict[str, Fault] = {"grow": grow}

@@ -11,7 +11,19 @@ from tests.faults.group.trial import Trial
 pytestmark = [pytest.mark.faults, pytest.mark.lab, pytest.mark.slow]
 
 PROCESSES = ["kill-coordinator", "kill-producer", "clock", "pause-coordinator", "kill-all", "rolling-restart"]
-WIRES = ["partial", "isolate-coordinator", "one-way", "mute", "flap", "unplug", "clients-cut", "loss", "loss-everywhere", "narrow"]
+WIRES = [
+    "partial",
+    "isolate-coordinator",
+    "one-way",
+    "mute",
+    "flap",
+    "unplug",
+    "unplug-coordinator",
+    "clients-cut",
+    "loss",
+    "loss-everywhere",
+    "narrow",
+]
 DISKS = ["full-disk", "slow-disk", "sync-error", "write-error", "rot-tail", "rot-closed", "rot-lane", "wipe"]
 WITH_KEYS = ["kill", "remove-and-add", "old-copy"]
 BY_MULTICAST = ["isolate", "pause"]

@@ -16,7 +16,7 @@ from random import Random
 from gateway.errors import TuttiError
 from tests.faults.group import checker
 from tests.faults.group.evidence import differing_digests, read_lanes, read_log
-from tests.faults.group.faults import ALONE, FAULTS, ROTS
+from tests.faults.group.faults import ALONE, FAULTS, GROWTH, ROTS
 from tests.faults.group.journal import Story, View
 from tests.faults.group.lane_checker import check_lanes
 from tests.faults.group.load import Load
@@ -87,6 +87,7 @@ class Trial:
         transport: between the gateways, "mesh" or "multicast".
         keys: whether what they say to each other is encrypted.
         lanes: whether some producers send unordered.
+        founders: so many of the first gateways found the group, each "grow" adds the next; all unless said otherwise.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Trial:
         transport: str = "mesh",
         keys: bool = False,
         lanes: bool = True,
+        founders: int | None = None,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -113,7 +115,7 @@ class Trial:
         self._twice = 0.0
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
-        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys)
+        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys, founders=founders)
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate, lanes=lanes)
@@ -239,7 +241,7 @@ class Trial:
             self.expect_shared(f"before {kind}")
         done = Done(kind, time.monotonic_ns())
         chance = Random(self._chance.random())
-        with FAULTS[kind](self, chance):
+        with (FAULTS | GROWTH)[kind](self, chance):
             pass
         done.ended = time.monotonic_ns()
         self._second = ""

@@ -81,6 +81,7 @@ class Lab:
         transport: between the gateways, "mesh" or "multicast".
         keys: what they say to each other is encrypted, with keys in `root/keys`.
         more: TOML for every gateway's configuration, tables only.
+        founders: so many of the first ones found the group, all unless said otherwise; `join` brings the next one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Lab:
         transport: str = "mesh",
         keys: bool = False,
         more: str = "",
+        founders: int | None = None,
     ) -> None:
         """Nothing is made yet."""
         self._root = root
@@ -100,10 +102,12 @@ class Lab:
         self._keys = keys
         self.transport = transport
         self._record = record
-        self.names = [f"g{number + 1}" for number in range(members)]
-        self._small = self.names[members - small_disks :]
-        self.network = Network([*self.names, CLIENTS])
+        self.all_names = [f"g{number + 1}" for number in range(members)]
+        self.names = self.all_names[:founders]
+        self._small = self.all_names[members - small_disks :]
+        self.network = Network([*self.all_names, CLIENTS])
         self.members: dict[str, Member] = {}
+        self._spare: list[Member] = []
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Lab:
@@ -111,10 +115,11 @@ class Lab:
         with contextlib.ExitStack() as opened:
             opened.enter_context(self.network)
             library = build(self._root)
-            members = ", ".join(f'{name} = "{self.network.addresses[name]}:{PORT}"' for name in self.names)
             if self._keys:
-                generate(self._root / "keys", self.names)
-            for name in self.names:
+                generate(self._root / "keys", self.all_names)
+            for number, name in enumerate(self.all_names, start=1):
+                known = self.all_names[: max(number, len(self.names))]
+                members = ", ".join(f'{other} = "{self.network.addresses[other]}:{PORT}"' for other in known)
                 security = _KEYS.format(name=name) if self._keys else _NO_KEYS
                 given = {"members": members, "transport": self.transport, "security": security, "more": self._more}
                 extra = _EXTRA.format(segment=32 * MIB, low=96 * MIB, **given)
@@ -123,7 +128,10 @@ class Lab:
                 behind = ["--record", str(self._root / f"{name}.runs")] if self._record else []
                 seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), behind, shim.environment)
                 member = Member(self._root, name, extra, seat, shim)
-                self.members[name] = member
+                if number <= len(self.names):
+                    self.members[name] = member
+                else:
+                    self._spare.append(member)
                 if name in self._small:
                     self._mount(member, opened)
                 opened.callback(member.__exit__)
@@ -145,8 +153,15 @@ class Lab:
 
     @property
     def url(self) -> str:
-        """The address of the whole group."""
-        return "tutti://" + ",".join(f"{self.network.addresses[name]}:{PORT}" for name in self.names)
+        """The address of the whole group, with those that have not joined yet: they are refused, and clients go on to the next."""
+        return "tutti://" + ",".join(f"{self.network.addresses[name]}:{PORT}" for name in self.all_names)
+
+    def join(self) -> Member:
+        """The next gateway that has not joined: it belongs to the lab from now on and does not run yet."""
+        member = self._spare.pop(0)
+        self.names.append(member.name)
+        self.members[member.name] = member
+        return member
 
     def start(self) -> None:
         """Start all, and wait until they are one group."""
