@@ -3,34 +3,96 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 
 from benchmarks.figures import descendants, proportional_memory_bytes, seconds_of
+from gateway.children import ending_with_this
+from gateway.client.control import Control
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 PREPARE_S_MAX = 300.0
+PORTS = 10_000, 32_000
 
 
 class Measured:
-    """A running gateway: its url, its data directory, its process, and where that says what is wrong."""
+    """A gateway to measure.
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, data: Path, errors: Path) -> None:
+    Attributes:
+        name: in the group.
+        base: its base port.
+        url: its address.
+        data: its directory.
+        errors: where its last run said what is wrong.
+        process: its last run.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, name: str, base: int, data: Path, config: Path) -> None:
         """Nothing is started here."""
-        self.process = process
-        self.url = url
+        self.name = name
+        self.base = base
+        self.url = f"tutti://127.0.0.1:{base}"
         self.data = data
-        self.errors = errors
+        self.errors = config.with_suffix(".stderr")
+        self._config = config
+
+    def write_config(self, members: Sequence[Measured], prepared: int) -> None:
+        """Who found the group, or may be there when it joins, itself among them; and how many segments it keeps ready."""
+        listed = ", ".join(f'{member.name} = "127.0.0.1:{member.base}"' for member in members)
+        data = orjson.dumps(str(self.data)).decode()
+        self._config.write_text(
+            f'name = "{self.name}"\ndata = {data}\nlisten = "127.0.0.1:{self.base}"\n[group]\nname = "bench"\n'
+            f'preset = "local"\nmembers = {{ {listed} }}\n[log]\nprepared_segments = {prepared}\n'
+        )
+
+    def start(self) -> None:
+        """Start it; it is ready in its own time."""
+        with self.errors.open("wb") as errors:
+            command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._config)]
+            dying_too = ending_with_this(signal.SIGKILL)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=dying_too)  # noqa: PLW1509 - it calls prctl(2) alone
+        os.set_blocking(self.process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above
+
+    def wait_ready(self) -> None:
+        """Wait for its ready line; SystemExit with the end of what it said when it ended, or takes too long."""
+        limit_s = time.monotonic() + START_S_MAX
+        said = b""
+        while b'"ready"' not in said:
+            if self.process.poll() is not None or time.monotonic() > limit_s:
+                raise SystemExit(f"the gateway did not start: {self.errors.read_text(errors='replace')[-2000:]}")
+            said += self.process.stdout.read() or b""  # type: ignore[union-attr]  # a pipe was asked for
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """Wait for the end that it was told of; kill it when that takes too long."""
+        try:
+            self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return hasattr(self, "process")
 
     def memory_mb(self) -> float:
         """PSS of all its processes together, MB."""
@@ -49,19 +111,22 @@ class Measured:
             time.sleep(0.2)
 
 
-def free_base() -> int:
-    """A base port P such that P..P+3 are free at this moment."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            base = first.getsockname()[1]
-        if base > 65_000:
+def free_bases(count: int) -> list[int]:
+    """Base ports P such that P..P+3 are free at this moment, none in the range that the system hands out by itself: a gateway may
+    be started much later.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        base = random.randrange(*PORTS)
+        if any(abs(base - other) < 4 for other in found):
             continue
         try:
             for port in range(base, base + 4):
                 socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
-        return int(base)
+        found.append(base)
+    return found
 
 
 @contextmanager
@@ -74,53 +139,41 @@ def gateway(root: Path | None = None, prepared: int = 2, data: Path | None = Non
 @contextmanager
 def gateways(count: int, root: Path | None = None, prepared: int = 2, data: Path | None = None) -> Iterator[list[Measured]]:
     """Gateways of one group, each with a directory of its own under `root` (a group of one may be given its own, `data`)."""
-    own = Path(tempfile.mkdtemp(prefix="tutti-bench-", dir=root))
-    names = [f"bench{number}" if count > 1 else "bench" for number in range(1, count + 1)]
-    bases = {name: free_base() for name in names}
-    members = ", ".join(f'{name} = "127.0.0.1:{base}"' for name, base in bases.items())
-    running: list[Measured] = []
-    try:
-        for name, base in bases.items():
-            directory = data or own / name
-            config = own / f"{name}.toml"
-            config.write_text(
-                f'name = "{name}"\ndata = {orjson.dumps(str(directory)).decode()}\nlisten = "127.0.0.1:{base}"\n'
-                f'[group]\nname = "bench"\npreset = "local"\nmembers = {{ {members} }}\n[log]\nprepared_segments = {prepared}\n'
-            )
-            running.append(_start(config, f"tutti://127.0.0.1:{base}", directory))
+    with laid_out(count, count, root, prepared, data) as running:
         for measured in running:
-            _wait_ready(measured)
+            measured.start()
+        for measured in running:
+            measured.wait_ready()
         yield running
+
+
+@contextmanager
+def laid_out(
+    founders: int, count: int, root: Path | None = None, prepared: int = 2, data: Path | None = None
+) -> Iterator[list[Measured]]:
+    """`count` gateways, none of which runs: the first ones found a group, each of the others may be added to all before it. Those
+    that were started are stopped when the block ends, and the directories go.
+    """
+    own = Path(tempfile.mkdtemp(prefix="tutti-bench-", dir=root))
+    made: list[Measured] = []
+    try:
+        for number, base in enumerate(free_bases(count), start=1):
+            name = f"bench{number}" if count > 1 else "bench"
+            made.append(Measured(name, base, data or own / name, own / f"{name}.toml"))
+        for number, measured in enumerate(made, start=1):
+            measured.write_config(made[: max(number, founders)], prepared)
+        yield made
     finally:
-        for measured in running:
+        started = [measured for measured in made if measured.started]
+        for measured in started:
             measured.process.terminate()
-        for measured in running:
-            _end(measured.process)
+        for measured in started:
+            measured.end()
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _start(config: Path, url: str, directory: Path) -> Measured:
-    with config.with_suffix(".stderr").open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(config)], stdout=subprocess.PIPE, stderr=errors
-        )
-    os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above
-    return Measured(process, url, directory, config.with_suffix(".stderr"))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _wait_ready(measured: Measured) -> None:
-    limit_s = time.monotonic() + START_S_MAX
-    said = b""
-    while b'"ready"' not in said:
-        if measured.process.poll() is not None or time.monotonic() > limit_s:
-            raise SystemExit(f"the gateway did not start: {measured.errors.read_text(errors='replace')[-2000:]}")
-        said += measured.process.stdout.read() or b""  # type: ignore[union-attr]  # a pipe was asked for
-        time.sleep(0.01)
+def coordinator_of(running: Sequence[Measured]) -> Measured:
+    """The one that coordinates the view."""
+    with Control(running[0].url) as control:
+        name = control.status()["view"]["coordinator"]
+    return next(measured for measured in running if measured.name == name)

@@ -55,8 +55,7 @@ def start(directory: Path, rounds: int, quick: bool) -> list[Figure]:
         with gateway(directory, data=own / "data") as measured:
             with _producer(measured) as producer:
                 _send_batches(producer, 256 * 1024, volume // (256 * 1024))
-            measured.process.kill()
-            measured.process.wait()
+            measured.kill()
         blank, times = [], []
         for _ in range(rounds):
             begin = time.perf_counter()
@@ -65,8 +64,7 @@ def start(directory: Path, rounds: int, quick: bool) -> list[Figure]:
             begin = time.perf_counter()
             with gateway(directory, data=own / "data") as measured:
                 times.append(time.perf_counter() - begin)
-                measured.process.kill()
-                measured.process.wait()
+                measured.kill()
     finally:
         shutil.rmtree(own, ignore_errors=True)
     return [

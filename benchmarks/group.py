@@ -1,14 +1,16 @@
 """What a group of one, three and five takes in, beside bare ZeroMQ with the same syncs, and what an idle member costs.
 
-    python -m benchmarks.group [--members 1 3 5] [--volume-mb 1024] [--rounds 3]
+    python -m benchmarks.group [--members 1 3 5] [--volume-mb 1024] [--rounds 3] [--json FILE]
 
-All gateways and the client share this machine and its disk. Every member has synced each record before its receipt comes. The
-client is connected to the coordinator; one row tells what the way through another member costs.
+The figures of each size as they come, then all sizes in one table. All gateways and the client share this machine and its disk.
+Every member has synced each record before its receipt comes. The client is connected to the coordinator; one row tells what the
+way through another member costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -18,11 +20,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.fanout import bare
-from benchmarks.figures import Figure, figure, foreign_load, percentile
-from benchmarks.fleet import Measured, gateways
+from benchmarks.figures import Figure, figure, foreign_load, number, percentile
+from benchmarks.fleet import Measured, coordinator_of, gateways
 from benchmarks.ingest import _one_at_a_time, _send, _send_batches
 from benchmarks.machine import KIB, MIB, SEGMENT
-from gateway.client.control import Control
 from tutti import Producer
 
 SIZES = (1, 3, 5)
@@ -76,12 +77,28 @@ def of_size(directory: Path, members: int, rounds: int, volume: int) -> Iterator
     yield from _quiet(directory, members, rounds, count, target)
 
 
+def table(figures: Sequence[Figure]) -> str:
+    """The medians of all sizes beside one another, a line each; targets are those of three members."""
+    sizes = list(dict.fromkeys(one.name.split(" x ")[0] for one in figures))
+    found = {tuple(one.name.split(" x ", 1)): one for one in figures}
+    lines = [f"{'members':<42} {'':<5}" + "".join(f"{size:>10}" for size in sizes)]
+    for what in dict.fromkeys(one.name.split(" x ", 1)[1] for one in figures):
+        of = {size: found[size, what] for size in sizes if (size, what) in found}
+        values = "".join(f"{number(of[size].value) if size in of else '-':>10}" for size in sizes)
+        asked = next((one for one in of.values() if one.target is not None), None)
+        target = (
+            f"   {'>=' if asked.better == 'more' else '<='} {number(asked.target)}" if asked and asked.target is not None else ""
+        )
+        lines.append(f"{what:<42} {next(iter(of.values())).unit:<5}{values}{target}")
+    return "\n".join(lines)
+
+
 def _loaded(directory: Path, members: int, volume: int, work: Callable[[Producer, int], float]) -> float:
     segments = volume // SEGMENT + 2
     with gateways(members, directory, segments) as running:
         for measured in running:
             measured.wait_prepared(segments)
-        with Producer(_coordinator(running).url, producer="bench") as producer:
+        with Producer(coordinator_of(running).url, producer="bench") as producer:
             producer.send("warm", b"up").result(30)
             return work(producer, volume)
 
@@ -93,7 +110,7 @@ def _quiet(directory: Path, members: int, rounds: int, count: int, target: dict[
     with gateways(members, directory) as running:
         for measured in running:
             measured.wait_prepared(2)  # what prepares them shares the disk
-        coordinator = _coordinator(running)
+        coordinator = coordinator_of(running)
         for _ in range(rounds):
             with foreign_load(foreign):
                 one = _latency(coordinator, count)
@@ -128,12 +145,6 @@ def _idle(running: Sequence[Measured]) -> tuple[list[float], list[float]]:
     return cpu, [measured.memory_mb() for measured in running]
 
 
-def _coordinator(running: Sequence[Measured]) -> Measured:
-    with Control(running[0].url) as control:
-        name = control.status()["view"]["coordinator"]
-    return next(measured for measured in running if measured.data.name == name or len(running) == 1)
-
-
 @contextmanager
 def _scratch(root: Path | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=root) as directory:
@@ -147,13 +158,19 @@ def main() -> int:
     parser.add_argument("--volume-mb", type=int, default=1024, help="of each load, MiB; a multiple of 128")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file too")
     arguments = parser.parse_args()
     if arguments.volume_mb < 1 or arguments.volume_mb * MIB % SEGMENT or arguments.rounds < 1:
         parser.error(f"a volume is a multiple of {SEGMENT // MIB} MiB, and rounds are one or more")
     with _scratch(arguments.directory) as directory:
+        figures = []
         for members in arguments.members:
             for one in of_size(directory, members, arguments.rounds, arguments.volume_mb * MIB):
                 print(one.line(), flush=True)
+                figures.append(one)
+    print(table(figures))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([one._asdict() for one in figures], indent=1))
     return 0
 
 

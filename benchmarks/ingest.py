@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,9 +78,9 @@ def _producer(measured: Measured) -> Producer:
     return Producer(measured.url, producer="bench")
 
 
-def _send(producer: Producer, value: bytes, count: int) -> float:
+def _send(producer: Producer, value: bytes, count: int, ordering: str = "total") -> float:
     """MB/s of values alone."""
-    send = producer.send
+    send = producer.send if ordering == "total" else partial(producer.send, ordering=ordering)
     start = time.perf_counter()
     for _ in range(count):
         send("bench", value)
@@ -87,13 +88,13 @@ def _send(producer: Producer, value: bytes, count: int) -> float:
     return count * len(value) / (time.perf_counter() - start) / 1e6
 
 
-def _send_batches(producer: Producer, size: int, count: int) -> float:
+def _send_batches(producer: Producer, size: int, count: int, ordering: str = "total") -> float:
     rows = 256
     value = os.urandom(size // rows)
     batch = pa.record_batch({"key": pa.nulls(rows, pa.binary()), "value": pa.array([value] * rows, pa.binary())})
     start = time.perf_counter()
     for _ in range(count):
-        producer.send_batch("bench", batch)
+        producer.send_batch("bench", batch, ordering=ordering)
     producer.flush()
     return count * rows * len(value) / (time.perf_counter() - start) / 1e6
 
@@ -124,13 +125,14 @@ def latency(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     ]
 
 
-def _one_at_a_time(producer: Producer, count: int) -> list[float]:
+def _one_at_a_time(producer: Producer, count: int, ordering: str = "total") -> list[float]:
     value, times = bytes(100), []
+    send = producer.send if ordering == "total" else partial(producer.send, ordering=ordering)
     for _ in range(100):
-        producer.send("bench", value).result(30)
+        send("bench", value).result(30)
     for _ in range(count):
         start = time.perf_counter_ns()
-        producer.send("bench", value).result(30)
+        send("bench", value).result(30)
         times.append((time.perf_counter_ns() - start) / 1e6)
     return times
 

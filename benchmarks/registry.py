@@ -41,6 +41,24 @@ def _group(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return group(directory, rounds, quick)
 
 
+def _unordered(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.unordered import unordered
+
+    return unordered(directory, rounds, quick)
+
+
+def _rejoin(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.joins import rejoin
+
+    return rejoin(directory, rounds, quick)
+
+
+def _growth(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.joins import growth
+
+    return growth(directory, rounds, quick)
+
+
 def _beside(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.beside import beside_a_scan
 
@@ -65,6 +83,12 @@ def _spark(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return spark_reads(directory, rounds, quick)
 
 
+def _stage(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.stage import spark_stage
+
+    return spark_stage(directory, rounds, quick)
+
+
 def _streaming(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.spark import streaming
 
@@ -76,9 +100,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
     "latency": Benchmark("one record at a time, and paced", False, _latency),
     "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
+    "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
+    "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),
+    "growth": Benchmark("a group of one with a log grows to three and five while records commit", False, _growth),
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),
     "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
     "start": Benchmark("start on a large log", False, _start),
     "spark": Benchmark("Spark batch reads through Flight and from files, beside a source from memory", True, _spark),
+    "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", True, _stage),
     "streaming": Benchmark("send() to foreachBatch", True, _streaming),
 }
