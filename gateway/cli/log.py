@@ -75,14 +75,15 @@ def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
 
     if all(finding.derived for finding in damage):
         return "no record is lost; with the gateway down remove what is named, which reads do without"
-    if own:
-        return (
-            "restore it from a copy with the gateway down; what is lost of a gateway's own lane is not learned again, and is read "
-            "at the others"
-        )
+    if not any(finding.position for finding in damage):
+        if own:
+            return (
+                "restore it from a copy with the gateway down, or give the gateway an empty directory and tutti members replace it"
+            )
+        return "the next start sets it aside and learns it again from the other gateways"
     return (
-        f"with the gateway down put an empty file {SUSPECT} into {path}: the next start looks at all of the lane, and what is lost "
-        "is learned from the other gateways"
+        f"with the gateway down put an empty file {SUSPECT} into {path}: the next start looks at all of the lane at once, and what "
+        "is lost is fetched from another gateway that has it and written in place; without it that comes about in time"
     )
 
 

@@ -74,6 +74,14 @@ class PersistLane(msgspec.Struct, frozen=True, tag=True):
     cut: int | None = None
 
 
+class MendLane(msgspec.Struct, frozen=True, tag=True):
+    """Frames of a lane, decided elsewhere and here, in order from the first position on that `LaneRotted` told: as `Mend`."""
+
+    origin: int
+    incarnation: bytes
+    frames: tuple[Frame, ...]
+
+
 class ReadLane(msgspec.Struct, frozen=True, tag=True):
     """Read frames `first` to `last` of a lane's log, which holds them durably; then report `LaneRead(token)`. As many as
     `limits.FETCH_BYTES` allows will do, one at least.
@@ -188,6 +196,7 @@ Action = (
     | Mend
     | PersistLane
     | ReadLane
+    | MendLane
     | Send
     | Deliver
     | Relearned

@@ -259,6 +259,17 @@ class LaneRead(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...]
 
 
+class LaneRotted(msgspec.Struct, frozen=True, tag=True):
+    """As `Rotted`, of a lane: its decided positions `first` to `last` cannot be read here, and are wanted from another gateway.
+    `first` 0 says that nothing of this lane is wanted.
+    """
+
+    origin: int
+    incarnation: bytes
+    first: int
+    last: int
+
+
 class TimeAdvanced(msgspec.Struct, frozen=True, tag=True):
     """A timer asked for by SetTimer may have come due."""
 
@@ -309,6 +320,7 @@ Event = (
     | Persisted
     | LanePersisted
     | LaneRead
+    | LaneRotted
     | TimeAdvanced
     | SpaceChanged
     | TrimProposed

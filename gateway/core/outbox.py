@@ -12,6 +12,7 @@ from gateway.core.actions import (
     Dropped,
     Halt,
     Mend,
+    MendLane,
     Peers,
     Persist,
     PersistLane,
@@ -79,7 +80,7 @@ class Outbox:
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
         self._reads: list[ReadLog | ReadSnapshot | Mend] = []
-        self._lane_writes: list[PersistLane | ReadLane] = []
+        self._lane_writes: list[PersistLane | ReadLane | MendLane] = []
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
@@ -138,8 +139,8 @@ class Outbox:
         """Hand a decided run out."""
         self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
 
-    def write_lane(self, action: PersistLane | ReadLane) -> None:
-        """Have a lane written or read."""
+    def write_lane(self, action: PersistLane | ReadLane | MendLane) -> None:
+        """Have a lane written, read or mended."""
         self._lane_writes.append(action)
 
     def deliver_lane(self, action: DeliverUnordered) -> None:

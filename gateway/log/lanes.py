@@ -15,26 +15,22 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
-
-import msgspec
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
-from gateway.core.events import LaneLog, Recovered, Scalars
+from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.events import LaneLog, LaneRotted, Recovered, Scalars
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
-from gateway.errors import Damaged, DiskFull, InvariantViolated, WrongDirectory
-from gateway.log.directory import Identity, read_identity
-from gateway.log.lanes_there import OWN, REPLACE, START, SUSPECT, lane_path, lanes_there, noted_lane
-from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named
+from gateway.errors import Damaged, DiskFull, WrongDirectory
+from gateway.log.lane_home import Owner, open_home
+from gateway.log.lane_mending import LaneMending
+from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
 from gateway.log.storage import Storage
 from gateway.log.together import together
-from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
 
 _ASIDE = ".damaged-"
@@ -50,101 +46,6 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
         if lane.incarnation == incarnation:
             return lane_path(directory, lane)
     raise WrongDirectory(f"{directory} holds no lane of disk {incarnation.hex()}")
-
-
-class Owner(Protocol):
-    """The gateway's directory, locked: `gateway.log.directory.Directory`."""
-
-    path: str
-
-    @property
-    def gateway(self) -> str:
-        """Name of the gateway."""
-
-    @property
-    def group(self) -> str:
-        """Name of its group."""
-
-    @property
-    def incarnation(self) -> bytes:
-        """16 bytes that name this disk."""
-
-    def freshen(self, after_us: int) -> None:
-        """Something was promised or voted for: have that told from copies made before."""
-
-
-class LaneHome:
-    """The directory of one lane. Whoever holds the lock of the gateway's directory writes it."""
-
-    def __init__(self, path: str, identity: Identity, owner: Owner, storage: Storage) -> None:
-        """Made by `open_home`."""
-        self.path = path
-        self.storage = storage
-        self._identity = identity
-        self._owner = owner
-
-    @property
-    def copied(self) -> bool:
-        """A copy is told by the directory that it is in."""
-        return False
-
-    @property
-    def incarnation(self) -> bytes:
-        """16 bytes: of the disk whose lane it is."""
-        return bytes.fromhex(self._identity.incarnation)
-
-    @property
-    def log(self) -> bytes:
-        """The same once the lane has begun, empty before."""
-        return bytes.fromhex(self._identity.log)
-
-    def remember_log(self, log: bytes) -> None:
-        """Write down that the lane has durably begun, or has not."""
-        if log != self.log:
-            self._identity = msgspec.structs.replace(self._identity, log=log.hex())
-            _write_identity(self.path, self._identity, self.storage)
-
-    def settle(self) -> None:
-        """It is what it was."""
-
-    def freshen(self, after_us: int) -> None:
-        """A lane of an earlier time is told by the directory that it is in."""
-        self._owner.freshen(after_us)
-
-    def renew(self) -> None:
-        """It has nobody's vote: that is its gateway's."""
-        raise InvariantViolated(f"the lane in {self.path} was to become another disk's")
-
-    def close(self) -> None:
-        """Its gateway has the lock."""
-
-
-def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
-    """The directory of a lane, which is made, durably, if it is not there.
-
-    Raises:
-        Damaged: there is a log in it and nothing says whose.
-    """
-    path = lane_path(owner.path, lane)
-    identity = read_identity(path)
-    if identity is None:
-        if positions_named(path, "seg"):
-            raise Damaged(f"{os.path.join(path, IDENTITY)} is missing and the lane's log is there: restore the file")
-        for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
-        identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
-        _write_identity(path, identity, storage)
-        storage.make_names_durable(os.path.dirname(path))
-        storage.make_names_durable(owner.path)
-    elif not os.path.isdir(os.path.join(path, LOG)):
-        raise Damaged(f"{path} has lost its {LOG} folder: restore it")
-    return LaneHome(path, identity, owner, storage)
-
-
-def _write_identity(path: str, identity: Identity, storage: Storage) -> None:
-    data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
-    storage.replace_file(os.path.join(path, IDENTITY), data)
 
 
 class LaneWriter(LogWriter):
@@ -181,7 +82,7 @@ class LaneLogs:
 
     Attributes:
         told: what a start had to do about damage, a sentence each, for the operator.
-        damaged: lanes of which something decided cannot be read here: what is known of it, and what to do. Any thread may read it.
+        mending: what is decided in lanes and cannot be read here.
     """
 
     def __init__(self, owner: Owner, options: LogOptions | None = None, storage: Storage | None = None) -> None:
@@ -205,7 +106,9 @@ class LaneLogs:
         self._noted: LaneName | None = None
         self._number = 0  # of this gateway, 0 while the log does not say it
         self.told: list[str] = []
-        self.damaged: dict[LaneName, str] = {}
+        self.mending = LaneMending(
+            self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
+        )
 
     # Starting
 
@@ -222,6 +125,7 @@ class LaneLogs:
         roster = ordered.roster if ordered is not None else {}
         self._number = next((number for number, one in roster.items() if one.incarnation == self._incarnation), 0)
         found = [self._find(lane) for lane in lanes_there(self._directory)]
+        self.mending.start()
         if ordered is not None:
             for writer in self._writers.values():
                 writer.keep(ordered.producers, ordered.next_producer)
@@ -233,7 +137,6 @@ class LaneLogs:
 
     def _find(self, lane: LaneName) -> LaneLog:
         try:
-            self._look_at(lane)
             recovered = self._open(lane)[1]
         except Damaged as error:
             if self._own(lane):
@@ -245,26 +148,6 @@ class LaneLogs:
     def _own(self, lane: LaneName) -> bool:
         """Whether this gateway is the origin: with this disk, and under the number that it has, where that is known."""
         return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
-
-    def _look_at(self, lane: LaneName) -> None:
-        """Look at all of a lane in which something could not be read. Of the own one that is told and no more: its end is good, so
-        that it goes on, and the others have what is lost.
-
-        Raises:
-            Damaged: something of another's lane is lost.
-        """
-        path = lane_path(self._directory, lane)
-        if not os.path.exists(os.path.join(path, SUSPECT)):
-            return
-        damage = [found for found in verify(path).damage if not found.derived]
-        if not damage:
-            self._storage.remove(os.path.join(path, SUSPECT))
-            return
-        lost = f"{damage[0].file}, byte {damage[0].byte}, position {damage[0].position}: {damage[0].what}"
-        if not self._own(lane):
-            raise Damaged(lost)
-        self.damaged[lane] = f"{lost}: {REPLACE}"
-        self.told.append(f"records of this gateway's own lane cannot be read here: {self.damaged[lane]}")
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
         state, tail = recovered.state, recovered.tail
@@ -399,19 +282,36 @@ class LaneLogs:
         """Durable frames from the first one on; none if they cannot be read."""
         return self._writer(LaneName(action.origin, action.incarnation)).read(action.first, action.last)[0]
 
+    @property
+    def damaged(self) -> dict[LaneName, str]:
+        """Lanes of which something decided cannot be read here, and what is done about it. Any thread may read it."""
+        return self.mending.damaged
+
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Somebody could not read a lane, whose incarnation begins so: the next start looks at all of it.
+        """Somebody could not read a lane, whose incarnation begins so: all of it is looked at.
 
         Returns those of which this was not known.
         """
-        new = []
-        for lane in lanes_there(self._directory):
-            path = os.path.join(lane_path(self._directory, lane), SUSPECT)
-            if lane.incarnation.startswith(incarnation) and not os.path.exists(path):
-                self._storage.replace_file(path, b"", durable=False)
-                self.damaged[lane] = f"a read met something: {REPLACE if self._own(lane) else START}"
-                new.append(lane)
-        return new
+        lanes = [lane for lane in lanes_there(self._directory) if lane.incarnation.startswith(incarnation)]
+        return [lane for lane in lanes if self.mending.suspect(lane)]
+
+    @property
+    def rounds(self) -> int:
+        """How often all lanes were looked at."""
+        return self.mending.rounds
+
+    @property
+    def hurried(self) -> bool:
+        """Whether something is to be looked at soon."""
+        return self.mending.hurried
+
+    def look(self) -> LaneRotted | None:
+        """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
+        return self.mending.look()
+
+    def mend(self, action: MendLane) -> LaneRotted:
+        """Write what was lost of a lane, in place; what is lost of it now."""
+        return self.mending.mend(LaneName(action.origin, action.incarnation), action.frames)
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
         """Show how far the own lane is decided, before any receipt leaves. Called from any thread."""

@@ -10,13 +10,7 @@ from gateway.log.storage import patiently, read_file
 
 LANES = "lanes"
 OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it
-SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it, and the next start looks at all of it
-# What to do about a lane in which something cannot be read: another gateway's, and the own one.
-START = "start this gateway again, and it learns the lane from the others"
-REPLACE = (
-    "it goes on, and others that have what is lost serve it; when the `position` of this lane at another gateway is as far as "
-    "here, a new directory and `tutti members replace` make it whole"
-)
+SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it: all of it is looked at
 
 
 def lane_path(directory: str, lane: LaneName) -> str:

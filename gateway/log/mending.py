@@ -22,7 +22,8 @@ from gateway.log.catalog import Catalog, Upto, View
 from gateway.log.fetch import read_frames
 from gateway.log.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
 from gateway.log.indexer import Indexer
-from gateway.log.layout import FRAMES_AT, LOG, PAGE, SegmentHeader, index_path, positions_named, read_header, segment_path
+from gateway.log.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path
+from gateway.log.lost import Lost, make_readable
 from gateway.log.options import LogOptions
 from gateway.log.quarantine import discard
 from gateway.log.segment import Segment
@@ -31,25 +32,6 @@ from gateway.log.start import read_start
 from gateway.log.storage import Storage
 
 _NEW = "mending.tmp"
-
-
-class Lost(NamedTuple):
-    """Decided frames that cannot be read.
-
-    Attributes:
-        first, last: their positions.
-        place: where the first one must stand in its segment; `chain` is the value before it.
-        end: the byte behind the last one, 0 if that is not known.
-        following: the frame behind them, or None; `after` is the chain value that the last one must have, None if nothing says it.
-    """
-
-    first: int
-    last: int
-    place: int
-    chain: int
-    end: int = 0
-    following: Frame | None = None
-    after: int | None = None
 
 
 class _Place(NamedTuple):
@@ -100,6 +82,8 @@ class Mender:
         self._firsts: list[int] = []
         self._at: _Place | None = None
         self._suspects: list[int] = []
+        self._all = False  # all of the log is to be looked at soon
+        self._lane = options.lane
         self._began = (0.0, 0)  # when the round did, s since 1970 (0: not at the begin of the log), and what had been found
         self.lost: Lost | None = None
         self.told = ""
@@ -108,7 +92,19 @@ class Mender:
     @property
     def hurried(self) -> bool:
         """Whether something is to be looked at soon."""
-        return self.lost is None and bool(self._suspects)
+        return self.lost is None and (bool(self._suspects) or self._all)
+
+    @property
+    def looking(self) -> bool:
+        """Whether a round is under way."""
+        return self._at is not None
+
+    def suspect_all(self) -> None:
+        """Somebody could not read something, nobody says where: all of it is looked at soon."""
+        self._all = True
+        self._began = (0.0, 0)  # a round that is under way does not count
+        if self.lost is None:
+            self._at = None
 
     def suspect(self, position: int) -> None:
         """Somebody could not read the position: its segment is looked at next."""
@@ -126,6 +122,8 @@ class Mender:
         at = self._suspected() or self._at or self._begin()
         if at is not None:
             self._step(at)
+        else:
+            self._all = False
         return self.lost is not None
 
     def _step(self, at: _Place) -> None:
@@ -188,6 +186,11 @@ class Mender:
             self._write_header(first, chain)
         return _Place(first, first, FRAMES_AT, chain)
 
+    @property
+    def _log(self) -> bytes:
+        """Uuid of the log; that of a lane is its incarnation, and stands in none of its frames."""
+        return self._lane or self._indexer.state.log
+
     def _chain_before(self, first: int) -> int | None:
         snapshot = read_snapshot(self._directory, first)
         if snapshot is not None:
@@ -196,7 +199,7 @@ class Mender:
 
     def _write_header(self, first: int, chain: int) -> None:
         with self._watching("mending"), self._opened(segment_path(self._directory, first)) as fd:
-            header = SegmentHeader(self._indexer.state.log, first, chain, max(self._storage.size(fd), FRAMES_AT + HEADER_SIZE))
+            header = SegmentHeader(self._log, first, chain, max(self._storage.size(fd), FRAMES_AT + HEADER_SIZE))
             self._storage.write(fd, [header.to_bytes()], 0)
             self._storage.make_durable(fd)
         self.found += 1
@@ -239,6 +242,7 @@ class Mender:
             return self._enter(self._firsts[index], chain)
         began, found = self._began
         if began:
+            self._all = False
             self.rounds += 1
             if found == self.found:
                 discard(self._directory, self._storage, began)
@@ -411,7 +415,7 @@ class Mender:
             with self._opened(path, create=True) as fd:
                 self._storage.truncate(fd, 0)
                 self._storage.allocate(fd, self._segment_bytes)
-                header = SegmentHeader(self._indexer.state.log, first, chain, self._segment_bytes)
+                header = SegmentHeader(self._log, first, chain, self._segment_bytes)
                 self._storage.write(fd, [header.to_bytes()], 0)
                 self._storage.make_durable(fd)
             self._storage.rename(path, segment_path(self._directory, first))
@@ -426,17 +430,6 @@ class Mender:
             yield fd
         finally:
             self._storage.close(fd)
-
-
-def make_readable(storage: Storage, fd: int, start: int, end: int) -> None:
-    """Overwrite the pages between two places that the device cannot read with zeros, whole: what is written into a part of one
-    would have to be read first. What stood in them is lost already.
-    """
-    for page in range(start - start % PAGE, end, PAGE):
-        try:
-            storage.read(fd, PAGE, page)
-        except OSError:
-            storage.write(fd, [bytes(PAGE)], page)
 
 
 def _end_of(rows: Rows, index: int) -> int:

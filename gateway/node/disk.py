@@ -11,7 +11,6 @@ is asked for, so reads wait for nothing, and are answered even when nothing can 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,24 +20,21 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, WriteFailed
+from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged
 from gateway.data.frame import Frame, Kind
-from gateway.errors import DiskFull, TuttiError, invariant
+from gateway.errors import DiskFull, invariant
 from gateway.log.options import Space
 from gateway.node.edges import Log
-from gateway.node.mailbox import Mailbox
 from gateway.node.meters import DiskMeters
-from gateway.node.scrubbing import Scrubbing
-from gateway.node.threads import ended
+from gateway.node.scrubbing import LATE_S, Scrubbing
+from gateway.node.working import Working
 
 US = 1_000_000
 NS_PER_US = 1000
-US_PER_MS = 1000
 _URGENT = frozenset({Kind.ABORT, Kind.VIEW, Kind.ROSTER})
-_LATE_S = 2.0  # a disk that never rests looks for damage so late
 
 
-class Disk:
+class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     """Carries out Persist, ReadLog and Deliver, in a thread of its own or, in tests, by `run_once`."""
 
     def __init__(
@@ -56,23 +52,16 @@ class Disk:
             indexed: called, in the disk thread, when there is more to read.
             log: for what an operator must know.
         """
+        super().__init__("disk", report, log)
         self._writer = writer
-        self._report = report
         self._indexed = indexed
-        self._log = log
-        self._queue: Mailbox[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int | None] = Mailbox()
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # what was decided found no room in the index
-        self._stopping = False
-        self._last: Callable[[], None] = _nothing
-        self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._space_looked_at = self._retention_looked_at = 0.0
         self.space = Space(0, False, "")
-        self.failed = ""
-        self.full = ""
         self.beside: Callable[[], str] = str  # why something else that writes to this disk finds no room
         self._full_at = 0.0
         self._told_low = False
@@ -110,48 +99,11 @@ class Disk:
         """How many things wait."""
         return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrubbing.waiting
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, last: Callable[[], None] | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Finish what is queued, then end the thread. Waits for it, but not for a disk that is full or failed, and not for ever.
-
-        Args:
-            last: done at the end, in the thread: closes the log.
-            hurried: asked now and then whether the waiting is to be cut short.
-
-        Returns whether the thread ended; if not, the disk hangs in it, and it is left.
-        """
-        self._last = last or _nothing
-        self._queue.put(None)
-        if not ended(self._thread, hurried):
-            self._log.error("the disk hangs: the gateway ends without it, as by a crash; nothing that was acknowledged is lost")
-            return False
-        self._queue.close()
-        return True
-
     # In the disk thread
 
-    def _run(self) -> None:
-        self._work()
-        self._guarded(self._close)
-
-    def _close(self) -> bool:
-        self._last()
-        return False
-
-    def _work(self) -> None:
-        while True:
-            busy = self.run_once()
-            if self._stopping and (self.failed or self.full or not self.depth):
-                return
-            if busy and (self._waiting or self._reads or self.scrubbing.waiting):
-                continue
-            # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
-            # What is done while idle may make room, so that a full disk is no reason to leave it.
-            soon = busy or (not self.failed and self._guarded(self._idle)) or self.full
-            self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
+    @property
+    def _pressing(self) -> bool:
+        return bool(self._waiting or self._reads or self.scrubbing.waiting)
 
     def run_once(self) -> bool:
         """Do one round of what is queued; False when there was nothing to do."""
@@ -179,7 +131,7 @@ class Disk:
     def _mend(self) -> bool:
         """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
         try:
-            self.scrubbing.look(late=_LATE_S)
+            self.scrubbing.look(late=LATE_S)
         except DiskFull:
             return False
         return self.scrubbing.mend()
@@ -210,22 +162,8 @@ class Disk:
             self._log.exception("the state with which the log begins could not be read for another gateway")
             return SnapshotRead(action.token, action.position, 0, b"")
 
-    def _guarded(self, act: Callable[[], bool]) -> bool:
-        """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
-        try:
-            return act()
-        except (TuttiError, OSError) as error:
-            self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave the gateway voting for nothing
-            self._log.exception("the disk thread met a defect")
-            self._fail(f"a defect in the disk thread: {type(error).__name__}: {error}")
-        return False
-
     def _idle(self) -> bool:
-        try:
-            soon = self._writer.idle()
-        except DiskFull:
-            return False  # the mark can wait; what must be written says itself that it cannot be
+        soon = self._writer.idle()
         return self._look() or soon
 
     def _look(self) -> bool:
@@ -391,17 +329,6 @@ class Disk:
             self._log.info("the disk has room again", free_bytes=self.space.free_bytes)
         self._report(SpaceChanged(self._told_low, reason))
 
-    def _fail(self, reason: str) -> None:
-        self.failed = reason
-        self._log.error(
-            "writing failed; this gateway takes no more records until it is started again, and goes on serving reads", reason=reason
-        )
-        self._report(WriteFailed(reason))
-
 
 def _cannot_wait(action: Persist) -> bool:
     return action.scalars is not None or action.cut is not None or any(frame.kind in _URGENT for frame in action.frames)
-
-
-def _nothing() -> None:
-    """Nothing is left to do."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.actions import Action, Deliver, DeliverUnordered, Mend, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Mend,
+    MendLane,
+    Persist,
+    PersistLane,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+)
 from gateway.core.events import Event, LaneLog, Now, Scalars, TrimProposed
 from gateway.data.frame import Frame
 from gateway.data.wire import Duplicate
@@ -48,6 +59,9 @@ class LaneQueue(Protocol):
 
     def read(self, action: ReadLane) -> None:
         """Queue what is to be read."""
+
+    def mend(self, action: MendLane) -> None:
+        """Queue what was lost and is to be written again."""
 
     def show(self, run: DeliverUnordered) -> None:
         """Show readers how far the lane is decided."""

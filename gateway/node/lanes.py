@@ -2,13 +2,12 @@
 
 It is not the disk's thread, so that a sync of a lane does not hold up one of the ordered log. One round takes all that was queued:
 frames of all lanes are written, then those lanes are synced, all at a time, and one `LanePersisted` with the highest token goes
-back. What was decided is indexed behind that, then one read is answered. A disk that fails is the gateway's: nothing more is
-written in this run.
+back. What was decided is indexed behind that, then one read is answered, one piece of what is mended written, and the next piece of
+what is decided looked at. A disk that fails is the gateway's: nothing more is written in this run.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,24 +16,39 @@ from typing import NamedTuple, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
-from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, WriteFailed
+from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
-from gateway.errors import DiskFull, TuttiError
-from gateway.node.mailbox import Mailbox
+from gateway.errors import DiskFull
 from gateway.node.meters import DiskMeters
-from gateway.node.threads import ended
+from gateway.node.scrubbing import LATE_S, Sparing
+from gateway.node.working import Working
 
 US = 1_000_000
-US_PER_MS = 1000
 NS_PER_US = 1000
 
 
 class LaneLogs(Protocol):
     """What is needed of `gateway.log.lanes.LaneLogs`."""
 
-    damaged: dict[LaneName, str]
+    @property
+    def rounds(self) -> int:
+        """How often all lanes were looked at."""
+
+    @property
+    def damaged(self) -> dict[LaneName, str]:
+        """Lanes of which something cannot be read here, and what is done about it."""
+
+    @property
+    def hurried(self) -> bool:
+        """Whether something is to be looked at soon."""
+
+    def look(self) -> LaneRotted | None:
+        """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
+
+    def mend(self, action: MendLane) -> LaneRotted:
+        """Write what was lost of a lane; what is lost of it now."""
 
     def persist(self, action: PersistLane) -> None:
         """Carry an action out, but for the sync of its frames; after a lack of room the same comes again."""
@@ -55,7 +69,7 @@ class LaneLogs(Protocol):
         """The ordered log forgot these producers."""
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Have the next start look at all of the lanes whose incarnation begins so; those of which this was not known."""
+        """Have all of the lanes looked at whose incarnation begins so; those of which this was not known."""
 
     def idle(self) -> bool:
         """Do what is to be done while nothing is queued; True to be called again soon."""
@@ -72,13 +86,12 @@ class LaneFacts(NamedTuple):
 NO_FACTS = LaneFacts()
 
 
-class LaneDisk:
+class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tuple[int, ...] | bytes]):
     """Carries out PersistLane, ReadLane and DeliverUnordered, in a thread of its own or, in tests, by `run_once`.
 
     Attributes:
         facts: of each lane, for the status. Of the socket thread.
         meters: of what was written and synced; one sync is that of all lanes that a round wrote to.
-        failed: why nothing more is written; full: why what waits cannot be; both empty while all is well.
     """
 
     def __init__(
@@ -92,19 +105,17 @@ class LaneDisk:
             indexed: called, in the thread, when there is more to read.
             log: for what an operator must know.
         """
+        super().__init__("lanes", report, log)
         self._logs = logs
-        self._report = report
         self._indexed = indexed
-        self._log = log
-        self._queue: Mailbox[PersistLane | ReadLane | DeliverUnordered | tuple[int, ...] | bytes | None] = Mailbox()
         self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
-        self._stopping = False
-        self._last: Callable[[], None] = _nothing
-        self._thread = threading.Thread(target=self._run, name="lanes", daemon=True)
+        self._mends: deque[MendLane] = deque()
+        self._sparing = Sparing(log)
+        self._look_at = 0.0
+        self._rounds = 0
         self._full_at = 0.0
-        self.failed = self.full = ""
         self.meters = DiskMeters()
         self.facts: dict[LaneName, LaneFacts] = {}
 
@@ -121,6 +132,10 @@ class LaneDisk:
 
     def read(self, action: ReadLane) -> None:
         """Queue what is to be read for another member."""
+        self._queue.put(action)
+
+    def mend(self, action: MendLane) -> None:
+        """Queue frames to be written where they were lost."""
         self._queue.put(action)
 
     def show(self, run: DeliverUnordered) -> None:
@@ -144,50 +159,19 @@ class LaneDisk:
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Lanes of which something cannot be read here: what is known of it, and what to do."""
+        """Lanes of which something cannot be read here, and what is done about it."""
         return self._logs.damaged
 
     @property
     def depth(self) -> int:
         """How many things wait."""
-        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, last: Callable[[], None] | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Finish what is queued, then end the thread; as `Disk.stop`.
-
-        Returns whether the thread ended; if not, the disk hangs in it, and it is left.
-        """
-        self._last = last or _nothing
-        self._queue.put(None)
-        if not ended(self._thread, hurried):
-            self._log.error("the disk of the lanes hangs: the gateway ends without it, as by a crash")
-            return False
-        self._queue.close()
-        return True
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._mends)
 
     # In the thread
 
-    def _run(self) -> None:
-        self._work()
-        self._guarded(self._close)
-
-    def _close(self) -> bool:
-        self._last()
-        return False
-
-    def _work(self) -> None:
-        while True:
-            busy = self.run_once()
-            if self._stopping and (self.failed or self.full or not self.depth):
-                return
-            if busy and (self._waiting or self._reads):
-                continue
-            soon = busy or (not self.failed and self._guarded(self._idle)) or self.full
-            self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
+    @property
+    def _pressing(self) -> bool:
+        return bool(self._waiting or self._reads or self._mends)
 
     def run_once(self) -> bool:
         """Do one round of what is queued; False when there was nothing to do."""
@@ -198,6 +182,8 @@ class LaneDisk:
                 self._waiting.append(item)
             elif isinstance(item, ReadLane):
                 self._reads.append(item)
+            elif isinstance(item, MendLane):
+                self._mends.append(item)
             elif isinstance(item, tuple):
                 self._logs.forget(item)
             elif isinstance(item, bytes):
@@ -207,20 +193,10 @@ class LaneDisk:
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
+            self._mends.clear()
             return self._read()
         wrote = self._guarded(self._round)
-        return self._read() or wrote
-
-    def _guarded(self, act: Callable[[], bool]) -> bool:
-        """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
-        try:
-            return act()
-        except (TuttiError, OSError) as error:
-            self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave the gateway voting for nothing
-            self._log.exception("the thread of the lanes met a defect")
-            self._fail(f"a defect in the thread of the lanes: {type(error).__name__}: {error}")
-        return False
+        return self._read() or self._guarded(self._mend) or wrote
 
     def _round(self) -> bool:
         if self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US:
@@ -293,19 +269,43 @@ class LaneDisk:
         return True
 
     def _idle(self) -> bool:
+        soon = self._logs.idle()
+        return self._look() or soon
+
+    # What is decided and cannot be read
+
+    def _look(self, late: float = 0.0) -> bool:
+        """Look at a piece of a lane if it is time, or has been for `late` seconds; whether the next one is wanted soon."""
+        logs, now = self._logs, time.monotonic()
+        if self._sparing.over or (now < self._look_at + late and not (logs.hurried and not late)):
+            return False
         try:
-            return self._logs.idle()
+            found = self._sparing.spared(logs.look)
         except DiskFull:
-            return False  # the mark can wait; what must be written says itself that it cannot be
+            found = None  # what was to be made again is so by a later round
+        if found is not None:
+            self._report(found)
+            if found.first:
+                lane = LaneName(found.origin, found.incarnation)
+                self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
+        rested, self._rounds = logs.rounds > self._rounds, logs.rounds
+        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        return logs.hurried
 
-    def _fail(self, reason: str) -> None:
-        self.failed = reason
-        self._log.error(
-            "writing a lane failed; this gateway takes no more records until it is started again, and goes on serving reads",
-            reason=reason,
-        )
-        self._report(WriteFailed(reason))
-
-
-def _nothing() -> None:
-    """Nothing is left to do."""
+    def _mend(self) -> bool:
+        """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
+        self._look(late=LATE_S)
+        if not self._mends or self._sparing.over:
+            self._mends.clear()
+            return False
+        action = self._mends.popleft()
+        lane = LaneName(action.origin, action.incarnation)
+        try:
+            left = self._sparing.spared(lambda: self._logs.mend(action))
+        except DiskFull:
+            return False  # it is asked for again after a while
+        if left is not None:
+            self._report(left)
+            if not left.first:
+                self._log.info("what could not be read of a lane is mended", lane=lane.text, up_to=action.frames[-1].position)
+        return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -21,6 +21,9 @@ from gateway.data.frame import Frame
 from gateway.errors import DiskFailed, DiskFull
 
 US = 1_000_000
+LATE_S = 2.0  # a disk that never rests looks for damage so late
+
+Result = TypeVar("Result")
 
 
 class Lost(Protocol):
@@ -61,17 +64,46 @@ class Mender(Protocol):
         """Look there soon."""
 
 
-class Scrubbing:
+class Sparing:
+    """Looks for damage without ending what it stands beside.
+
+    Attributes:
+        over: a defect ended the looking.
+    """
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        """`log` is for the operator."""
+        self._log = log
+        self.over = False
+
+    def spared(self, act: Callable[[], Result]) -> Result | None:
+        """Do something; a defect in it ends the looking, and no more than that. None where it came to no end.
+
+        Raises:
+            DiskFull, DiskFailed: as `act`.
+        """
+        try:
+            return act()
+        except (DiskFull, DiskFailed):
+            raise
+        except OSError as error:  # a file that cannot be opened now: the next look may find it, or find it lost
+            self._log.warning("a look for damage could not be finished; it is begun again", error=str(error))
+        except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
+            self.over = True
+            self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
+        return None
+
+
+class Scrubbing(Sparing):
     """Owned by the disk thread, but for `to_dict`, which looks."""
 
     def __init__(self, mender: Mender, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
         """Prepare; `report` takes events for the stack, `log` is for the operator."""
+        super().__init__(log)
         self._mender = mender
         self._report = report
-        self._log = log
         self._mends: deque[Mend] = deque()
         self._look_at = 0.0
-        self._over = False
         self._rounds = 0
 
     @property
@@ -81,7 +113,7 @@ class Scrubbing:
 
     def put(self, action: Mend) -> None:
         """Frames came for what is lost."""
-        if not self._over:
+        if not self.over:
             self._mends.append(action)
 
     def suspect(self, position: int) -> None:
@@ -98,11 +130,12 @@ class Scrubbing:
         Raises:
             DiskFailed: it could not be written.
         """
-        if not self._mends or self._over:
+        if not self._mends or self.over:
+            self._mends.clear()
             return False
         action = self._mends.popleft()
         try:
-            count = self._spared(lambda: self._mender.mend(action.frames))
+            count = self.spared(lambda: self._mender.mend(action.frames)) or 0
         except DiskFull:
             count = 0  # it is asked for again after a while
         if count and self._mender.lost is None:
@@ -117,30 +150,15 @@ class Scrubbing:
             DiskFailed: what was made again could not be written.
         """
         mender, now = self._mender, time.monotonic()
-        if self._over or (now < self._look_at + late and not (mender.hurried and not late)):
+        if self.over or (now < self._look_at + late and not (mender.hurried and not late)):
             return False
-        if self._spared(mender.look):
+        if self.spared(mender.look):
             self._tell()
             if mender.lost is not None:
                 self._log.error("a part of the log cannot be read; another gateway is asked for it", damage=mender.told)
         rested, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return mender.hurried
-
-    def _spared(self, act: Callable[[], int]) -> int:
-        """Do something; a defect in it ends the looking, and no more than that."""
-        try:
-            return act()
-        except (DiskFull, DiskFailed):
-            raise
-        except OSError as error:  # a file that cannot be opened now: the next look may find it, or find it lost
-            self._log.warning("a look for damage could not be finished; it is begun again", error=str(error))
-            return 0
-        except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
-            self._over = True
-            self._mends.clear()
-            self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
-            return 0
 
     def _tell(self) -> None:
         lost = self._mender.lost

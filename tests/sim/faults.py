@@ -306,6 +306,8 @@ class Faults:
         """A frame cannot be read any more: of what is not decided, as a start finds, or of what is."""
         gateway = self._any(chance)
         disk = gateway.disk
+        if found := disk.lanes.rot(self._world.chance(f"rot of lanes at {self._world.schedule.now}")):
+            self._note(f"position {found[1]} of lane {found[0][0]} rots at {gateway.name}")
         if not self._world.may_weaken(gateway) or not disk.mark.position:
             return
         last = min(disk.mark.position, len(disk.frames))

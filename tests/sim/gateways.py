@@ -12,6 +12,7 @@ from gateway.core.actions import (
     DeliverUnordered,
     Halt,
     Mend,
+    MendLane,
     Peers,
     Persist,
     PersistLane,
@@ -288,7 +289,7 @@ class Process:
             if answer is None:
                 raise Violation(f"{gateway.name} answers session {action.session}, which is over: {action.answers}")
             answer(action.answers)
-        elif isinstance(action, PersistLane | ReadLane | DeliverUnordered):
+        elif isinstance(action, PersistLane | ReadLane | MendLane | DeliverUnordered):
             world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)

@@ -7,20 +7,20 @@ process leaves the page cache, and a power loss what was synced and any beginnin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane, Reply
-from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead
+from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane, Reply
+from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
 from gateway.core.messages import Message, Post, Posted
 from gateway.data.bodies import ViewBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from gateway.data.wire import Committed, Duplicate
-from tests.sim.schedule import MS, Schedule
+from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk
+SCRUB_S = 4.0  # so long a disk takes to look at all of its lanes, about
 
 
 class Lane:
@@ -38,11 +39,14 @@ class Lane:
         frames: position 1 first, synced or not; durable: how many of them are synced.
         attempt: of the own lane, the highest that is durable.
         shown: last position delivered by the process; kept: how much of that a start will know.
+        rotten: positions that cannot be read; lost: the range of them that was told, 0 and 0 for none.
     """
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.durable = self.attempt = self.shown = self.kept = 0
+        self.rotten: set[int] = set()
+        self.lost = (0, 0)
 
     def log(self, key: Key) -> LaneLog:
         """What a start finds."""
@@ -66,6 +70,7 @@ class LaneStore:
         self._disk = disk
         self._schedule = schedule
         self._chance = chance
+        self._chance_of_rot = Random(f"lanes of {disk.name}")  # of its own: what is looked at changes nothing of what is written
         self._life = 0
         self.blank()
 
@@ -100,8 +105,46 @@ class LaneStore:
     def _have_read(self, life: int, action: ReadLane) -> None:
         if life == self._life:
             lane = self.lane((action.origin, action.incarnation))
-            found = lane.frames[action.first - 1 : min(action.last, lane.durable)]
+            last = min(action.last, lane.durable, *(position - 1 for position in lane.rotten if position >= action.first))
+            found = lane.frames[action.first - 1 : last]
             self._report(LaneRead(action.token, tuple(found[: self._chance.randint(1, 200)])))
+
+    # What was decided and cannot be read any more
+
+    def _scrub(self, life: int) -> None:
+        """Look at all lanes, slowly."""
+        if life == self._life:
+            for key in self.lanes:
+                self._tell_lost(key)
+            self._schedule.after(self._chance_of_rot.uniform(0.2, 2) * SCRUB_S * SECOND, self._scrub, life)
+
+    def _tell_lost(self, key: Key, *, again: bool = False) -> None:
+        """The first range that is lost of a lane, or that nothing is any more."""
+        lane = self.lanes[key]
+        lost = sorted(position for position in lane.rotten if position <= lane.shown)
+        first = last = lost[0] if lost else 0
+        while last + 1 in lost:
+            last += 1
+        if again or lane.lost != (first, last):
+            lane.lost = (first, last)
+            self._report(LaneRotted(*key, first, last))
+
+    def mend(self, action: MendLane) -> None:
+        """Write again what was lost."""
+        self._schedule.after(self._disk.sync_us * (0.5 + self._chance_of_rot.random()), self._have_mended, self._life, action)
+
+    def _have_mended(self, life: int, action: MendLane) -> None:
+        key = action.origin, action.incarnation
+        lane = self.lane(key)
+        if life != self._life or self._disk.dead:
+            return
+        if self._chance_of_rot.random() < 0.9:  # not all that is written comes to the disk
+            for frame in action.frames:
+                if frame.header != lane.frames[frame.position - 1].header:
+                    raise Violation(f"{self._disk.name} mends with {frame!r} and had {lane.frames[frame.position - 1]!r}")
+                lane.rotten.discard(frame.position)
+                self._disk.mended += 1
+        self._tell_lost(key, again=True)
 
     # The thread
 
@@ -170,6 +213,18 @@ class LaneStore:
 
     # What happens to it
 
+    def rot(self, chance: Random) -> tuple[Key, int] | None:
+        """A decided frame, known so by a start, cannot be read any more: of which lane, and where; None where there is none."""
+        keys = sorted(key for key, lane in self.lanes.items() if lane.shown)
+        if not keys:
+            return None
+        key = chance.choice(keys)
+        lane = self.lanes[key]
+        position = chance.randint(1, lane.shown)
+        lane.rotten.add(position)
+        lane.kept = max(lane.kept, position)
+        return key, position
+
     def kill(self) -> None:
         """The process is gone: the page cache stays, and what was under way is done or not."""
         chance = self._chance
@@ -196,6 +251,8 @@ class LaneStore:
         self._report = report
         for lane in self.lanes.values():
             lane.durable = len(lane.frames)
+            lane.lost = (0, 0)
+        self._schedule.after(self._chance_of_rot.random() * SCRUB_S * SECOND, self._scrub, self._life)
         return tuple(lane.log(key) for key, lane in self.lanes.items())
 
 
@@ -221,7 +278,7 @@ class LaneChecks:
         self._attempts: dict[tuple[Key, int], tuple[tuple[int, ...], dict[str, bytes]]] = {}  # -> members, and their disks
         self.sessions: set[tuple[Process, int]] = set()
 
-    def carry_out(self, process: Process, action: PersistLane | ReadLane | DeliverUnordered) -> None:
+    def carry_out(self, process: Process, action: PersistLane | ReadLane | MendLane | DeliverUnordered) -> None:
         """Do what a process wants done with lanes."""
         store = process.gateway.disk.lanes
         if isinstance(action, PersistLane):
@@ -231,6 +288,8 @@ class LaneChecks:
             store.persist(action)
         elif isinstance(action, ReadLane):
             store.read(action)
+        elif isinstance(action, MendLane):
+            store.mend(action)
         else:
             self._delivered(process, action)
 
@@ -326,11 +385,21 @@ class LaneChecks:
         gateways = list(self._members())
         for key, decided in self._lanes.items():
             reach = {gateway.name: gateway.disk.lanes.lanes.get(key, Lane()).shown for gateway in gateways}
-            if len(set(reach.values())) > 1:
+            if len(set(reach.values())) > 1 and _given(gateways, key, min(reach.values()) + 1):
                 return f"lane {key[0]} is decided up to {reach}"
+            if unmended := self._unmended(key, gateways):
+                return unmended
             end = max(reach.values(), default=0)
             if end < len(decided.frames) and self._lives(key, decided.frames[end]):
                 return f"lane {key[0]} was decided up to {len(decided.frames)} and is up to {end} everywhere"
+        return ""
+
+    def _unmended(self, key: Key, gateways: Sequence[Gateway]) -> str:
+        """What a gateway cannot read though another can give it; empty: nothing."""
+        for gateway in gateways:
+            for position in gateway.disk.lanes.lanes.get(key, Lane()).rotten:
+                if _given(gateways, key, position):
+                    return f"{gateway.name} cannot read position {position} of lane {key[0]}"
         return ""
 
     def _members(self) -> Iterator[Gateway]:
@@ -345,3 +414,9 @@ class LaneChecks:
         """Whether all disks that had the frame are there."""
         present = {gateway.name: gateway.incarnation for gateway in self._members()}
         return all(present.get(name) == disk for name, disk in self._attempts[key, frame.view][1].items())
+
+
+def _given(gateways: Sequence[Gateway], key: Key, position: int) -> bool:
+    """Whether any of them can give a decided frame of a lane: one that rotted where nobody else had it yet is lost."""
+    lanes = [gateway.disk.lanes.lanes.get(key, Lane()) for gateway in gateways]
+    return any(lane.shown >= position and position not in lane.rotten for lane in lanes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
+from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
 from gateway.core.outbox import Outbox
 from gateway.core.unordered.lane import Lane
 from gateway.data.frame import Frame, Kind
@@ -38,6 +38,10 @@ class Box:
         self._token += 1
         self._outbox.write_lane(ReadLane(self._token, lane.origin, lane.incarnation, first, last))
         return self._token
+
+    def mend(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
+        """Have frames written where the disk lost them."""
+        self._outbox.write_lane(MendLane(*key, frames))
 
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Hand a decided run out."""

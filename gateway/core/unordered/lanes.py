@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.core.context import Context
-from gateway.core.events import LaneLog, LaneRead, SubmittedUnordered
+from gateway.core.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
 from gateway.core.messages import LaneMessage
 from gateway.core.unordered.layer import Unordered
 from gateway.data.wire import RefusedAnswer
@@ -28,6 +28,7 @@ class Lanes:
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
+        self._rotted: dict[tuple[int, bytes], LaneRotted] = {}  # of each lane, until they begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
@@ -42,6 +43,9 @@ class Lanes:
             self._layer = Unordered(context, self._logs, self._seen)
             self._layer.space(self._low)
             self._logs = ()
+            for event in self._rotted.values():
+                self._layer.rotted(event)
+            self._rotted.clear()
         if self._layer is not None:
             part = tuple(self._find_part())
             if part != self._part:
@@ -93,6 +97,13 @@ class Lanes:
         """What a ReadLane found."""
         if self._layer is not None:
             self._layer.read(event)
+
+    def rotted(self, event: LaneRotted) -> None:
+        """The disk says what it lost of a lane."""
+        if self._layer is None:
+            self._rotted[event.origin, event.incarnation] = event
+        else:
+            self._layer.rotted(event)
 
     def space(self, low: str) -> None:
         """The disk takes new messages (empty) or not."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
-from gateway.core.events import LaneLog, LaneRead
+from gateway.core.events import LaneLog, LaneRead, LaneRotted
 from gateway.core.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lines import LineTable
@@ -52,6 +52,7 @@ class Unordered:
         """
         self._part = part
         self._tell()
+        self._member.part = part
         self._origin.members(part if self.number in part else ())
 
     def space(self, low: str) -> None:
@@ -75,13 +76,7 @@ class Unordered:
             self._member.on_fetched(sender, message)
 
     def _on_ends(self, sender: int, message: LaneEnds) -> None:
-        own = 0
-        for end in message.ends:
-            if (end.origin, end.incarnation) == (self.number, self._incarnation):
-                own = end.decided
-            else:
-                self._member.on_end(sender, end, self._part)
-        self._origin.on_end(sender, own)
+        self._origin.on_end(sender, self._member.on_ends(sender, message))
 
     def persisted(self, token: int) -> None:
         """The disk has everything up to the PersistLane with the token."""
@@ -92,9 +87,13 @@ class Unordered:
         """What a ReadLane found."""
         self._member.on_read(event)
 
+    def rotted(self, event: LaneRotted) -> None:
+        """The disk says what it lost of a lane."""
+        self._member.mending.on_rotted(event)
+
     def beat(self) -> None:
         """One heartbeat."""
-        self._member.beat(self._part)
+        self._member.beat()
         self._origin.beat()
         self._lines.tidy()
         self._beats += 1

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead
-from gateway.core.messages import LaneEnd, LaneFetch, LaneFetched, Post, Posted, Settled
+from gateway.core.messages import LaneEnd, LaneEnds, LaneFetch, LaneFetched, Post, Posted, Settled
 from gateway.core.runs import whole
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lane import Lane
+from gateway.core.unordered.mending import LaneMending
 from gateway.data.frame import Frame, Kind, chained
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk
@@ -22,6 +23,8 @@ class Member:
 
     Attributes:
         low: why this member's disk takes no batches; empty if it does.
+        part: the gateways that hear each other, this one among them.
+        mending: what the disk lost of lanes.
     """
 
     def __init__(self, context: Context, box: Box) -> None:
@@ -30,7 +33,10 @@ class Member:
         self._lanes: dict[Key, Lane] = {}
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (who asked, lane)
+        self._told: dict[int, dict[Key, int]] = {}  # up to where the others have lanes decided, as each said last
         self.low = ""
+        self.part: tuple[int, ...] = ()
+        self.mending = LaneMending(box, self._sources)
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
         """Take over what a start found. What is known as decided of other lanes is handed out; the own lane is returned."""
@@ -146,11 +152,20 @@ class Member:
         """How far each lane is decided here."""
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
-    def on_end(self, sender: int, end: LaneEnd, part: tuple[int, ...]) -> None:
-        """Somebody has a lane decided up to there. Only what its origin will not say by itself is asked for."""
-        lane = self._lane(end.origin, end.incarnation)
-        if lane is not None and end.decided > lane.confirmed and not (lane.live and lane.origin in part):
-            self._fetch(lane, sender, end.decided)
+    def on_ends(self, sender: int, message: LaneEnds) -> int:
+        """Somebody has lanes decided up to there. Only what their origins will not say by themselves is asked for. Returns how far
+        it has the own lane.
+        """
+        told = self._told[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
+        for (origin, incarnation), decided in told.items():
+            lane = self._lane(origin, incarnation)
+            if lane is not None and decided > lane.confirmed and not (lane.live and lane.origin in self.part):
+                self._fetch(lane, sender, decided)
+        return told.get(self._me, 0)
+
+    def _sources(self, key: Key) -> dict[int, int]:
+        """Up to where the others of the part have a lane decided."""
+        return {peer: told[key] for peer, told in self._told.items() if peer in self.part and key in told}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
         """Who says that it has more is a source, and keeps its place among them when it says so again."""
@@ -183,7 +198,9 @@ class Member:
             self._box.send(sender, LaneFetched(origin, incarnation, event.frames))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
-        """Decided frames: they confirm what is here, or take the place of what was never decided."""
+        """Decided frames: they confirm what is here, or take the place of what was never decided; or of what the disk lost."""
+        if self.mending.on_fetched(sender, message):
+            return
         lane = self._lane(message.origin, message.incarnation)
         if lane is None or lane.bytes > limits.LANE_BYTES_MAX:
             return
@@ -229,21 +246,22 @@ class Member:
 
     # Time
 
-    def beat(self, part: tuple[int, ...]) -> None:
+    def beat(self) -> None:
         """One heartbeat: an answer that did not come is waited for no longer, another source is asked; a low disk is told again."""
+        self.mending.beat()
         for lane in self._others():
             if lane.asked:
                 lane.asked -= 1
                 if not lane.asked:
-                    self._pass_over(lane, part)
+                    self._pass_over(lane)
             lane.gap = False
-            if self.low and lane.origin in part and lane.origin != self._me[0]:
+            if self.low and lane.origin in self.part and lane.origin != self._me[0]:
                 self._vote(lane)
 
-    def _pass_over(self, lane: Lane, part: tuple[int, ...]) -> None:
+    def _pass_over(self, lane: Lane) -> None:
         """Who was asked gave nothing: it may be unable to read what is missing. Its next turn is behind all others."""
         up_to = lane.sources.pop(lane.source, 0)
-        if up_to > lane.confirmed and lane.source in part:
+        if up_to > lane.confirmed and lane.source in self.part:
             lane.sources[lane.source] = up_to
         self._ask(lane)
 

@@ -9,6 +9,7 @@ from gateway.core.actions import (
     Dropped,
     Halt,
     Mend,
+    MendLane,
     Peers,
     Persist,
     PersistLane,
@@ -53,12 +54,14 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.send(2, Confirm(1, 1))
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
+    box.write_lane(MendLane(1, b"", ()))
     box.read_log(1, 2)
     box.read_snapshot(0, 0)
     box.mend(())
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    written, told = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane], [Deliver, Relearned, DeliverUnordered, Reply]
+    written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane]
+    told = [Deliver, Relearned, DeliverUnordered, Reply]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []

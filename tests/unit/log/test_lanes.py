@@ -228,42 +228,6 @@ def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("lane", [OWN, OTHER])
-def test_a_lane_that_could_not_be_read_is_looked_at_by_the_next_start(tmp_path: Path, lane: LaneName) -> None:
-    """A bad body, which no start looks at by itself: another's lane is learned again from there, the own one goes on."""
-    history = sample(lane)
-    written(tmp_path, history, 11)
-    rot(Path(lane_path(str(tmp_path), lane)), history, 6)
-    logs, found = opened(tmp_path)
-    assert (found[lane].position, logs.told) == (11, [])
-    assert logs.read(ReadLane(1, *lane, 6, 8)) == ()
-    assert logs.suspect(lane.incarnation[:8]) == [lane]
-    assert logs.suspect(lane.incarnation[:8]) == []
-    do = "members replace" if lane == OWN else "start this gateway again"
-    assert do in logs.damaged[lane]
-    logs.close()
-    logs, found = opened(tmp_path)
-    assert found[lane].position == (11 if lane == OWN else 5)
-    assert (len(logs.told), found[lane].halted) == (1, "")
-    assert ("position 6" in logs.damaged.get(lane, "")) == (lane == OWN)  # told at each start, until the disk is replaced
-    logs.close()
-    logs, found = opened(tmp_path)
-    assert len(logs.told) == (1 if lane == OWN else 0)
-    logs.close()
-
-
-def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path) -> None:
-    written(tmp_path, sample(OTHER), 11)
-    logs, _ = opened(tmp_path)
-    logs.suspect(OTHER.incarnation)
-    logs.close()
-    for _ in range(2):
-        logs, found = opened(tmp_path)
-        assert (found[OTHER].position, logs.told) == (11, [])
-        logs.close()
-    assert not (Path(lane_path(str(tmp_path), OTHER)) / "suspect").exists()
-
-
 def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_other(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     path = Path(lane_path(str(tmp_path), OWN))

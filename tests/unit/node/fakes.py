@@ -9,7 +9,18 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from gateway.core.actions import Action, Deliver, DeliverUnordered, Mend, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot
+from gateway.core.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Mend,
+    MendLane,
+    Persist,
+    PersistLane,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+)
 from gateway.core.events import Event, LaneLog, LinkChanged, Now, Received, Scalars, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
@@ -17,7 +28,7 @@ from gateway.data.plain import raw_length_of
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from gateway.errors import DiskFull
-from gateway.log.mending import Lost
+from gateway.log.lost import Lost
 from gateway.log.options import Space
 from gateway.node.network import Network
 from gateway.node.port import Message, Sent
@@ -137,7 +148,7 @@ class LaneQueue:
         self.there: tuple[LaneLog, ...] = ()
         self.shown: list[DeliverUnordered] = []
         self.forgotten: list[int] = []
-        self.queued: list[PersistLane | ReadLane | DeliverUnordered] = []
+        self.queued: list[PersistLane | ReadLane | MendLane | DeliverUnordered] = []
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
         self.there = lanes
@@ -146,6 +157,9 @@ class LaneQueue:
         self.queued.append(action)
 
     def read(self, action: ReadLane) -> None:
+        self.queued.append(action)
+
+    def mend(self, action: MendLane) -> None:
         self.queued.append(action)
 
     def show(self, run: DeliverUnordered) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, PersistLane, ReadLane
-from gateway.core.events import Event, LanePersisted, LaneRead, WriteFailed
+from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.events import Event, LanePersisted, LaneRead, LaneRotted, WriteFailed
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFailed, DiskFull
+from gateway.node import lanes
 from gateway.node.lanes import LaneDisk, LaneFacts
 from tests.unit.node.fakes import LOG
 
@@ -25,6 +26,9 @@ class Logs:
         self.done: list[object] = []
         self.trouble: dict[str, list[Exception]] = {}
         self.damaged: dict[LaneName, str] = {}
+        self.rounds = 0
+        self.hurried = False
+        self.found: list[LaneRotted] = []
 
     def _do(self, what: str, told: object) -> None:
         if self.trouble.get(what):
@@ -54,6 +58,15 @@ class Logs:
         self._do("suspect", incarnation)
         self.damaged[OWN] = "what to do"
         return [OWN]
+
+    def look(self) -> LaneRotted | None:
+        if self.trouble.get("look"):
+            raise self.trouble["look"].pop(0)
+        return self.found.pop(0) if self.found else None
+
+    def mend(self, action: MendLane) -> LaneRotted:
+        self._do("mend", action.frames[0].position)
+        return LaneRotted(*OWN, 0, 0)
 
     def idle(self) -> bool:
         return False
@@ -175,3 +188,38 @@ def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:
     bench.disk.show(run(10))
     assert bench.logs.done == [(OWN, 5, 13)]
     assert bench.disk.facts == {OWN: LaneFacts(5, 13)}
+
+
+def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:
+    bench = Bench()
+    lost = LaneRotted(*OWN, 5, 5)
+    bench.logs.found = [lost]
+    assert bench.disk._idle() is False
+    assert bench.reports == [lost]
+    bench.disk.mend(MendLane(*OWN, run().frames))
+    assert bench.disk.depth == 1
+    bench.until(lambda: bench.disk.depth == 0)
+    assert (bench.logs.done, bench.reports[1:]) == ([5], [LaneRotted(*OWN, 0, 0)])
+
+
+@pytest.mark.parametrize(("trouble", "ends"), [(KeyError("x"), True), (OSError(5, "x"), False), (DiskFull("x"), False)])
+def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
+    bench = Bench()
+    bench.logs.trouble["look"] = [trouble]
+    bench.logs.found = [LaneRotted(*OWN, 5, 5)]
+    for _ in range(2):
+        bench.disk._idle()
+    assert bench.reports == ([] if ends else [LaneRotted(*OWN, 5, 5)])
+    bench.disk.persist(action(1))
+    bench.disk.run_once()
+    assert (bench.reports[-1], bench.disk.failed) == (LanePersisted(1), "")
+
+
+def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LATE_S", 0.0)
+    bench = Bench()
+    bench.logs.found = [LaneRotted(*OWN, 5, 5)]
+    bench.disk.persist(action(1))
+    bench.disk.run_once()
+    assert bench.reports == [LanePersisted(1), LaneRotted(*OWN, 5, 5)]

@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from gateway.core.actions import DeliverUnordered, Dropped, PersistLane, ReadLane, Reply, Send, Suspect
+from gateway.core.actions import DeliverUnordered, Dropped, MendLane, PersistLane, ReadLane, Reply, Send, Suspect
 from gateway.core.context import Context
 from gateway.core.events import Identity, LaneLog, LaneRead, Lines, StackConfig
 from gateway.core.messages import LaneMessage, Post, Posted
@@ -93,6 +93,7 @@ class Gateway:
     outbox: Outbox | None = None
     queue: list[PersistLane] = field(default_factory=list)
     reads: list[ReadLane] = field(default_factory=list)
+    mends: list[MendLane] = field(default_factory=list)  # all that there were
     part: tuple[int, ...] = ()
     seen: dict[Key, int] = field(default_factory=dict)  # last position delivered in this run
     answers: list[tuple[int, Answer]] = field(default_factory=list)
@@ -271,6 +272,8 @@ class Group:
                         assert self.members.setdefault(((action.origin, action.incarnation), frame.view), members) == members
             elif isinstance(action, ReadLane):
                 gateway.reads.append(action)
+            elif isinstance(action, MendLane):
+                gateway.mends.append(action)
             elif isinstance(action, DeliverUnordered):
                 self.delivered(gateway, action)
             elif isinstance(action, Send):

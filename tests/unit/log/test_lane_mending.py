@@ -1,0 +1,128 @@
+"""Proves that what cannot be read of a lane, the own one too, is found, written again in place and served, restarts or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import MendLane, ReadLane
+from gateway.core.events import LaneRotted
+from gateway.data.lanes import LaneName
+from gateway.log.lanes import LaneLogs
+from gateway.log.lanes_there import SUSPECT, lane_path
+from gateway.log.verify import verify
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
+from tests.unit.log.test_lanes import rot
+
+
+def searched(logs: LaneLogs) -> LaneRotted | None:
+    """What is found as long as a look is wanted soon."""
+    for _ in range(1000):
+        if not logs.hurried:
+            return None
+        found = logs.look()
+        if found is not None:
+            return found
+    raise AssertionError("it looks for ever")
+
+
+def mended(logs: LaneLogs, history: LaneHistory, lost: LaneRotted) -> LaneRotted:
+    return logs.mend(MendLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
+
+
+def rotten(tmp_path: Path, lane: LaneName, position: int = 6) -> tuple[LaneHistory, Path]:
+    history = sample(lane)
+    written(tmp_path, history, 11)
+    path = Path(lane_path(str(tmp_path), lane))
+    rot(path, history, position)
+    return history, path
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: LaneName, restart: bool) -> None:
+    history, path = rotten(tmp_path, lane)
+    logs, found = opened(tmp_path)
+    assert (found[lane].position, logs.told, logs.hurried) == (11, [], False)
+    assert logs.read(ReadLane(1, *lane, 6, 8)) == ()
+    assert logs.suspect(lane.incarnation[:8]) == [lane]
+    assert logs.suspect(lane.incarnation[:8]) == []
+    if restart:
+        logs.close()
+        logs, found = opened(tmp_path)
+        assert (found[lane].position, found[lane].halted, logs.told) == (11, "", [])
+    assert "all of it is looked at" in logs.damaged[lane]
+    lost = searched(logs)
+    assert lost == LaneRotted(*lane, 6, 6)
+    assert "fetched from another gateway" in logs.damaged[lane]
+    assert not logs.hurried  # until frames come
+    assert mended(logs, history, lost) == LaneRotted(*lane, 0, 0)
+    assert searched(logs) is None
+    assert (logs.damaged, (path / SUSPECT).exists()) == ({}, False)
+    assert list(logs.read(ReadLane(1, *lane, 1, 11))) == history.frames
+    logs.close()
+    assert verify(path).damage == []
+
+
+def test_what_others_give_that_stood_not_there_is_not_written(tmp_path: Path) -> None:
+    _, path = rotten(tmp_path, OWN)
+    logs, _ = opened(tmp_path)
+    logs.suspect(OWN.incarnation)
+    lost = searched(logs)
+    assert lost is not None
+    assert mended(logs, sample(LaneName(3, OWN.incarnation)), lost) == lost
+    assert OWN in logs.damaged
+    logs.close()
+    assert [one.position for one in verify(path).damage] == [6]
+
+
+def test_lanes_are_looked_at_without_a_reason_too_each_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_FRAMES", 2)
+    written(tmp_path, sample(OTHER), 11)
+    rotten(tmp_path, OWN)
+    logs, _ = opened(tmp_path)
+    found = [one for _ in range(20) if (one := logs.look()) is not None]
+    assert found == [LaneRotted(*OWN, 6, 6)]  # told once
+    assert logs.rounds > 0  # what is lost keeps no other from being looked at
+    logs.close()
+
+
+def test_a_lane_that_was_closed_while_something_of_it_was_lost_is_looked_at_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LANES_OPEN_MAX", 2)
+    history, path = rotten(tmp_path, OTHER)
+    logs, _ = opened(tmp_path)
+    logs.suspect(OTHER.incarnation)
+    lost = searched(logs)
+    assert lost is not None
+    for number in (3, 4):
+        logs.persist(sample(LaneName(number, bytes([number]) * 16), 2).write(1, 3))
+        logs.sync()
+    mended(logs, history, lost)
+    assert searched(logs) == lost
+    assert mended(logs, history, lost) == LaneRotted(*OTHER, 0, 0)
+    assert searched(logs) is None
+    logs.close()
+    assert verify(path).damage == []
+
+
+def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path) -> None:
+    written(tmp_path, sample(OTHER), 11)
+    logs, _ = opened(tmp_path)
+    logs.suspect(OTHER.incarnation)
+    logs.close()
+    logs, found = opened(tmp_path)
+    assert (searched(logs), found[OTHER].position, logs.told, logs.damaged) == (None, 11, [], {})
+    logs.close()
+    assert not (Path(lane_path(str(tmp_path), OTHER)) / SUSPECT).exists()
+
+
+def test_an_empty_lane_that_is_suspected_ends_the_looking(tmp_path: Path) -> None:
+    written(tmp_path, sample(OTHER), 0)
+    logs, _ = opened(tmp_path)
+    logs.suspect(OTHER.incarnation)
+    assert (searched(logs), logs.damaged) == (None, {})
+    logs.close()
