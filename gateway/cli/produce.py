@@ -97,7 +97,7 @@ def produce(
             except InputChanged:
                 raise  # nothing was sent, and it says what is committed
             except (TuttiError, OSError, KeyboardInterrupt) as error:
-                wait_us = limits.REQUEST_TIMEOUT_US if isinstance(error, FormatError) else limits.EXIT_FLUSH_US
+                wait_us = limits.REQUEST_TIMEOUT_US if isinstance(error, FormatError) else 0
                 _tell(sending.cut_short(wait_us / 1e6), as_json)
                 raise
     _tell(report, as_json)

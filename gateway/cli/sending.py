@@ -11,6 +11,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
@@ -174,16 +175,23 @@ class Sending:
         return self._report(complete=True)
 
     def cut_short(self, wait_s: float) -> Report:
-        """What a run that something ended has committed, after a wait of at most `wait_s` for what is on its way."""
+        """What a run that something ended has committed. What is on its way is waited for, `wait_s` at most, and then as a producer
+        does that is closed; nothing leaves afterwards.
+        """
         deadline_s = time.monotonic() + wait_s
+        for held in self._held:
+            if held.receipt is not None:
+                with suppress(TuttiError, TimeoutError):
+                    held.receipt.result(timeout=max(0.0, deadline_s - time.monotonic()))
+        self.__exit__(TimeoutError, None, None)
         undecided = 0
         for held in self._held:
             if held.receipt is None:
                 continue  # it never went out
             try:
-                self._note(held, held.receipt.result(timeout=max(0.0, deadline_s - time.monotonic())))
+                self._note(held, held.receipt.result(timeout=0.0))
             except (Unknown, Fenced, TimeoutError):
-                undecided += held.batch.num_rows
+                undecided += held.batch.num_rows if held.receipt.left else 0
             except TuttiError:
                 continue  # in no log
         return self._report(complete=False, undecided=undecided)

@@ -308,6 +308,11 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return self.batch.lane
 
     @property
+    def left(self) -> bool:
+        """Whether it was handed to a connection. What failed and was not is in no log, whatever its error says of others."""
+        return self.batch.transmitted
+
+    @property
     def error(self) -> TuttiError | None:
         """Why it failed, None while it did not."""
         return self.batch.failure.error if self.batch.done and self.batch.failure else None

@@ -29,6 +29,7 @@ class Log:
 
 class Promise(NamedTuple):
     outcome: int | Exception
+    left: bool = True
 
     def result(self, timeout: float | None = None) -> int:
         assert timeout is not None
@@ -257,6 +258,27 @@ def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytes
     assert "1 record committed to t before it stopped; of 10 more it is not known: another run" in report.sentence()
 
 
+def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer was closed before: else it could leave after it was counted."""
+
+    class Waiting(NamedTuple):
+        producer: FakeProducer
+
+        def result(self, timeout: float | None = None) -> int:
+            raise Unknown("closed before it had an outcome") if self.producer.closed else TimeoutError
+
+        @property
+        def left(self) -> bool:
+            return not self.producer.closed
+
+    monkeypatch.setattr(FakeProducer, "send_batch", lambda producer, *_, **__: Waiting(producer))
+    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+        run.send(Chunk([b"a", b"b"], None))
+        report = run.cut_short(0.0)
+    assert (report.records, report.undecided) == (0, 0)
+    assert report.sentence() == "0 records committed to t before it stopped: run it again"
+
+
 def test_an_input_that_is_refused_is_told_once(
     house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +350,7 @@ class UnorderedProducer:
 class LanePromise(NamedTuple):
     promise: Promise
     lane: str
+    left: bool = True
 
     def result(self, timeout: float | None = None) -> int:
         return self.promise.result(timeout)

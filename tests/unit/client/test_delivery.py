@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.client.delivery import Delivery
+from gateway.client.receipt import Receipt
 from gateway.client.session import TRANSITIONS, State, Turn
 from gateway.core import limits
 from gateway.data import wire
@@ -318,6 +319,7 @@ def test_an_idle_producer_asks_nobody_anything() -> None:
 
 def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     rig, frames = in_flight(2, delivery_timeout=5.0)
+    sent = list(rig.delivery.window)
     young = rig.send(b"young")
     rig.delivery.lost()
     at = rig.delivery.next_time(rig.now)
@@ -326,6 +328,8 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     rig.delivery.work(rig.now)
     with pytest.raises(Unknown, match="may or may not be committed"):
         young.result(0)
+    assert not young.left, "what is said is of the oldest: this one is in no log"
+    assert [Receipt(batch, 0).left for batch in sent] == [True, True]
     assert rig.feed.undelivered() == 0
     again = rig.send(b"again")
     asked = rig.connect()
@@ -347,6 +351,7 @@ def test_the_deadline_of_what_was_never_sent_ends_no_epoch() -> None:
     rig.delivery.work(rig.now)
     with pytest.raises(Unknown, match="it never left this process"):
         receipt.result(0)
+    assert not receipt.left
     assert rig.connect().epoch == 1
 
 
