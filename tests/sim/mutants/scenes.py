@@ -173,7 +173,7 @@ class Damage:
     """One of two members that decided loses the end of its log, the other one its power; the third comes back from before.
 
     `stale`: the third one coordinated, and has frames of its own where the others decided something else. `rots`: without it the
-    end of the log is not lost, and the two who meet only have to agree on one. `single`: what is lost is one position, the VIEW with
+    end of the log is not lost, and the two who meet only have to agree on one. `single`: one position is lost, the VIEW with
     which the two began: clients are silent before, and then reach the third one only.
     """
 
