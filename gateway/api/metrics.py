@@ -79,6 +79,12 @@ LINKS = (
 )
 HISTOGRAMS = (
     Figure("commit_us", "tutti_commit_duration_seconds", "From a frame's arrival to its receipt", US),
+    Figure(
+        "unordered.commit_us",
+        "tutti_unordered_commit_duration_seconds",
+        "From an unordered frame's arrival at the gateway whose lane takes it to its receipt",
+        US,
+    ),
     Figure("disk.sync_us", "tutti_disk_sync_duration_seconds", "Duration of one fdatasync", US),
     Figure("disk.lanes.sync_us", "tutti_disk_lanes_sync_duration_seconds", "Duration of one sync of lanes", US),
     Figure("disk.frames_per_sync", "tutti_disk_sync_frames", "Frames that one fdatasync made durable"),

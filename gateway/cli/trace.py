@@ -12,6 +12,7 @@ import orjson
 
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json, print_table
+from gateway.data.lanes import LaneName
 from gateway.errors import TuttiError, UsageError
 
 Line = dict[str, Any]
@@ -19,13 +20,19 @@ Line = dict[str, Any]
 _UP_TO = ("vote", "durable", "confirm")
 #: Lines whose messages are named; what else a gateway logs is none of a message's.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-_DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "offset", "session", "reason")
+#: Of these about an unordered message, those that its origin alone logs of it.
+_AT_ORIGIN = ("submitted", "receipt")
+_DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000
 
 
 class Message(NamedTuple):
-    """A record as the group knows it: its producer's number, epoch and sequence. After an abort the next epoch has it again."""
+    """A record as the group knows it: its producer's number, epoch and sequence. After an abort the next epoch has it again.
 
+    Of an unordered one these are the lane's, which is empty for ordered ones.
+    """
+
+    lane: str
     number: int
     epoch: int
     sequence: int
@@ -34,31 +41,41 @@ class Message(NamedTuple):
         """Whether the line is about the batch that the record is in."""
         return bool(
             _is_named(line)
-            and (line["number"], line["epoch"]) == (self.number, self.epoch)
+            and (_lane(line), line["number"], line["epoch"]) == (self.lane, self.number, self.epoch)
             and line["first"] <= self.sequence <= line["last"]
         )
 
 
 class Wanted(NamedTuple):
-    """A record, by its producer's name, its sequence and perhaps its epoch, or by its offset."""
+    """A record, by its producer's name, its sequence and perhaps its epoch, or by its offset; an unordered one in a lane, which is
+    named itself or by its gateway.
+    """
 
     producer: str | None
     sequence: int | None
     offset: int | None
     epoch: int | None = None
+    lane: str = ""
+
+    def _in_lane(self, line: Line) -> bool:
+        """Whether the line is about the lane that is meant, or about the log if none is."""
+        lane = _lane(line)
+        if not self.lane or LaneName.parse(self.lane) is not None:
+            return lane == self.lane
+        return bool(lane) and line["gateway"] == self.lane and line["event"] in _AT_ORIGIN
 
     def names(self, line: Line) -> Message | None:
         """The message, if it is the record that is wanted and the line tells so."""
-        if not _is_named(line):
+        if not (_is_named(line) and self._in_lane(line)):
             return None
         if self.sequence is not None:
             wanted = line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"]
             wanted = wanted and self.epoch in (None, line["epoch"])
-            return Message(line["number"], line["epoch"], self.sequence) if wanted else None
+            return Message(_lane(line), line["number"], line["epoch"], self.sequence) if wanted else None
         place = (self.offset or 0) - line.get("offset", -1)
         if line.get("offset", -1) < 0 or not 0 <= place <= line["last"] - line["first"]:
             return None
-        return Message(line["number"], line["epoch"], line["first"] + place)
+        return Message(_lane(line), line["number"], line["epoch"], line["first"] + place)
 
 
 @click.command()
@@ -67,16 +84,23 @@ class Wanted(NamedTuple):
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="The record's number within its producer.")
 @click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Of these only the record of this epoch of the producer.")
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Or the record's offset.")
+@click.option("--lane", default="", metavar="LANE", help="It is an unordered record, in that lane or the lane of that gateway.")
 @json_option
 def trace(
-    files: tuple[Path, ...], producer: str | None, sequence: int | None, epoch: int | None, offset: int | None, as_json: bool
+    files: tuple[Path, ...],
+    producer: str | None,
+    sequence: int | None,
+    epoch: int | None,
+    offset: int | None,
+    lane: str,
+    as_json: bool,
 ) -> int:
     """Follow one message through all gateways, in their logs.
 
     Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
     Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
 
-    Unordered records are not traced: sequences and offsets here are those of ordered ones.
+    An unordered record has its sequence and offset in a lane: `--lane` names it, as the record's receipt does, or its gateway.
 
     A sequence that was aborted is given again in the producer's next epoch: each is a message of its own, shown one after another.
     """
@@ -84,13 +108,14 @@ def trace(
         raise UsageError("a message is named by --producer and --sequence, or by --offset")
     if epoch is not None and producer is None:
         raise UsageError("--epoch is the producer's: it goes with --producer and --sequence")
-    found = follow(lambda: _lines(files), Wanted(producer, sequence, offset, epoch))
+    found = follow(lambda: _lines(files), Wanted(producer, sequence, offset, epoch, lane))
     if not found:
         within = f" in epoch {epoch}" if epoch is not None else ""
         named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}{within}"
+        where = f" in lane {lane}" if lane else ""
+        hint = "" if lane else " An unordered record is found with --lane"
         raise TuttiError(
-            f"{named} is in none of these logs: were they written at level debug, and do they reach back so far? Unordered records "
-            "are not traced: tutti tail --unordered shows those that are there"
+            f"{named}{where} is in none of these logs: were they written at level debug, and do they reach back so far?{hint}"
         )
     for lines in found.values():
         if as_json:
@@ -105,8 +130,9 @@ def _print(lines: Sequence[Line]) -> None:
     begun = _time(lines[0])
     rows = [(f"{(_time(line) - begun) * _MS_PER_S:.3f}", line["gateway"], line["event"], _details(line)) for line in lines]
     named = next((line for line in lines if line["producer"]), lines[0])
+    lane = f"in lane {_lane(named)}, " if _lane(named) else ""
     print(
-        f"message {named['producer']}, epoch {named['epoch']}, sequences {named['first']} to {named['last']}, "
+        f"message {named['producer']}, epoch {named['epoch']}, sequences {named['first']} to {named['last']}, {lane}"
         f"from {lines[0]['timestamp']}"
     )
     print_table(("ms", "gateway", "what", "details"), rows, empty="")
@@ -134,20 +160,28 @@ def follow(lines: Callable[[], Iterable[Line]], wanted: Wanted) -> dict[Message,
 def _reaching(lines: Iterable[Line], placed: Line, begun: str) -> Iterator[Line]:
     """What was said since `begun` of the place of the message that `placed` is about, under the message's name.
 
-    That is each NO to it, and of each gateway and each sender the first line about everything up to there.
+    That is each NO to it, and of each gateway and each sender the first line about everything up to there. In a lane a position is
+    that of one attempt.
     """
+    at = _lane(placed), placed.get("attempt")
     name = {field: placed[field] for field in ("producer", "number", "epoch", "first", "last")}
     told: set[tuple[object, ...]] = set()
     for line in lines:
         event = line.get("event")
         refused = event == "no" and line["position"] == placed["position"]
         reaches = event in _UP_TO and line["up_to"] >= placed["position"]
-        if line["timestamp"] < begun or not (refused or reaches):
+        if line["timestamp"] < begun or not (refused or reaches) or (_lane(line), line.get("attempt")) != at:
             continue
         key = (line["gateway"], event, line.get("sender"))
         if refused or key not in told:
             told.add(key)
             yield {**line, **name}
+
+
+def _lane(line: Line) -> str:
+    """The lane that a line is about; empty for the log."""
+    lane: str = line.get("lane", "")
+    return lane
 
 
 def _is_named(line: Line) -> bool:

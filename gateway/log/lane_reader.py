@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
+from typing import NamedTuple
 
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
-from gateway.errors import Behind, Damaged
+from gateway.errors import Behind, Damaged, TuttiError
 from gateway.log.lanes_there import lane_at, lane_path
 from gateway.log.reader import LogReader
+
+
+class End(NamedTuple):
+    """How far a lane is decided: its last position, and the offset behind its last record."""
+
+    position: int
+    offset: int
+
+
+def end_told(path: str) -> End | None:
+    """How far a lane was decided at least, as what is left in its directory says; None if nothing says it."""
+    try:
+        with closing(LogReader(path, damaged=True)) as reader:
+            frontier = reader.frontier()
+    except TuttiError:
+        return None
+    return End(frontier.position, frontier.offset) if frontier.position else None
 
 
 class LaneReader(LogReader):

@@ -217,7 +217,7 @@ class Books:
 
     def _lane_facts(self, members: list[Member]) -> list[dict[str, object]]:
         """Every lane that is kept here, by number: a lane begins with offset 0 and is kept whole. Who takes part in the own one, so
-        whose disks have what is acknowledged there now, is `members`.
+        whose disks have what is acknowledged there now, is `members`. How far a halted one is may be unknown (null).
         """
         names, own = {member.number: member.name for member in members}, self._lane()
         return [
@@ -247,6 +247,7 @@ class Books:
     def status(self) -> bytes:
         """Status as JSON."""
         config, driver, decided, members = self._config, self._driver, self._stack.decided, self._group.members()
+        transport = driver.transport_facts()
         return orjson.dumps(
             {
                 "gateway": config.name,
@@ -254,7 +255,7 @@ class Books:
                 "group": config.group.name,
                 "log": decided.log.hex(),
                 "state": driver.state,
-                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected or self._group.waits,
+                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected or self._waits(transport),
                 "view": self._view(members),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
@@ -278,7 +279,7 @@ class Books:
                 "disk": self._disk_facts(),
                 "lane": self._lane(),
                 "lanes": self._lane_facts(members),
-                "transport": driver.transport_facts(),
+                "transport": transport,
                 "memory": {"resident_bytes": memory.resident_bytes()},
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},
                 **driver.meters.to_dict(),
@@ -289,6 +290,13 @@ class Books:
         """Why the disk takes no new records; empty if it does."""
         disk = self._disk
         return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
+
+    def _waits(self, transport: dict[str, object]) -> str:
+        """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then."""
+        waits, peers = self._group.waits, transport.get("peers")
+        if not waits or not isinstance(peers, list):
+            return waits
+        return "; ".join([*(f"{peer['name']}: {peer['refused']}" for peer in peers if peer["refused"]), waits])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view

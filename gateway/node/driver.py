@@ -44,12 +44,14 @@ from gateway.core.events import (
     Recovered,
     SpaceChanged,
     Started,
+    SubmittedUnordered,
     TimeAdvanced,
     WriteFailed,
 )
 from gateway.data.bodies import ForgetBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.views import view_text
+from gateway.data.wire import SUBMIT_UNORDERED
 from gateway.errors import invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
@@ -62,7 +64,7 @@ from gateway.node.news import News
 from gateway.node.port import Message
 from gateway.node.reception import Reception
 from gateway.node.sessions import Session, Sessions
-from gateway.node.underway import Landed, UnderWay
+from gateway.node.underway import Awaited, Landed, UnderWay
 
 Happening = Event | Located | StatusAsked
 
@@ -123,7 +125,9 @@ class Driver:
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
         self._under_way = UnderWay()
+        self._awaited = Awaited()
         self._landed: Landed = []  # what was decided in this turn
+        self._landed_unordered: Landed = []
         self._arrived_us = 0
         self._timer_us: int | None = None
         self._closing: list[Session] = []
@@ -250,6 +254,8 @@ class Driver:
 
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1
+        if isinstance(event, SubmittedUnordered):
+            self._awaited.arrived(event.frames, self._arrived_us)
         acts = self._acts
         for action in self._stack.step(event, self._clock.now()):
             acts[type(action)](action)
@@ -312,6 +318,9 @@ class Driver:
         return lambda action: self._for_disks.append((put, action))
 
     def _reply(self, action: Reply) -> None:
+        session = self.sessions.get(action.session) if len(self._awaited) else None
+        if session is not None and session.form == SUBMIT_UNORDERED:
+            self._landed_unordered += self._awaited.answered(action.answers)
         if not self._fences.waiting:
             self.answers.add(action.session, action.answers)
             return
@@ -369,11 +378,12 @@ class Driver:
         for put, action in self._for_disks:
             put(action)
         self._for_disks.clear()
-        if self._landed:
+        if self._landed or self._landed_unordered:
             now_us = self._clock.now().mono_us
-            for arrived_us, count in self._landed:
-                self.meters.commit_us.add(now_us - arrived_us, count)
-            self._landed.clear()
+            for landed, meter in ((self._landed, self.meters.commit_us), (self._landed_unordered, self.meters.commit_unordered_us)):
+                for arrived_us, count in landed:
+                    meter.add(now_us - arrived_us, count)
+                landed.clear()
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -21,6 +21,7 @@ from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRot
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull
+from gateway.log.lane_reader import End
 from gateway.node.meters import DiskMeters
 from gateway.node.scrubbing import LATE_S, Sparing
 from gateway.node.working import Working
@@ -76,10 +77,13 @@ class LaneLogs(Protocol):
 
 
 class LaneFacts(NamedTuple):
-    """How far a lane is decided: last position, and the offset behind its last record; and why nothing can follow in it here."""
+    """How far a lane is decided: last position, and the offset behind its last record; and why nothing can follow in it here.
 
-    position: int = 0
-    offset: int = 0
+    Where a start found it damaged or gone that is what its files still say, a moment old at least, or None: not known.
+    """
+
+    position: int | None = 0
+    offset: int | None = 0
     halted: str = ""
 
 
@@ -95,7 +99,12 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
     """
 
     def __init__(
-        self, logs: LaneLogs, report: Callable[[Event], None], indexed: Callable[[], None], log: FilteringBoundLogger
+        self,
+        logs: LaneLogs,
+        report: Callable[[Event], None],
+        indexed: Callable[[], None],
+        log: FilteringBoundLogger,
+        ends: Mapping[LaneName, End],
     ) -> None:
         """Prepare.
 
@@ -104,9 +113,11 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
             report: takes events for the stack; called in the thread.
             indexed: called, in the thread, when there is more to read.
             log: for what an operator must know.
+            ends: of lanes that a start found halted, how far their files say that they were decided; without those that do not.
         """
         super().__init__("lanes", report, log)
         self._logs = logs
+        self._ends = ends
         self._indexed = indexed
         self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
         self._decided: deque[DeliverUnordered] = deque()
@@ -123,8 +134,10 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
         """What the stack starts from."""
-        for lane in lanes:
-            self.facts[LaneName(lane.origin, lane.incarnation)] = LaneFacts(lane.position, lane.offset, lane.halted)
+        for log in lanes:
+            lane = LaneName(log.origin, log.incarnation)
+            end = self._ends.get(lane) if log.halted else End(log.position, log.offset)
+            self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
     def persist(self, action: PersistLane) -> None:
         """Queue what is to become durable."""

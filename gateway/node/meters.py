@@ -74,6 +74,7 @@ class Meters:
         self.sends_dropped = 0
         self.refused: Counter[str] = Counter()
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
+        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of what clients of this gateway sent
         self.steps = 0
 
     def to_dict(self) -> dict[str, object]:
@@ -81,7 +82,11 @@ class Meters:
         return {
             "ingest": {"frames": self.frames, "records": self.records, "bytes": self.bytes},
             "committed": {"frames": self.frames_committed, "records": self.records_committed},
-            "unordered": {"frames": self.frames_unordered, "records": self.records_unordered},
+            "unordered": {
+                "frames": self.frames_unordered,
+                "records": self.records_unordered,
+                "commit_us": self.commit_unordered_us.to_dict(),
+            },
             "duplicates": self.duplicates,
             "requests": self.requests,
             "messages_malformed": self.messages_malformed,

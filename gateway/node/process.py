@@ -21,9 +21,12 @@ from gateway.core import limits
 from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
 from gateway.core.survey import Survey
+from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull
 from gateway.log.directory import Directory, open_directory
+from gateway.log.lane_reader import end_told
 from gateway.log.lanes import LaneLogs, path_of_disk
+from gateway.log.lanes_there import lane_path
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
@@ -126,7 +129,9 @@ class Gateway:
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
         for told in logs.told:
             self._log.error(told)
-        self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log)
+        halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
+        ends = {lane: end for lane in halted if (end := end_told(lane_path(self._directory.path, lane))) is not None}
+        self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log, ends)
         self._disk.beside = lambda: self._lanes.full
         return lanes
 
@@ -139,7 +144,8 @@ class Gateway:
             opened.callback(recorder.stop)
             observed = recorder
         if self._config.logging.level == "debug":
-            observed = Tracer(observed, lambda: stack.decided, self._log)
+            incarnation = self._directory.incarnation
+            observed = Tracer(observed, lambda: stack.decided, lambda: LaneName(stack.me, incarnation), self._log)
         return observed
 
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], edges.Stack]) -> Driver:

@@ -9,56 +9,65 @@ named by its producer, epoch and sequences (`first` to `last`), from the time on
     decided    the frontier passed it: its offset      aborted   the frontier passed it: it has none
     receipt    the client was told its offset         no        another one does not take it: why
 
-`tutti trace` puts the lines of all gateways together. Unordered batches are not traced: sequences and offsets of a lane are its
-own, and would be taken for those of ordered ones.
+Lines about an unordered batch have its `lane`, and the `attempt` in place of the view; a confirm is then the origin's. Sequences,
+positions and offsets are the lane's. `tutti trace` puts the lines of all gateways together.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, Reply
-from gateway.core.events import Event, Now, Persisted, Received, Submitted
-from gateway.core.messages import Confirm, Forward, No, Order, Repair, Vote
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
+from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered
+from gateway.core.messages import Confirm, Forward, LaneFetched, No, Order, Post, Posted, Repair, Settled, Vote
 from gateway.data.frame import Frame, Kind
+from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
 from gateway.data.views import view_text
 from gateway.data.wire import Committed
 from gateway.node.edges import Stack
 
+Key = tuple[int, int, int]  # a batch: producer, epoch, first sequence
+
 
 class Tracer:
     """A stack whose work on each message is logged."""
 
-    def __init__(self, stack: Stack, decided: Callable[[], LogState], log: FilteringBoundLogger) -> None:
-        """`decided` is the log up to the frontier, for the names of producers and topics."""
+    def __init__(
+        self, stack: Stack, decided: Callable[[], LogState], own: Callable[[], LaneName], log: FilteringBoundLogger
+    ) -> None:
+        """`decided` is the log up to the frontier, for the names of producers and topics; `own` this gateway's lane."""
         self._stack = stack
         self._decided = decided
+        self._own = own
         self._log = log
-        self._writing: deque[tuple[int, int]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, last position
+        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, up to where
+        self._writing_lanes: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Step the stack, and log what that does to messages."""
         self._happened(event)
         actions = self._stack.step(event, now)
-        lane = {
+        beside = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
-            if isinstance(action, DeliverUnordered)
+            if isinstance(action, DeliverUnordered) and (action.origin, action.incarnation) == self._own()
             for frame in action.frames
         }
         for action in actions:
-            self._done(action, lane)
+            self._done(action, beside)
         return actions
 
     def _happened(self, event: Event) -> None:
         match event:
             case Submitted():
                 self._tell("submitted", event.frames, session=event.session)
+            case SubmittedUnordered():
+                self._tell("submitted", event.frames, self._own(), session=event.session)
             case Received(message=Order() | Repair() | Forward() as message):
                 self._tell("received", message.frames, by=type(message).__name__, sender=event.sender)
             case Received(message=Vote() | Confirm() as message):
@@ -68,31 +77,68 @@ class Tracer:
                 told = {"position": message.position, "in_view": view_text(message.view), "reason": message.reason}
                 self._log.debug("no", sender=event.sender, **told)
             case Persisted():
-                up_to = 0
-                while self._writing and self._writing[0][0] <= event.token:
-                    up_to = self._writing.popleft()[1]
-                if up_to:
-                    self._log.debug("durable", up_to=up_to)
+                self._durable(self._writing, event.token)
+            case Received():
+                self._received_of_lane(event)
+            case LanePersisted():
+                self._durable(self._writing_lanes, event.token)
 
-    def _done(self, action: Action, lane: Container[tuple[int, int, int]]) -> None:
-        """What came of a step; `lane`: the unordered batches (producer, epoch, first sequence) that it decided."""
+    def _received_of_lane(self, event: Received) -> None:
+        sender = event.sender
+        match event.message:
+            case Post() as message:
+                self._tell("received", message.frames, LaneName(sender, message.incarnation), by="Post", sender=sender)
+            case LaneFetched() as message:
+                lane = LaneName(message.origin, message.incarnation)
+                self._tell("received", message.frames, lane, by="LaneFetched", sender=sender)
+            case Posted() as message:
+                lane = LaneName(self._own().origin, message.incarnation)
+                told = {"reason": message.low} if message.low else {}
+                self._log.debug("vote", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text, **told)
+            case Settled() as message:
+                lane = LaneName(sender, message.incarnation)
+                self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)
+
+    def _durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
+        """Everything up to the token is on the disk: of the log the last place of it, of each lane its own."""
+        last: dict[object, Mapping[str, object]] = {}
+        while writing and writing[0][0] <= token:
+            told = writing.popleft()[1]
+            last[told.get("lane")] = told
+        for told in last.values():
+            self._log.debug("durable", **told)
+
+    def _done(self, action: Action, beside: Container[Key]) -> None:
+        """What came of a step; `beside`: the batches of the own lane that it decided."""
         match action:
             case Persist(frames=frames) if frames:
-                self._writing.append((action.token, frames[-1].position))
+                self._writing.append((action.token, {"up_to": frames[-1].position}))
                 self._tell("written", frames)
+            case PersistLane(frames=frames) if frames:
+                lane = LaneName(action.origin, action.incarnation)
+                told = {"up_to": frames[-1].position, "attempt": frames[-1].view, "lane": lane.text}
+                self._writing_lanes.append((action.token, told))
+                self._tell("written", frames, lane)
             case Deliver():
                 for frame, offset in zip(action.frames, action.offsets, strict=True):
                     if frame.position in action.aborted:
                         self._tell("aborted", [frame])
                     else:
                         self._tell("decided", [frame], offset=offset)
+            case DeliverUnordered():
+                offset = action.first_offset
+                for frame in action.frames:
+                    self._tell("decided", [frame], LaneName(action.origin, action.incarnation), offset=offset)
+                    offset += frame.count
             case Reply():
                 for answer in action.answers:
-                    if isinstance(answer, Committed) and (answer.producer, answer.epoch, answer.first_sequence) not in lane:
+                    if isinstance(answer, Committed):
                         names = self._names(answer.producer, answer.epoch, answer.first_sequence, answer.count)
-                        self._log.debug("receipt", session=action.session, offset=answer.offset, **names)
+                        own = (answer.producer, answer.epoch, answer.first_sequence) in beside
+                        told = {"lane": self._own().text} if own else {}
+                        self._log.debug("receipt", session=action.session, offset=answer.offset, **told, **names)
 
-    def _tell(self, what: str, frames: Iterable[Frame], **facts: object) -> None:
+    def _tell(self, what: str, frames: Iterable[Frame], lane: LaneName | None = None, **facts: object) -> None:
         for frame in frames:
             told: dict[str, object] = {"kind": Kind(frame.kind).name}
             if frame.kind == Kind.BATCH:
@@ -100,7 +146,10 @@ class Tracer:
                 topic = self._decided().topics.get(frame.topic)
                 told["topic"] = topic.name if topic is not None else frame.topic
             if frame.position:
-                told |= {"position": frame.position, "in_view": view_text(frame.view), "origin": frame.origin}
+                place = {"in_view": view_text(frame.view)} if lane is None else {"attempt": frame.view}
+                told |= {"position": frame.position, **place, "origin": frame.origin}
+            if lane is not None:
+                told["lane"] = lane.text
             self._log.debug(what, **told, **facts)
 
     def _names(self, producer: int, epoch: int, first: int, count: int) -> dict[str, object]:

@@ -1,11 +1,13 @@
-"""What was handed to the disk and is not decided: how much it is, and since when clients wait for it."""
+"""What was handed to the disk and is not decided, and what came for the lane: how much, and since when clients wait for it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from gateway.core import limits
 from gateway.data.frame import Frame, Kind
+from gateway.data.wire import Answer, Committed, Duplicate
 
 Landed = list[tuple[int, int]]  # (arrived us, frames) of what is decided now
 
@@ -62,4 +64,34 @@ class UnderWay:
         while self._flights and self._flights[0][0] <= last:
             _, arrived_us, count = self._flights.popleft()
             landed.append((arrived_us, count))
+        return landed
+
+
+class Awaited:
+    """Since when clients wait for the unordered batches that they sent here, from the first copy of each on."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._since: dict[tuple[int, int, int], int] = {}  # producer, epoch, first sequence -> us
+
+    def __len__(self) -> int:
+        """How many batches."""
+        return len(self._since)
+
+    def arrived(self, frames: Iterable[Frame], now_us: int) -> None:
+        """These were sent to the lane at a time. What was refused stays noted until too many are, since it may come again."""
+        since = self._since
+        for frame in frames:
+            since.setdefault((frame.producer, frame.epoch, frame.first_sequence), now_us)
+        while len(since) > limits.LANE_FRAMES_MAX:
+            del since[next(iter(since))]
+
+    def answered(self, answers: Iterable[Answer]) -> Landed:
+        """Answers to clients that send into the lane; returns since when those waited whose batches are decided."""
+        landed = []
+        for answer in answers:
+            if isinstance(answer, Committed | Duplicate):
+                arrived_us = self._since.pop((answer.producer, answer.epoch, answer.first_sequence), None)
+                if arrived_us is not None and isinstance(answer, Committed):
+                    landed.append((arrived_us, 1))
         return landed

@@ -152,9 +152,70 @@ def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], opti
 
 
 @pytest.mark.parametrize("options", [("--offset", "26"), ("--producer", "lga", "--sequence", "5")])
-def test_who_looks_for_an_unordered_record_is_told_that_it_is_not_traced(
-    trace: Callable[..., Said], options: tuple[str, ...]
-) -> None:
+def test_who_looks_for_an_unordered_record_is_told_how(trace: Callable[..., Said], options: tuple[str, ...]) -> None:
     told = trace(*options)
-    assert told.code == 1
-    assert "Unordered records are not traced: tutti tail --unordered shows those that are there" in told.err
+    assert (told.code, told.err.count("An unordered record is found with --lane")) == (1, 1)
+    told = trace(*options, "--lane", "g1")
+    assert (told.code, told.err.count("in lane g1 is in none of these logs"), "--lane" in told.err) == (1, 1, False)
+
+
+LANE, ELSEWHERE = f"1-{'a' * 32}", f"2-{'b' * 32}"
+IN_LANE = {**BATCH, "lane": LANE}
+AT_FIRST = {**IN_LANE, "position": 9, "attempt": 1, "origin": 1}
+AT_LAST = {**IN_LANE, "position": 4, "attempt": 2, "origin": 1}
+BESIDE = [
+    line(0, "g1", "submitted", {**IN_LANE, "session": 3}),
+    line(0, "g1", "submitted", {**BATCH, "session": 4}),  # the same name in the log
+    line(0, "g2", "submitted", {**IN_LANE, "lane": ELSEWHERE, "session": 5}),  # and in another lane
+    line(1, "g2", "received", {**AT_FIRST, "by": "Post", "sender": 1}),
+    line(2, "g2", "received", {**AT_LAST, "by": "Post", "sender": 1}),
+    line(3, "g2", "written", AT_LAST),
+    line(4, "g2", "durable", {"up_to": 9, "lane": LANE, "attempt": 1}),  # of the attempt that had ended
+    line(5, "g2", "durable", {"up_to": 4, "lane": ELSEWHERE, "attempt": 2}),
+    line(5, "g2", "durable", {"up_to": 12}),  # of the log
+    line(6, "g2", "durable", {"up_to": 5, "lane": LANE, "attempt": 2}),
+    line(7, "g1", "vote", {"sender": 2, "up_to": 5, "lane": LANE, "attempt": 2}),
+    line(8, "g1", "written", AT_LAST),
+    line(9, "g1", "decided", {**AT_LAST, "offset": 20}),
+    line(9, "g2", "decided", {**AT_LAST, "lane": ELSEWHERE, "offset": 20}),
+    line(10, "g1", "receipt", {**IN_LANE, "offset": 20, "session": 3}),
+    line(11, "g2", "confirm", {"sender": 1, "up_to": 4, "lane": LANE, "attempt": 2}),
+]
+OF_LANE = [
+    ("g1", "submitted"),
+    ("g2", "received"),
+    ("g2", "received"),
+    ("g2", "written"),
+    ("g2", "durable"),
+    ("g1", "vote"),
+    ("g1", "written"),
+    ("g1", "decided"),
+    ("g1", "receipt"),
+    ("g2", "confirm"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--producer", "jfk", "--sequence", "5", "--lane", LANE), OF_LANE),
+        (("--offset", "21", "--lane", LANE), OF_LANE),
+        (("--producer", "jfk", "--sequence", "5", "--lane", "g1"), OF_LANE),
+        (("--offset", "21", "--lane", "g1"), OF_LANE),
+        (("--producer", "jfk", "--sequence", "5"), [("g1", "submitted")]),
+        (("--producer", "jfk", "--sequence", "5", "--lane", ELSEWHERE), [("g2", "submitted"), ("g2", "decided")]),
+    ],
+)
+def test_an_unordered_message_is_followed_in_its_lane_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], told: list[tuple[str, str]]
+) -> None:
+    file = tmp_path / "all.log"
+    file.write_text("\n".join(BESIDE) + "\n")
+    assert main(["trace", str(file), *options, "--json"]) == 0
+    found = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(one["gateway"], one["event"]) for one in found] == told
+    assert {one.get("lane") for one in found} == {found[0].get("lane")}
+    assert [one["up_to"] for one in found if one["event"] == "durable"] == [5] * (told is OF_LANE)
+    assert main(["trace", str(file), *options]) == 0
+    title = capsys.readouterr().out.splitlines()[0]
+    assert (f"in lane {found[0].get('lane')}, from" in title) is ("lane" in found[0])

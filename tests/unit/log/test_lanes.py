@@ -15,6 +15,7 @@ from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer
 from gateway.errors import WrongDirectory
 from gateway.log.directory import lock_directory
+from gateway.log.lane_reader import End, end_told
 from gateway.log.lanes import LaneLogs, LaneWriter
 from gateway.log.lanes_there import lane_path, lanes_there
 from gateway.log.layout import FRAMES_AT
@@ -134,6 +135,8 @@ def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: 
     assert "takes nothing more" in found[OWN].halted
     assert logs.told == [found[OWN].halted]
     logs.close()
+    known = {"rotten": End(11, history.offset(11))}
+    assert end_told(str(path)) == known.get(what)  # what is left of it says how far it was
 
 
 def test_the_lane_of_a_disk_that_was_replaced_is_anothers(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
-from gateway.core.events import Event, LanePersisted, LaneRead, LaneRotted, WriteFailed
+from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFailed, DiskFull
+from gateway.log.lane_reader import End
 from gateway.node import lanes
 from gateway.node.lanes import LaneDisk, LaneFacts
 from tests.unit.node.fakes import LOG
@@ -76,7 +77,7 @@ class Bench:
     def __init__(self) -> None:
         self.logs, self.reports = Logs(), list[Event]()
         self.indexed = 0
-        self.disk = LaneDisk(self.logs, self.reports.append, self.count, LOG)
+        self.disk = LaneDisk(self.logs, self.reports.append, self.count, LOG, {OWN: End(9, 40)})
 
     def count(self) -> None:
         self.indexed += 1
@@ -181,6 +182,23 @@ def test_the_lanes_hear_of_producers_that_are_forgotten() -> None:
     bench.disk.forget((3, 4))
     bench.disk.run_once()
     assert bench.logs.done == [(3, 4)]
+
+
+def test_of_a_halted_lane_is_told_what_is_known_and_never_that_it_was_empty() -> None:
+    bench = Bench()
+    lost = LaneName(1, b"l" * 16)
+    bench.disk.found(
+        (
+            LaneLog(origin=OWN.origin, incarnation=OWN.incarnation, halted="it is damaged"),
+            LaneLog(origin=lost.origin, incarnation=lost.incarnation, halted="it is gone"),
+            LaneLog(origin=2, incarnation=bytes(16), position=7, offset=3),
+        )
+    )
+    assert bench.disk.facts == {
+        OWN: LaneFacts(9, 40, "it is damaged"),
+        lost: LaneFacts(None, None, "it is gone"),
+        LaneName(2, bytes(16)): LaneFacts(7, 3),
+    }
 
 
 def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:

@@ -7,9 +7,13 @@ import json
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 
-from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, Reply
-from gateway.core.events import Event, Now, Persisted, Received, Submitted, TimeAdvanced
-from gateway.core.messages import Confirm, No, Order, Vote
+import pytest
+
+from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
+from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered, TimeAdvanced
+from gateway.core.messages import Confirm, LaneFetched, No, Order, Post, Posted, Settled, Vote
+from gateway.data.frame import Frame
+from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer, Topic
 from gateway.data.wire import Committed
 from gateway.node import logs
@@ -18,6 +22,7 @@ from tests.unit.node.bench import placed
 from tests.unit.node.fakes import batch_frame
 
 NOW = Now(5, 7)
+OWN, OTHER = LaneName(1, bytes(16)), LaneName(2, b"o" * 16)
 
 
 class Scripted:
@@ -44,14 +49,17 @@ class Rig:
     def lines(self, event: Event, *actions: Action) -> list[dict[str, object]]:
         said = io.StringIO()
         with redirect_stderr(said):
-            tracer = Tracer(self.stack, lambda: self.state, logs.set_up("g1", "debug"))
+            tracer = Tracer(self.stack, lambda: self.state, lambda: OWN, logs.set_up("g1", "debug"))
             self.stack.actions = actions
             assert tracer.step(event, NOW) == actions
             assert self.stack.events[-1] == (event, NOW)
             for action in actions:  # a token is remembered until it is durable
+                self.stack.actions = ()
                 if isinstance(action, Persist):
-                    self.stack.actions = ()
                     tracer.step(Persisted(action.token), NOW)
+            tokens = [action.token for action in actions if isinstance(action, PersistLane)]
+            if tokens:
+                tracer.step(LanePersisted(tokens[-1]), NOW)
         return [json.loads(line) for line in said.getvalue().splitlines()]
 
 
@@ -78,11 +86,55 @@ def test_a_batch_has_one_name_from_its_client_to_its_receipt() -> None:
     assert (written["position"], durable["up_to"], decided["offset"], receipt["session"]) == (9, 9, 20, 3)
 
 
-def test_the_receipt_of_an_unordered_batch_is_not_taken_for_an_ordered_one() -> None:
-    frame = batch_frame([b"a", b"b"], sequence=4)
-    receipt = Reply(3, (Committed(frame.producer, frame.epoch, 4, 2, 0),))
-    assert Rig().lines(TimeAdvanced(), DeliverUnordered(1, b"i" * 16, 0, (frame,)), receipt) == []
-    assert len(Rig().lines(TimeAdvanced(), receipt)) == 1
+def in_lane(frame: Frame, lane: LaneName, attempt: int, position: int) -> Frame:
+    frame.origin = lane.origin
+    frame.stamp(attempt, position, 0)
+    return frame
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_an_unordered_batch_has_the_name_of_its_lane_and_the_attempt_in_place_of_the_view(lane: LaneName) -> None:
+    rig = Rig()
+    (submitted,) = rig.lines(SubmittedUnordered(3, (batch_frame([b"a", b"b"], sequence=4),)))
+    assert (submitted["lane"], submitted["session"], "position" in submitted) == (OWN.text, 3, False)
+    at = in_lane(batch_frame([b"a", b"b"], sequence=4), lane, 5, 9)
+    (posted,) = rig.lines(Received(lane.origin, Post(lane.incarnation, (at,))))
+    (fetched,) = rig.lines(Received(3, LaneFetched(*lane, (at,))))
+    written, durable = rig.lines(TimeAdvanced(), PersistLane(1, *lane, (at,)))
+    run = DeliverUnordered(*lane, 20, (at,))
+    decided, *receipts = rig.lines(LanePersisted(1), run, Reply(3, (Committed(at.producer, at.epoch, 4, 2, 20),)))
+    for line in (posted, fetched, written, decided):
+        assert (line["producer"], line["epoch"], line["first"], line["last"]) == ("jfk", 1, 4, 5)
+        assert (line["lane"], line["attempt"], line["position"], "in_view" in line) == (lane.text, 5, 9, False)
+    assert [(line["by"], line["sender"]) for line in (posted, fetched)] == [("Post", lane.origin), ("LaneFetched", 3)]
+    assert {name: durable[name] for name in ("event", "up_to", "attempt", "lane")} == {
+        "event": "durable",
+        "up_to": 9,
+        "attempt": 5,
+        "lane": lane.text,
+    }
+    assert (decided["event"], decided["offset"]) == ("decided", 20)
+    (receipt,) = receipts
+    assert (receipt["event"], receipt["offset"]) == ("receipt", 20)
+    assert ("lane" in receipt) is (lane == OWN)  # another's lane may have the same batch by name: this receipt is not about it
+
+
+def test_of_each_lane_is_told_how_far_one_sync_made_it_durable() -> None:
+    own, other = in_lane(batch_frame(), OWN, 2, 3), in_lane(batch_frame(), OTHER, 7, 8)
+    lines = Rig().lines(TimeAdvanced(), PersistLane(1, *OWN, (own,)), PersistLane(2, *OTHER, (other,)))
+    told = [(line["lane"], line["attempt"], line["up_to"]) for line in lines if line["event"] == "durable"]
+    assert told == [(OWN.text, 2, 3), (OTHER.text, 7, 8)]
+
+
+def test_votes_and_decisions_in_a_lane_name_it() -> None:
+    (vote,) = Rig().lines(Received(2, Posted(OWN.incarnation, 5, 9)))
+    (low,) = Rig().lines(Received(2, Posted(OWN.incarnation, 5, 9, "no room")))
+    (settled,) = Rig().lines(Received(2, Settled(OTHER.incarnation, 5, 9)))
+    assert [(line["event"], line["sender"], line["up_to"], line["attempt"], line["lane"]) for line in (vote, settled)] == [
+        ("vote", 2, 9, 5, OWN.text),
+        ("confirm", 2, 9, 5, OTHER.text),
+    ]
+    assert ("reason" in vote, low["reason"]) == (False, "no room")
 
 
 def test_votes_and_decisions_of_others_are_told_with_who_sent_them() -> None:

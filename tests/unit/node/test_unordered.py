@@ -8,13 +8,15 @@ from typing import get_args
 
 import pytest
 
+from gateway.core import limits
 from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
-from gateway.core.events import LaneLog, LanePersisted, Recovered, Scalars, Started, Submitted, SubmittedUnordered
+from gateway.core.events import LaneLog, LanePersisted, Persisted, Recovered, Scalars, Started, Submitted, SubmittedUnordered
 from gateway.data.bodies import ForgetBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.wire import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
 from gateway.node.port import Message, Sent
+from gateway.node.underway import Awaited
 from tests.unit.node.bench import A, B, Bench, placed, submit
 from tests.unit.node.fakes import batch_frame, message
 
@@ -74,8 +76,35 @@ def test_the_lane_s_frontier_moves_before_receipts_and_its_index_comes_last(monk
     assert seen == [1]
     assert bench.lanes.queued == [write, read, run]
     told = bench.driver.meters.to_dict()
-    assert told["unordered"] == {"frames": 1, "records": 2}
+    assert told["unordered"] == {"frames": 1, "records": 2, "commit_us": bench.driver.meters.commit_unordered_us.to_dict()}
     assert told["committed"] == {"frames": 0, "records": 0}
+
+
+def test_a_client_s_wait_for_its_unordered_batch_is_measured_from_the_first_copy_to_the_receipt() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.hello(B)
+    for routing, make in ((A, unordered), (A, unordered), (B, submit)):
+        bench.say(make(routing, batch_frame()))
+        bench.clock.mono_us += 1000
+    receipt = Committed(1, 1, 1, 1, 10)
+    bench.answers = {Persisted: [Reply(2, (receipt,))], LanePersisted: [Reply(1, (receipt,))]}
+    bench.happen(Persisted(1))  # of the batch of that name in the log
+    measured = bench.driver.meters.commit_unordered_us
+    assert measured.count == 0
+    bench.happen(LanePersisted(1))
+    assert (measured.count, measured.sum) == (1, 3000)
+    bench.happen(LanePersisted(2))
+    assert (measured.count, bench.driver.meters.commit_us.count) == (1, 0)
+    assert bench.driver.meters.to_dict()["unordered"] == {"frames": 0, "records": 0, "commit_us": measured.to_dict()}
+
+
+def test_what_is_never_answered_is_waited_for_in_a_bounded_number() -> None:
+    awaited = Awaited()
+    awaited.arrived([batch_frame(sequence=number + 1) for number in range(limits.LANE_FRAMES_MAX + 5)], 7)
+    assert len(awaited) == limits.LANE_FRAMES_MAX
+    assert awaited.answered([Committed(1, 1, 5, 1, 0), Duplicate(1, 1, 6, 1), Committed(1, 1, 7, 1, 0)]) == [(7, 1)]
+    assert len(awaited) == limits.LANE_FRAMES_MAX - 2
 
 
 def test_duplicates_are_looked_up_in_the_lane() -> None:
