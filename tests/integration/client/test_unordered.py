@@ -18,7 +18,7 @@ from streaming.batch import BatchReader
 from streaming.options import parse
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers
-from tests.unit.client.fake import until
+from tests.unit.client.fake import deliver_within, until
 from tutti import Producer, Reader, Receipt
 
 WAIT_S = 60.0
@@ -140,12 +140,14 @@ def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_
 
 
 def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_there(group: Three) -> None:
-    with Producer(group["g1"].url, producer="p", delivery_timeout=4) as producer:
+    with Producer(group["g1"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         first = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100)]
         for receipt in first:
             receipt.result(WAIT_S)
         group["g1"].signal(signal.SIGSTOP)
+        deliver_within(producer, 4)
         lost = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100, 200)]
+        deliver_within(producer, WAIT_S)
         until(lambda: all(receipt.lane for receipt in lost[:1]), WAIT_S)
         group["g1"].kill()
         until(lambda: noticed(producer), WAIT_S)

@@ -21,6 +21,7 @@ from gateway.cli.demo.checks import Check, Speed
 from gateway.cli.demo.processes import Failed, Household, wait_until
 from gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
 from tests.ports import free_base
+from tests.processes import expect_end
 
 DEPARTURES = 4000
 
@@ -204,15 +205,13 @@ def test_a_process_that_fails_ends_the_run_with_its_last_words(
 
 
 def test_no_process_outlives_the_household(tmp_path: Path) -> None:
-    code = "import subprocess, sys; subprocess.Popen(['sleep', '100']); print('up', flush=True); import time; time.sleep(100)"
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '1000']); print('up', flush=True); import time; time.sleep(100)"
     with Household(tmp_path) as house:
         process = house.start("parent", [sys.executable, "-c", code])
         wait_until(lambda: process.output.read_text() == "up\n", 20, "start", [process])
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert children
-    for pid in [process.pid, *map(int, children)]:
-        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-        assert state.strip() in ("", "Z")
+    expect_end(*map(int, children))
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 

@@ -19,6 +19,7 @@ from gateway.client.control import Control
 from gateway.core import limits
 from gateway.data.wire import PROTOCOL, Hello, OpenTopic, Status, encode_control
 from tests.faults.gateways import GatewayProcess
+from tests.processes import alive, expect_end
 from tutti import Producer
 
 
@@ -33,13 +34,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def refused_start(gateway: GatewayProcess) -> tuple[int, str]:
@@ -106,7 +100,7 @@ def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayPro
         wait_for(lambda: healthy(gateway))
         os.kill(pid, signal.SIGSTOP)
     gateway.kill()
-    wait_for(lambda: not alive(pid))
+    expect_end(pid)
     gateway.start()  # its ports are free
 
 

@@ -16,7 +16,7 @@ PLACES = limits.READ_HELD_BYTES_MAX // limits.READ_MAKING_BYTES
 
 
 def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -> None:
-    room, most, now, lock = Room(lambda: 0), 0, 0, threading.Lock()
+    room, most, now, lock, full = Room(lambda: 0), 0, 0, threading.Lock(), threading.Event()
 
     def make() -> None:
         nonlocal most, now
@@ -24,7 +24,9 @@ def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -
             with lock:
                 now += 1
                 most = max(most, now)
-            time.sleep(0.05)
+                if now == PLACES:
+                    full.set()
+            full.wait(20)
             with lock:
                 now -= 1
 
@@ -33,7 +35,7 @@ def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -
         maker.start()
     for maker in makers:
         maker.join(20)
-    assert 1 < most <= PLACES
+    assert most == PLACES
     assert now == 0
 
 
@@ -99,27 +101,30 @@ def test_who_came_first_is_let_in_first() -> None:
 
 
 def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 1_000_000)  # a round of all takes 0.35 s
-    room, refused, ends = Room(lambda: 0), [], time.monotonic() + 3
+    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 20_000_000)  # a round of all takes 0.35 s
+    room, turns = Room(lambda: 0), [0] * 64
+    refused: list[Fault] = []
 
-    def scan() -> None:
+    def scan(number: int) -> None:
         try:
-            while time.monotonic() < ends:
+            while min(turns) < 5 and not refused:  # who is passed over waits as long as the others go on
                 with room.for_a_batch():
                     time.sleep(0.05)
+                    turns[number] += 1
         except Fault as fault:
             refused.append(fault)
 
-    scans = [threading.Thread(target=scan) for _ in range(64)]
+    scans = [threading.Thread(target=scan, args=(number,), daemon=True) for number in range(len(turns))]
     for one in scans:
         one.start()
     for one in scans:
-        one.join(20)
+        one.join(60)
     assert (refused, room.refused) == ([], 0)
+    assert min(turns) >= 5
 
 
 def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 300_000)
+    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 1_000_000)
     held, got = limits.READ_HELD_BYTES_MAX, []
     room = Room(lambda: held)
 
@@ -130,11 +135,11 @@ def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) 
         except Fault:
             got.append(f"{name} refused")
 
-    first = threading.Thread(target=take, args=("first",))
+    first = threading.Thread(target=take, args=("first",), daemon=True)
     first.start()
     _until(lambda: len(room._turns) == 1)
-    time.sleep(0.15)
-    second = threading.Thread(target=take, args=("second",))
+    monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 600_000_000)  # it does not look by itself while this test waits
+    second = threading.Thread(target=take, args=("second",), daemon=True)
     second.start()
     first.join(20)
     held = 0

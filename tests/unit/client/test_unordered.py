@@ -14,7 +14,7 @@ from gateway.client.receipt import Receipt
 from gateway.data import wire
 from gateway.data.frame import Frame
 from gateway.errors import Aborted, BufferFull, Fenced, Refused, TooLarge, Unknown, UsageError
-from tests.unit.client.fake import Lane, Line, Rule, until
+from tests.unit.client.fake import Lane, Line, Rule, deliver_within, until
 from tests.unit.client.two import Two, away, send, silent, turning_away, unordered, values
 
 
@@ -132,6 +132,7 @@ def test_a_gateway_that_stays_away_makes_what_it_was_sent_unknown_and_nothing_el
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=2) as p:
         lost = send(p, 1, 2)
+        deliver_within(p, 60)
         until(lambda: len(unordered(two.g1)) >= 2)
         two.g1.stop()
         for receipt in lost:
@@ -147,8 +148,9 @@ def test_a_lane_of_which_something_is_unknown_takes_more_in_the_next_epoch(two: 
     """Its old copies could be taken under the sequences of what is new."""
     two.g1.gateways = {"g1": two.g1.url}
     two.g1.rule = silent(two.g1)
-    with Producer(two.g1.url, producer="p", delivery_timeout=1) as p:
+    with Producer(two.g1.url, producer="p", delivery_timeout=2) as p:
         lost = send(p, 1, 2)
+        deliver_within(p, 60)
         until(lambda: len(unordered(two.g1)) >= 2)
         for receipt in lost:
             with pytest.raises(Unknown):
@@ -219,10 +221,11 @@ def test_a_gateway_that_is_cut_off_is_used_when_there_is_no_other(two: Two, stat
 
 def test_a_gateway_without_a_lane_is_passed_by_and_named_when_there_is_no_other(two: Two) -> None:
     two.g1.lane = None
-    with Producer(two.g1.url, producer="p", delivery_timeout=1) as p:
+    with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         assert send(p, 1)[0].result(20) == 0
         two.g2.stop()
         until(lambda: away(p))
+        deliver_within(p, 1)
         with pytest.raises(Unknown, match=r"it is in no lane; last trouble: .*gateway g1 has no lane"):
             send(p, 2)[0].result(20)
     assert values(two.g2) == [1]
