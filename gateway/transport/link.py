@@ -50,7 +50,7 @@ class Link:
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
-        self.refused = ""  # why the other one does not take what comes from here
+        self.refused = ""  # why nothing of this gateway gets there: what the other one says, or is in the way
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> None:
         """Make its socket; `connect` comes next.

@@ -138,7 +138,7 @@ class Mesh:
         """Have its socket connect, or say why not."""
         if self._door is not None and not self._door.lead(link.socket, link.name):
             reason = "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
-            self._tell(link.name, reason)
+            self._cut_off(link, reason)
             return  # until it is
         try:
             link.awaits = parse_member(link.address).group
@@ -160,7 +160,7 @@ class Mesh:
                 self._lead(link, group, found[group.host])
             else:
                 reason = f"the host {group.host!r} of its address is not known: {self._names.wrong(group.host)}"
-                self._tell(link.name, f"{reason}; it is looked up again and again")
+                self._cut_off(link, f"{reason}; it is looked up again and again")
 
     def _lead(self, link: Link, group: Address, host: str) -> None:
         try:
@@ -169,7 +169,11 @@ class Mesh:
             self._astray(link, error)
 
     def _astray(self, link: Link, error: Exception) -> None:
-        self._tell(link.name, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
+        self._cut_off(link, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
+
+    def _cut_off(self, link: Link, reason: str) -> None:
+        link.refused = reason
+        self._tell(link.name, reason)
 
     def _renew(self) -> None:
         """Connect again where ZeroMQ gave up, as after what was no handshake of a gateway, or no socket could be had."""
@@ -341,7 +345,7 @@ class Mesh:
             if event & NOT_SET_UP:
                 reason = link.turned_away(event)
                 if reason:
-                    self._tell(link.name, reason)
+                    self._cut_off(link, reason)
             elif event == UP:
                 link.up = True
                 link.connects += 1

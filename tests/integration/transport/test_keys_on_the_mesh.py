@@ -54,6 +54,7 @@ def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path
         rest(nodes, 1.0)
         assert [node.received for node in nodes] == [[], []]
         assert not nodes[0].up(2)
+        assert all("key" in node.transport.facts()["peers"][0]["refused"] for node in nodes)  # type: ignore[index]  # plain JSON
         assert all(len(node.said) <= 4 for node in nodes), [node.said for node in nodes]  # no flood, however often it tries
 
 

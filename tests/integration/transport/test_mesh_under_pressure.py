@@ -43,6 +43,9 @@ def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() 
             [jfk, lga],
             lambda: any("ewr: the host 'no-such-host.invalid' of its address is not known: " in line for line in jfk.said),
         )
+        refused = {peer["name"]: peer["refused"] for peer in jfk.transport.facts()["peers"]}  # type: ignore[attr-defined]  # JSON
+        assert refused["lga"] == ""
+        assert "no-such-host.invalid" in refused["ewr"]
 
 
 def _none_left(*_: object, **__: object) -> Any:

@@ -54,9 +54,10 @@ class Driver:
         self.state = "primary"
         self.clients = 3
 
-    @staticmethod
-    def transport_facts() -> dict[str, object]:
-        return {"kind": "mesh", "peers": []}
+        self.peers: list[dict[str, str]] = []
+
+    def transport_facts(self) -> dict[str, object]:
+        return {"kind": "mesh", "peers": self.peers}
 
 
 class Disk:
@@ -263,3 +264,13 @@ def test_producers_come_by_name_and_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert (bench.books.epoch_of("b"), bench.books.epoch_of("nobody")) == (4, 0)
     monkeypatch.setattr(limits, "PRODUCERS_AN_ANSWER_MAX", 1)
     assert len(json.decode(bench.books.producers())["producers"]) == 1
+
+
+def test_who_does_not_take_what_it_says_is_told_before_what_it_waits_for() -> None:
+    bench = Bench()
+    bench.driver.peers = [{"name": "lga", "refused": ""}, {"name": "ewr", "refused": "two gateways are named 'jfk'"}]
+    assert json.decode(bench.books.status())["reason"] == ""
+    bench.group.waits = "not heard of lga and ewr"
+    assert json.decode(bench.books.status())["reason"] == "ewr: two gateways are named 'jfk'; not heard of lga and ewr"
+    bench.driver.peers = []
+    assert json.decode(bench.books.status())["reason"] == "not heard of lga and ewr"
