@@ -399,10 +399,10 @@ def grow(trial: Trial, chance: Random) -> Iterator[None]:
     yield
 
 
-ROTS = {"rot-closed", "rot-tail"}
+ROTS = {"rot-closed", "rot-tail", "rot-lane"}
 #: Those that need the others whole: an operator waits for an answer, or a disk's content is gone, which the contract bears at one
 #: gateway at a time.
-ALONE = ROTS | {"rot-lane", "wipe", "old-copy", "remove-and-add", "rolling-restart", "grow"}
+ALONE = ROTS | {"wipe", "old-copy", "remove-and-add", "rolling-restart", "grow"}
 #: kind -> how to do it. The order is that of the report.
 FAULTS: dict[str, Fault] = {
     "kill": kill,

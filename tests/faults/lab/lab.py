@@ -257,8 +257,13 @@ class Lab:
         return self._wait(self.whole, timeout_s, "whole log on all")
 
     def whole(self) -> bool:
-        """Whether every gateway has looked at all of its log and misses nothing of it."""
-        told = [status["disk"]["damage"] for name in self.names if (status := self.status(name))]
+        """Whether every gateway has looked at all of its log and misses nothing of it, nor, as far as it knows, of a lane that goes
+        on.
+        """
+        statuses = [status for name in self.names if (status := self.status(name))]
+        if any(lane["damaged"] and not lane["halted"] for status in statuses for lane in status["lanes"]):
+            return False
+        told = [status["disk"]["damage"] for status in statuses]
         return len(told) == len(self.names) and all(damage["rounds"] and not damage["lost"] for damage in told)
 
     def _wait(self, holds: Callable[[], bool], timeout_s: float, what: str) -> float:
