@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import socket
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,15 +19,14 @@ from gateway.transport.codec import encode, encode_introduction
 from gateway.transport.interface import Introduction
 from gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
-from tests.faults.fuzz.test_client_port import GoodClient, resident_bytes, spoiled
+from tests.faults.fuzz.test_client_port import COMMITS, GoodClient, expect, expect_small, resident_bytes, spoiled
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tests.unit.node.fakes import batch_frame
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
-MEMORY_GROWTH_MAX = 300 << 20
-SECONDS = 5.0
+TIMERS = "[timers]\nheartbeat_ms = 500\n"  # a machine that is busy with the attack is no member that is gone
 NAMES = ("g1", "g2", "g3")
 
 
@@ -43,7 +41,7 @@ class Group:
         self.gateways = []
         for name, port in zip(NAMES, ports, strict=True):
             secret = f'[security]\nsecret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"\n' if keys else ""
-            text = f"members = {{ {members} }}\n{secret}"
+            text = f"members = {{ {members} }}\n{secret}{TIMERS}"
             self.gateways.append(GatewayProcess(root, name, text, Seat("127.0.0.1", port)))
 
     def __enter__(self) -> Group:
@@ -75,29 +73,26 @@ class Group:
 
 
 @contextlib.contextmanager
-def unharmed(group: Group, *, same_view: bool = True) -> Iterator[None]:
+def unharmed(group: Group, *, same_view: bool = True) -> Iterator[GoodClient]:
     """Whatever is done meanwhile: a client of another gateway is served, memory is bounded, and the view stays."""
     views = [group.status(place)["view"] for place in range(3)]
     before = [resident_bytes(gateway.pid) for gateway in group.gateways]
     with GoodClient(group.gateways[1]) as good:
-        yield
-        committed = len(good.offsets)
-        deadline = time.monotonic() + 60
-        while len(good.offsets) <= max(committed, 10):
-            assert time.monotonic() < deadline, group.gateways[0].log_tail()
-            time.sleep(0.02)
-    assert good.offsets == sorted(set(good.offsets))
-    assert len(good.offsets) > 10
-    assert good.slowest_s < 5
+        yield good
+        expect(lambda: len(good.offsets) >= COMMITS, "others are not served")
+        good.goes_on()
     assert all(gateway.runs for gateway in group.gateways)
-    states: list[str] = []
-    while states != ["primary"] * 3:  # who was given up meanwhile is taken in again, where the view may change
-        assert not states or (not same_view and time.monotonic() < deadline), (states, group.gateways[0].log_tail())
-        states = [group.status(place)["state"] for place in range(3)]
+
+    def primary() -> bool:
+        return all(group.status(place)["state"] == "primary" for place in range(3))
+
     if same_view:
+        assert primary()
         assert [group.status(place)["view"] for place in range(3)] == views, group.gateways[0].log_tail()
-        after = [resident_bytes(gateway.pid) for gateway in group.gateways]
-        assert all(now - then < MEMORY_GROWTH_MAX for now, then in zip(after, before, strict=True))
+        for gateway, then in zip(group.gateways, before, strict=True):
+            expect_small(gateway, then)
+    else:  # who was given up meanwhile is taken in again, where the view may change
+        expect(primary, "a member was not taken in again")
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +116,10 @@ def openings(chance: random.Random) -> list[Callable[[], bytes]]:
     ]
 
 
-def throw_bytes(group: Group, chance: random.Random) -> None:
+def throw_bytes(group: Group, chance: random.Random, good: GoodClient) -> None:
     kept: list[socket.socket] = []
     ways = openings(chance)
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
+    for _ in good.attacked():
         connection = zmtp.connect(group.port, handshake=False)
         try:
             connection.sendall(chance.choice(ways)())
@@ -141,8 +135,8 @@ def throw_bytes(group: Group, chance: random.Random) -> None:
 
 
 def test_raw_bytes_harm_nobody(group: Group) -> None:
-    with unharmed(group):
-        throw_bytes(group, random.Random(3))
+    with unharmed(group) as good:
+        throw_bytes(group, random.Random(3), good)
 
 
 def introduction(group: Group, **said: Any) -> bytes:
@@ -190,9 +184,8 @@ def test_messages_of_who_is_no_member_harm_nobody(group: Group, who: str) -> Non
         "newcomer": introduction(group),
     }[who]
     sent = 0
-    with unharmed(group), zmq.Context() as context:
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+    with unharmed(group) as good, zmq.Context() as context:
+        for _ in good.attacked():
             with context.socket(zmq.DEALER) as client:
                 client.linger, client.sndtimeo = 0, 10_000
                 client.connect(f"tcp://127.0.0.1:{group.port}")
@@ -211,15 +204,14 @@ def test_messages_of_who_is_no_member_harm_nobody(group: Group, who: str) -> Non
 
 def test_introductions_that_are_spoiled_harm_nobody(group: Group) -> None:
     chance = random.Random(5)
-    good = introduction(group)
-    with unharmed(group), zmq.Context() as context:
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+    sound = introduction(group)
+    with unharmed(group) as good, zmq.Context() as context:
+        for _ in good.attacked():
             with context.socket(zmq.DEALER) as client:
                 client.linger, client.sndtimeo = 0, 10_000
                 client.connect(f"tcp://127.0.0.1:{group.port}")
                 for number in range(50):
-                    other = introduction_like(good, chance) if number % 2 else chance.choice(STRANGE)
+                    other = introduction_like(sound, chance) if number % 2 else chance.choice(STRANGE)
                     client.send(other)
                 while client.poll(10):
                     client.recv_multipart()
@@ -242,17 +234,15 @@ STRANGE = [
 ]
 
 
-def introduction_like(good: bytes, chance: random.Random) -> bytes:
-    return b"I" + spoiled([good], chance)[0][1:]
+def introduction_like(sound: bytes, chance: random.Random) -> bytes:
+    return b"I" + spoiled([sound], chance)[0][1:]
 
 
 def test_a_flood_of_large_messages_harms_nobody(group: Group) -> None:
     part = zmtp.frame(b"C" + bytes(8 << 20))
-    with unharmed(group), zmtp.connect(group.port) as connection:
-        deadline = time.monotonic() + SECONDS
-        with contextlib.suppress(OSError):
-            while time.monotonic() < deadline:
-                connection.sendall(part)
+    with unharmed(group) as good, zmtp.connect(group.port) as connection, contextlib.suppress(OSError):
+        for _ in good.attacked():
+            connection.sendall(part)
 
 
 def test_a_message_that_never_ends_is_cut_off_and_members_come_again(group: Group) -> None:
@@ -277,8 +267,8 @@ def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) ->
     chance = random.Random(9)
     with Group(tmp_path, keys=True) as group:
         assert group.status()["transport"]["keys"] is True
-        with unharmed(group), zmq.Context() as context:
-            throw_bytes(group, chance)
+        with unharmed(group) as good, zmq.Context() as context:
+            throw_bytes(group, chance, good)
             public, secret = zmq.curve_keypair()
             with context.socket(zmq.DEALER) as client:
                 client.linger, client.sndtimeo = 0, 10_000
