@@ -80,14 +80,18 @@ class Measured:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.process.kill()
-        self.process.wait()
+        self._gone(None)
 
     def end(self) -> None:
         """Wait for the end that it was told of; kill it when that takes too long."""
         try:
-            self.process.wait(STOP_S_MAX)
+            self._gone(STOP_S_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def _gone(self, wait_s: float | None) -> None:
+        self.process.wait(wait_s)
+        self.process.stdout.close()  # type: ignore[union-attr]  # a pipe was asked for
 
     @property
     def started(self) -> bool:
