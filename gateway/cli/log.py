@@ -52,7 +52,8 @@ def verify(directory: str, as_json: bool) -> None:
     if report.damage:
         lane = lane_of(directory)
         advice = (
-            f"a gateway that halts over it names the command to run, tutti log repair {directory}"
+            "in a group the gateway fetches it from another one while it runs; alone, bring the file back from a copy, or see "
+            f"what is lost by tutti log repair {directory}"
             if lane is None
             else _advice(*lane, report.damage)
         )

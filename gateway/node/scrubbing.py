@@ -21,6 +21,7 @@ from gateway.data.frame import Frame
 from gateway.errors import DiskFailed, DiskFull
 
 US = 1_000_000
+_LOST = "a part of the log cannot be read: it is fetched from another gateway that has it; alone, see `tutti log repair`"
 LATE_S = 2.0  # a disk that never rests looks for damage so late
 
 Result = TypeVar("Result")
@@ -155,7 +156,7 @@ class Scrubbing(Sparing):
         if self.spared(mender.look):
             self._tell()
             if mender.lost is not None:
-                self._log.error("a part of the log cannot be read; another gateway is asked for it", damage=mender.told)
+                self._log.error(_LOST, damage=mender.told)
         rested, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return mender.hurried

@@ -64,7 +64,9 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Hous
     until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
     os.kill(tutti("status", "--json", url=url).json["pid"], signal.SIGKILL)
     flip(directory, 0.3, header=header)
-    assert shell("log", "verify", str(directory)).code == 4
+    damaged = shell("log", "verify", str(directory))
+    assert damaged.code == 4
+    assert "in a group the gateway fetches it from another one while it runs" in damaged.err
     assert tutti("produce", "--topic", "t", given=b"while it is down\n", url=group.url).code == 0
 
     def mended() -> bool:
