@@ -240,7 +240,16 @@ class Peers:
 
     def round_beats(self) -> int:
         """Heartbeats in a round trip to the furthest gateway that is heard; 0 where it takes less than one."""
-        return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0) // self._heartbeat_us
+        return self._furthest_us() // self._heartbeat_us
+
+    def answer_beats(self) -> int:
+        """Heartbeats in which two round trips to it are over. Less than a quarter of one is none: answers of a near gateway take no
+        heartbeat.
+        """
+        return max(0, -(-(2 * self._furthest_us() - self._heartbeat_us // 4) // self._heartbeat_us))
+
+    def _furthest_us(self) -> int:
+        return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0)
 
     def seen_view(self) -> int:
         """The highest view that any of them spoke of."""

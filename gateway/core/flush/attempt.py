@@ -16,20 +16,23 @@ class Attempt:
         refused: who does not take it, and why. wavering: those of them who promised nothing higher.
         choice: the log to adopt, once chosen.
         unmended: whether the answers of a majority did not tell which log to adopt: it is damaged.
+        chosen_us: when that was.
         install: what the members are told, once the candidate holds the log.
         installed: who has accepted.
-        beats: heartbeats since it began, and `waited`, since a majority had answered.
+        beats: heartbeats since it began, and `waited`, since a majority had answered. needed: what of that the last answer needed.
         heard: beat at which each member last did something for it.
     """
 
     __slots__ = (
         "beats",
         "choice",
+        "chosen_us",
         "forced",
         "heard",
         "incarnations",
         "install",
         "installed",
+        "needed",
         "proposed",
         "refused",
         "states",
@@ -48,11 +51,13 @@ class Attempt:
         self.refused: dict[int, str] = {}
         self.wavering: set[int] = set()
         self.choice: Choice | None = None
+        self.chosen_us = 0
         self.unmended = False
         self.install: Install | None = None
         self.installed: set[int] = set()
         self.beats = 0
         self.waited = 0
+        self.needed = 0
         self.heard = dict.fromkeys(proposed, 0)
 
     def did(self, member: int) -> None:
@@ -65,6 +70,7 @@ class Attempt:
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
+            self.needed = self.waited + 1
             self.refused.pop(member, None)
             self.wavering.discard(member)
 
@@ -81,9 +87,14 @@ class Attempt:
         return any(self.beats - self.heard[member] < beats for member in self.wavering)
 
     @property
+    def owing(self) -> set[int]:
+        """Who has said nothing yet."""
+        return set(self.proposed) - self.states.keys() - self.refused.keys()
+
+    @property
     def answered(self) -> bool:
         """Whether everybody has said something."""
-        return all(member in self.states or member in self.refused for member in self.proposed)
+        return not self.owing
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
         """A member accepted, with the disk that answered."""

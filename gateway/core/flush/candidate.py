@@ -47,6 +47,8 @@ class Candidate:
         self.entropy = b""
         self.rejected = 0
         self.failed = ""
+        self._chosen: Attempt | None = None  # the last one whose log was chosen, while nobody who owed it an answer gave that
+        self._late = 0  # heartbeats that its answers needed beyond the two round trips that they are waited for
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view of these members; this one is among them. `forced`: they are all that remains of the roster."""
@@ -90,6 +92,22 @@ class Candidate:
             attempt.did(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
+        elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.owing:
+            self._came_late(self._chosen)
+
+    def _came_late(self, attempt: Attempt) -> None:
+        """A member's answer came when the view went on without it. The next one waits as long as this answer took: or who is far or
+        slow would be asked and left out for ever, and each time the others would change their view for it.
+        """
+        beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
+        self._late = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
+        self._chosen = None
+
+    def _patience(self) -> int:
+        """Heartbeats for which the others are waited for when a majority has answered: a moment for all that live, so that fewer
+        undecided frames are cut.
+        """
+        return 1 + self._peers.answer_beats()
 
     def on_reject(self, sender: int, message: Reject) -> None:
         """A member does not take the view. It may be needed no more, or a higher one is."""
@@ -126,8 +144,8 @@ class Candidate:
             if heard_out:
                 self.fail()
             return
-        if not attempt.answered and attempt.waited < 1 + 2 * self._peers.round_beats():
-            return  # a moment for all that live, so that fewer undecided frames are cut
+        if not attempt.answered and attempt.waited < self._patience() + self._late:
+            return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
         attempt.unmended = not choice.source
         if attempt.unmended:
@@ -140,7 +158,8 @@ class Candidate:
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
             self.fail()
             return
-        attempt.choice = choice
+        attempt.choice, attempt.chosen_us = choice, self._outbox.now.mono_us
+        self._chosen, self._late = attempt, max(0, attempt.needed - self._patience())
         self._flush.life.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None

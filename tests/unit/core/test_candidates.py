@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Action, Send, Suspect
@@ -169,3 +170,42 @@ def test_who_was_without_a_view_for_long_waits_for_the_answer_to_its_promise_bef
         phases.append(member.running.phase)
     assert phases[: limits.CANDIDATE_HEARTBEATS] == [Phase.PROMISED] * limits.CANDIDATE_HEARTBEATS
     assert Phase.COLLECTING in phases, "and not for ever"
+
+
+def answers_after(script: WholeScript, beats: int) -> list[int]:
+    """g3 is there again, and tells of its log so many heartbeats after it is asked; the views that g1 proposes until g3 is in one."""
+    found = asked(script)
+    script.run("hold STATE g3>g1\nstart g3\n----\n")
+    waited = 0
+    for _ in range(20 * PERIOD):
+        script.run("beats 1\n----\n")
+        waited = waited + 1 if script.world.network.held else 0
+        if waited == beats:
+            script.run("let STATE g3>g1\nsettle\n----\n")
+            waited = 0
+        view = script.world.members["g3"].view
+        if view is not None and view.primary:
+            break
+    else:
+        raise AssertionError("g3 is never taken in")
+    return sorted({view for view, _ in found})
+
+
+def test_whose_answer_came_too_late_is_waited_for_the_next_time() -> None:
+    """Or a gateway that is far or slow is asked and left out for ever, and the others change their view for it each time."""
+    script = played("kill g3\nuntil primary g1 g2\n")
+    assert len(answers_after(script, 3)) == 2
+    candidate = script.world.members["g1"].running.layers.flush.candidate
+    assert candidate._late == 2  # beyond the first moment
+    script.run("heal\nkill g3\nuntil primary g1 g2\n----\n")
+    assert candidate._late == 0  # all of the last view answered at once
+
+
+@pytest.mark.parametrize(("rtt_ms", "beats"), [(1, 0), (25, 0), (60, 1), (158, 2), (200, 2), (600, 6)])
+def test_a_candidate_waits_two_round_trips_for_who_is_furthest(rtt_ms: int, beats: int) -> None:
+    script = played("")
+    peers = script.world.members["g1"].running.layers.peers
+    peer = peers.get(3)
+    assert peer is not None
+    peer.rtt_us = rtt_ms * 1000
+    assert peers.answer_beats() == beats
