@@ -73,30 +73,33 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
         ended.append(time.monotonic() - began)
 
     gateway.state = None
-    savers = [threading.Thread(target=save, args=(offset, bool)) for offset in range(2, 8)]
+    savers = [threading.Thread(target=save, args=(offset, bool)) for offset in range(20, 40)]
     savers += [threading.Thread(target=save, args=(9, lambda: True))]
     for saver in savers:
         saver.start()
     until(lambda: bool(ended))
     for saver in savers:
         saver.join(20)
-    assert len(ended) == 7
-    assert max(ended) < 2.5  # and not a second for each
+    assert len(ended) == 21
+    assert max(ended) < 15  # and not a second for each
     gateway.state = "primary"
     with pytest.raises(Unavailable, match="given up"):
         link.save_offset("spark", 9, given_up=lambda: True)
-    link.save_offset("spark", 10)
+    link.save_offset("spark", 50)
     assert 9 not in [offset for _, offset in gateway.saved]
 
 
-def test_who_asks_for_the_state_waits_only_when_nobody_else_does(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
+    gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 4_000_000)
     gateway.state = None
     asking = threading.Thread(target=link.status)
     asking.start()
     until(link._asking.locked)
     began = time.monotonic()
     assert link.state() == "unknown"
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 3
     asking.join(20)
 
 

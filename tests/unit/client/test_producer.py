@@ -15,6 +15,7 @@ import pytest
 
 from gateway.client.producer import Producer
 from gateway.client.receipt import Receipt
+from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Frame
 from gateway.errors import (
@@ -369,11 +370,10 @@ def test_a_gateway_that_was_not_named_is_found_out(gateway: FakeGateway) -> None
             assert p.send("t", b"1").result(10) == 1
 
 
-def test_the_first_address_may_be_dead(gateway: FakeGateway) -> None:
-    began = time.monotonic()
-    with Producer(f"tutti://127.0.0.1:1,127.0.0.1:{gateway.port}") as p:
-        assert p.send("t", b"0").result(10) == 0
-    assert time.monotonic() - began < 2
+def test_the_first_address_may_be_dead(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 60_000_000)  # it refuses: nobody waits for its turn to end
+    with Producer(f"tutti://127.0.0.1:1,127.0.0.1:{gateway.port}", connect_timeout=30) as p:
+        assert p.send("t", b"0").result(30) == 0
 
 
 def test_a_gateway_that_starts_late_is_waited_for(gateway: FakeGateway) -> None:

@@ -352,13 +352,12 @@ def test_a_disk_that_hangs_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyP
 
 def test_more_than_one_syncs_worth_is_done_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SYNC_BYTES_MAX", 1)
+    monkeypatch.setattr(limits, "MARK_IDLE_US", 1_000_000)  # a pause for each would take minutes
     bench = Bench()
     for token in range(1, 200):
         bench.disk.persist(persist(token, token))
     bench.disk.start()
-    began = time.monotonic()
     wait_for(lambda: Persisted(199) in bench.reports)
-    assert time.monotonic() - began < 199 * limits.MARK_IDLE_US / 1e6 / 2
     bench.disk.stop()
     assert bench.disk.meters.syncs == 199
 
