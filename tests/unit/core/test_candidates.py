@@ -173,7 +173,7 @@ def test_who_was_without_a_view_for_long_waits_for_the_answer_to_its_promise_bef
 
 
 def answers_after(script: WholeScript, beats: int) -> list[int]:
-    """g3 is there again, and tells of its log so many heartbeats after it is asked: the views that g1 proposes until it is in one."""
+    """g3 is there again, and tells of its log so many heartbeats after it is asked: the views that g1 proposes until then."""
     found = asked(script)
     script.run("hold STATE g3>g1\nstart g3\n----\n")
     waited = 0
