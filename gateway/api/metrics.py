@@ -66,6 +66,15 @@ COUNTERS = (
     Figure("disk.bytes", "tutti_disk_written_bytes", "Bytes written to the log"),
     Figure("disk.lanes.syncs", "tutti_disk_lanes_syncs", "Syncs of lanes, one for all that were written at a time"),
     Figure("disk.lanes.bytes", "tutti_disk_lanes_written_bytes", "Bytes written to the lanes"),
+    Figure("disk.damage.found", "tutti_disk_damage_found", "How often a part of the log was found that could not be read"),
+    Figure(
+        "disk.damage.mended_frames",
+        "tutti_disk_mended_frames",
+        "Frames that other gateways gave back and that were written in place",
+    ),
+    Figure("transport.malformed", "tutti_group_malformed_messages", "What came to the group port and was no message of a gateway"),
+    Figure("transport.not_taken", "tutti_group_untaken_messages", "Messages on the group port of who was not let in"),
+    Figure("transport.door.turned_away", "tutti_group_turned_away", "Connections to the group port without a listed key"),
     Figure("reads_process.starts", "tutti_reads_starts", "Starts of the reads process"),
 )
 LINKS = (
@@ -139,6 +148,7 @@ class _Scrape:
         text = "Decided positions that a gateway of the group lacks, as far as this one hears"
         yield labelled(GaugeMetricFamily, "tutti_member_lag_positions", text, "member", status.get("lag"))
         yield GaugeMetricFamily("tutti_disk_failed", "1 after a write or sync failed", value=bool(find(status, "disk.failed")))
+        yield from self._damage()
         for figure in GAUGES:
             value = find(status, figure.path)
             if value is not None:
@@ -154,6 +164,18 @@ class _Scrape:
         yield labelled(CounterMetricFamily, "tutti_refused", "Frames refused, by reason", "code", status.get("refused"))
         yield labelled(GaugeMetricFamily, "tutti_queue_length", "What waits, by queue", "queue", status.get("queues"))
         yield from self._links()
+
+    def _damage(self) -> Iterator[Metric]:
+        """What of the log and of the lanes cannot be read here, and which lanes take nothing more."""
+        lost = find(self._status, "disk.damage.lost") or ()
+        text = "Positions of the log that cannot be read here at present"
+        yield GaugeMetricFamily("tutti_disk_lost_positions", text, value=lost[-1] - lost[0] + 1 if lost else 0)
+        lanes = [lane for lane in find(self._status, "lanes") or () if isinstance(lane, Mapping)]
+        for what, text in (
+            ("damaged", "Lanes of which something cannot be read here"),
+            ("halted", "Lanes that can take nothing more here"),
+        ):
+            yield GaugeMetricFamily(f"tutti_lanes_{what}", text, value=sum(bool(lane.get(what)) for lane in lanes))
 
     def _links(self) -> Iterator[Metric]:
         """What goes between this gateway and each of the others."""

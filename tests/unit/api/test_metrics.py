@@ -37,7 +37,9 @@ STATUS: dict[str, Any] = {
         "sync_us": {"bounds": [100, 1000], "counts": [3, 2, 1], "sum": 4000},
         "frames_per_sync": {"bounds": [1, 2], "counts": [30, 5, 5], "sum": 77},
         "lanes": {"syncs": 7, "bytes": 8},
+        "damage": {"lost": [], "found": 2, "mended_frames": 9},
     },
+    "lanes": [{"lane": "1-ab", "halted": "", "damaged": ""}],
     "refused": {"too_large": 2, "no_space": 1},
     "queues": {"disk": 3},
     "ingest": {"frames": 11, "records": 22, "bytes": 33},
@@ -71,6 +73,17 @@ def test_figures_of_the_links_to_other_gateways() -> None:
     assert found["tutti_multicast_lost_messages_total", lga] == 4
     alone = scrape({**STATUS, "transport": {"kind": "mesh", "peers": []}})
     assert not [name for name, _ in alone if name.startswith(("tutti_link", "tutti_multicast"))]
+
+
+def test_what_cannot_be_read_is_counted_for_who_is_woken_by_it() -> None:
+    well = scrape(STATUS)
+    names = ("tutti_disk_lost_positions", "tutti_lanes_damaged", "tutti_lanes_halted")
+    assert [well[name, ()] for name in names] == [0, 0, 0]
+    assert (well["tutti_disk_damage_found_total", ()], well["tutti_disk_mended_frames_total", ()]) == (2, 9)
+    disk = {**STATUS["disk"], "damage": {"lost": [11, 20], "found": 3, "mended_frames": 9}}
+    lanes = [{"halted": "", "damaged": "a body"}, {"halted": "its end", "damaged": "its end"}, {"halted": "", "damaged": ""}]
+    ill = scrape({**STATUS, "disk": disk, "lanes": lanes})
+    assert [ill[name, ()] for name in names] == [10, 2, 1]
 
 
 def test_figures_of_the_gateway() -> None:
