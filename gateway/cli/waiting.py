@@ -1,4 +1,4 @@
-"""Waiting for something that others do: a line on a terminal that tells why it lasts, else a line for each new reason."""
+"""Waiting for something that others do: a line on a terminal that tells why it lasts, else a line for each reason, once."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
 
 
 def _write(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
-    said = ""
+    said: set[str] = set()  # what gateways say takes turns while one after another is asked
     while not stop.wait(LOOK_S):
         why = reason()
-        if why and why != said:
-            said = why
+        if why and why not in said:
+            said.add(why)
             note(f"{title}: {why}")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from gateway.core.events import Scalars
 from gateway.errors import invariant
 
+#: Why nothing is ordered here now, for who asks for it.
+NO_VIEW = "this gateway is in no view that decides (`tutti members` says why)"
+
 
 class Standing:
     """Views as this member knows them.

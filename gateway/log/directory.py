@@ -28,6 +28,7 @@ _TEMPORARY = IDENTITY + ".tmp"  # what `replace_file` writes, and then gives its
 _NEW = IDENTITY + ".new"
 _IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # may stand in a directory that no gateway has begun to use
 _US = 1_000_000
+_NAMED_MAX = 7  # gateways that `tutti dev` runs at most
 _GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its own"
 
 
@@ -76,12 +77,15 @@ def read_identity(path: str) -> Identity | None:
 
 
 def no_identity(path: str) -> WrongDirectory:
-    """The error of a directory that no gateway has used; it names the one within that one has, if there is just one."""
+    """The error of a directory that no gateway has used; it names those within that one has, as `tutti dev` makes them."""
     try:
-        within = [entry for entry in sorted(os.listdir(path)) if os.path.isfile(os.path.join(path, entry, IDENTITY))]
+        found = [os.path.join(path, entry) for entry in sorted(os.listdir(path))]
+    except FileNotFoundError:
+        return WrongDirectory(f"{path} is not the data directory of a gateway: it does not exist")
     except OSError:
-        within = []  # it is missing or cannot be read
-    hint = f"; did you mean {os.path.join(path, within[0])}?" if len(within) == 1 else ""
+        found = []  # it cannot be read
+    within = [directory for directory in found if os.path.isfile(os.path.join(directory, IDENTITY))][:_NAMED_MAX]
+    hint = f"; did you mean {' or '.join(within)}?" if within else ""
     return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 

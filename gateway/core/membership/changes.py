@@ -17,6 +17,7 @@ from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
+from gateway.core.standing import NO_VIEW
 from gateway.data.addresses import MemberAddress, parse_member
 from gateway.data.bodies import RosterBody, Voter
 from gateway.data.frame import Frame, Kind
@@ -74,7 +75,7 @@ class Changes:
             self._deny(event.session, event.request, "roster", str(error), retry=False)
             return
         if not self._standing.primary:
-            reason = "this gateway is in no view that decides; ask again, here or at another gateway"
+            reason = f"{NO_VIEW}; ask again, here or at another gateway"
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)

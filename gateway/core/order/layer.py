@@ -13,6 +13,7 @@ from gateway.core.order.receiver import Receiver
 from gateway.core.order.requests import Requests
 from gateway.core.order.sequencer import Below, Sequencer
 from gateway.core.order.upkeep import Upkeep
+from gateway.core.standing import NO_VIEW
 from gateway.data.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.errors import FormatError, InvariantViolated, invariant
@@ -70,7 +71,7 @@ class Ordering:
         if self._standing.closed is not None:
             return self._standing.closed
         if not self._standing.primary and not self._standing.pausing:
-            return "not_primary", "this gateway is not in a view that decides yet; send again, here or at another gateway"
+            return "not_primary", f"{NO_VIEW}; send again, here or at another gateway"
         if self.low:
             return "space", f"no space for anything new ({self.low}); reads go on, send again when there is room"
         return None

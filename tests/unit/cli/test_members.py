@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 
 from gateway.cli import members, output
 from gateway.cli.main import main
-from gateway.cli.waiting import Deadline
+from gateway.cli.waiting import Deadline, telling
 from gateway.client.control import Control
 from gateway.data import wire
 from tests.unit.client.fake import FakeGateway
@@ -257,3 +258,21 @@ def test_one_that_is_not_heard_of_cannot_be_told_to_leave(tutti: Callable[..., S
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "leave", "ewr")
     assert done == Said(1, "", "error: ewr is not heard of: it has left already, or it is down or cut off\n")
+
+
+def test_what_is_waited_for_is_told_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One gateway after another is asked, and so their reasons take turns."""
+    monkeypatch.setattr("gateway.cli.waiting.LOOK_S", 0.001)
+    reasons = ["", "no view", "silent"] * 4
+    over = threading.Event()
+
+    def reason() -> str:
+        if not reasons:
+            over.set()
+        return reasons.pop(0) if reasons else ""
+
+    with telling("remove g3", reason):
+        assert over.wait(60)
+    assert capsys.readouterr().err == "remove g3: no view\nremove g3: silent\n"

@@ -131,7 +131,7 @@ def test_a_first_start_that_was_cut_off_before_the_identity_is_begun_again(tmp_p
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
 
 
-def test_a_directory_above_that_of_one_gateway_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_directory_above_those_of_gateways_is_refused_with_a_hint(tmp_path: Path) -> None:
     """`tutti dev --data DIR` keeps gateway g1 in DIR/g1."""
     open_directory(str(tmp_path / "g1"), gateway=GATEWAY, group=GROUP).close()
     (tmp_path / "other").mkdir()
@@ -139,8 +139,12 @@ def test_a_directory_above_that_of_one_gateway_is_refused_with_a_hint(tmp_path: 
         with pytest.raises(WrongDirectory, match=rf"has no identity\.json; did you mean {tmp_path / 'g1'}\?$"):
             opener(tmp_path)
     open_directory(str(tmp_path / "g2"), gateway=GATEWAY, group=GROUP).close()
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(WrongDirectory, match=r"has no identity\.json$"):
+    for path, said in (
+        (tmp_path, rf"has no identity\.json; did you mean {tmp_path / 'g1'} or {tmp_path / 'g2'}\?$"),
+        (tmp_path / "other", r"has no identity\.json$"),
+        (tmp_path / "missing", "missing is not the data directory of a gateway: it does not exist$"),
+    ):
+        with pytest.raises(WrongDirectory, match=said):
             LogReader(path)
 
 
