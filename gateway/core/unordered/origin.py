@@ -228,10 +228,22 @@ class Origin:
     def _change(self) -> None:
         """Begin another attempt if the members that it wants are not those that it has."""
         phase = self._machine.state
-        if phase is Phase.NONE or (phase is Phase.OPEN and set(self._wanted) != set(self._members)):
+        if phase is Phase.NONE:
+            self._begin()
+        elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
             self._end()
         elif phase is Phase.ASKING:
             self._open()
+
+    def _begin(self) -> None:
+        """Begin the first attempt, when all voters are heard or had the time to be: who just started hears nobody yet, and what it
+        acknowledged would be on its own disk alone, with all others there.
+        """
+        voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
+        heard = set(self._part).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
+        if heard and self._part and not self.halted:
+            self._waited = 0
+            self._end()
 
     def _end(self) -> None:
         """Say NO to whatever of the attempt this member has not said YES to. It is durable before anybody hears of it."""
@@ -356,7 +368,10 @@ class Origin:
         if self._repeats:
             self._repeats -= 1
             self._tell()
-        if self._machine.state is Phase.ASKING:
+        if self._machine.state is Phase.NONE:
+            self._waited += 1
+            self._begin()
+        elif self._machine.state is Phase.ASKING:
             self._waited += 1
             self._open()
         elif self._machine.state is Phase.OPEN:

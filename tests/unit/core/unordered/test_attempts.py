@@ -7,6 +7,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.messages import LaneEnds, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.origin import ATTEMPT, Input, Phase
+from gateway.data.bodies import Voter
 from gateway.data.frame import Kind
 from gateway.data.wire import Committed, Duplicate
 from tests.unit.core.unordered.rig import Group, LaneDisk, answers, arrive, group, incarnation_key, members, under_way
@@ -48,6 +49,47 @@ def test_who_shares_what_is_acknowledged_is_told_once_they_have_all_of_the_lane(
     told.append(layer.sharers)
     made.settle(limits.RESEND_HEARTBEATS + 1)
     assert [*told, layer.sharers] == [(1, 2, 3), (), (), (1, 2)]
+
+
+def voting(made: Group) -> None:
+    """The log says who votes: all of them."""
+    made.state.roster = {number: Voter(number, f"g{number}", made[number].key[1], "") for number in made.gateways}
+
+
+def test_who_just_started_takes_nothing_alone_while_the_others_are_about_to_be_heard() -> None:
+    """A client that comes back at once would be told of a commit that stands on one disk, with all others there."""
+    made = group()
+    voting(made)
+    made.crash(1)
+    made.start(1)
+    layer = made[1].layer
+    assert layer is not None
+    for part in ((1,), (1, 2)):
+        layer.members(part)
+        made.carry_out(1)
+        made.submit(1, (1, 1, b"a"))
+        for _ in range(limits.LANE_WAIT_HEARTBEATS // 2 - 1):
+            made.beat(1)
+            arrive(made, lambda *_: True)
+    assert answers(made, 1) == []
+    made.settle(limits.LANE_ENDS_HEARTBEATS + 1)
+    assert answers(made, 1) == [Committed(1, 1, 1, 1, 0)]
+    assert members(made, 1) == (1, 2, 3)
+
+
+def test_who_just_started_goes_on_alone_when_nobody_comes() -> None:
+    made = group()
+    voting(made)
+    for number in (1, 2, 3):
+        made.crash(number)
+    made.start(1)
+    made.tell(1)
+    made.submit(1, (1, 1, b"a"))
+    made.settle(limits.LANE_WAIT_HEARTBEATS - 1)
+    assert answers(made, 1) == []
+    made.settle(2)
+    assert answers(made, 1) == [Committed(1, 1, 1, 1, 0)]
+    assert members(made, 1) == (1,)
 
 
 def test_what_the_origin_wrote_before_its_attempt_ended_is_decided_with_the_members_of_then() -> None:
