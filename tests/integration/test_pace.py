@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.fleet import gateway
 from benchmarks.pace import Paced
 from tutti import Reader
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 RATE = 200
 
 
@@ -20,6 +22,7 @@ def until_sent(paced: Paced, count: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.timeout(400)
 def test_a_gateway_that_ends_and_comes_back_is_a_pause_and_no_loss(tmp_path: Path) -> None:
     with gateway(tmp_path, prepared=0) as measured:
         with Paced(measured.url, RATE) as paced:
