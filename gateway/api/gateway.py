@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from gateway.client.control import Control
 from gateway.core import limits
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, TOKEN_BYTES
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, TOKEN_BYTES
 from gateway.data.lanes import LaneName
 from gateway.errors import Unavailable
 
@@ -101,7 +102,7 @@ class GatewayLink:
             self._status, self.reason = self._ask(), ""
         except TimeoutError:
             self._status, self.reason = None, f"the gateway has not answered within {limits.STATUS_WAIT_US_MAX / US:g} s"
-        except (OSError, Unavailable) as error:
+        except (OSError, Unavailable, msgspec.DecodeError, zlib.error) as error:
             self._status, self.reason = None, f"the gateway does not answer: {error}"
         self._asked_at = time.monotonic()
 
@@ -119,6 +120,10 @@ class GatewayLink:
             if not answer:
                 raise Unavailable("it is gone")
             if answer.startswith(token):
-                told: dict[str, Any] = msgspec.json.decode(answer[TOKEN_BYTES:], type=dict)
-                return told
+                return _told(answer[TOKEN_BYTES:])
         raise TimeoutError
+
+
+def _told(status: bytes) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.json.decode(zlib.decompress(status[1:]) if status[:1] == PACKED else status, type=dict)
+    return told

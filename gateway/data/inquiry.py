@@ -1,5 +1,6 @@
 """What the reads process and its gateway say to each other: `gateway.node.desk` takes it, `gateway.api.gateway` says it."""
 
 TOKEN_BYTES = 8  # of a question, which its answer repeats
+PACKED = b"z"  # behind that, where zlib packed what is behind this
 DAMAGED = b"damaged:"  # and the position, u64, little-endian
 LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation

@@ -1,9 +1,9 @@
 """Where the reads process asks how this gateway is: a socket of their own, past all that waits at the client port.
 
 A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
-8 bytes; the answer is the token with the status behind it. The pair outlives the reads process: what one that died left unread
-carries a token that the next one never gave out. A message of 16 bytes is a word that a position of the log, or something in a
-lane, could not be read.
+8 bytes; the answer is the token with the status behind it, packed where it is long: the socket takes no more than some 200 KiB at
+once. The pair outlives the reads process: what one that died left unread carries a token that the next one never gave out. A
+message of 16 bytes is a word that a position of the log, or something in a lane, could not be read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, TOKEN_BYTES
+from gateway.core import limits
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, TOKEN_BYTES
 
 
 class StatusAsked(NamedTuple):
@@ -65,9 +67,13 @@ class Desk:
             if token.startswith(LANE_DAMAGED) and len(token) == 2 * TOKEN_BYTES:
                 lane_damaged(token[TOKEN_BYTES:])
                 continue
-            ask(StatusAsked(lambda status, token=token: self._answer(token + status)))  # type: ignore[misc]  # bound at once
+            ask(StatusAsked(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # bound at once
 
     def _answer(self, data: bytes) -> None:
         """Send it, unless nobody reads."""
         with contextlib.suppress(OSError):  # full, or closed meanwhile: who asked has given up
             self._ours.send(data, socket.MSG_DONTWAIT)
+
+
+def _packed(status: bytes) -> bytes:
+    return status if len(status) <= limits.STATUS_PLAIN_BYTES_MAX else PACKED + zlib.compress(status, zlib.Z_BEST_SPEED)

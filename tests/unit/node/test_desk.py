@@ -8,13 +8,19 @@ import contextlib
 import os
 import socket
 
+from msgspec import json
+
+from gateway.api.gateway import UNKNOWN, GatewayLink
 from gateway.core import limits
 from gateway.core.actions import Persist
 from gateway.core.events import Submitted, WriteFailed
+from gateway.data.lanes import LaneName
 from gateway.data.wire import Duplicate
 from gateway.node.desk import Desk, StatusAsked
+from gateway.node.lanes import LaneFacts
 from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
+from tests.unit.node.test_books import Bench as Told
 from tests.unit.node.test_supervisor import wait_for
 
 
@@ -61,3 +67,26 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
         reads.send(b"damaged:" + (7).to_bytes(8, "little"))
         reads.send(b"lanebad:" + bytes(range(8)))
         wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))
+
+
+def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
+    """Each disk that an origin ever had leaves a lane, for ever."""
+    status = Told()
+    for number in range(limits.LANES_MAX):
+        lane = LaneName(1 + number % limits.ROSTER_MAX, os.urandom(16))
+        status.lanes.facts[lane] = LaneFacts(number, 2**40 + number)
+        status.lanes.damaged[lane] = f"{lane.text}/log/{number:020}.seg cannot be read at byte {number}"
+    said = status.books.status()
+    assert len(said) > 4 * limits.STATUS_PLAIN_BYTES_MAX
+    with contextlib.closing(Desk()) as desk:
+        desk.open(lambda asked: asked.answer(said), lambda position: None)
+        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+            assert link.status() == json.decode(said), link.reason
+
+
+def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
+    with contextlib.closing(Desk()) as desk:
+        desk.open(lambda asked: asked.answer(b'{"state":'), lambda position: None)
+        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+            assert link.state() == UNKNOWN
+            assert "does not answer" in link.reason
