@@ -43,10 +43,11 @@ def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
     report = Trial(tmp_path, 1, **options).run(kinds, together=0.5)
     assert report.findings == []
     assert [one.kind for one in report.done] == kinds
-    assert report.acknowledged > 1000
-    assert report.beside > 500
+    # Enough of each that something was held against the logs; how much more there is rests on the machine.
+    assert report.acknowledged > 200
+    assert report.beside > 100
     assert report.lanes >= 2
-    assert report.frontiers > 100
+    assert report.frontiers > 20
 
 
 def test_every_kind_of_fault_is_done_here_once() -> None:
