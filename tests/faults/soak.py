@@ -48,7 +48,7 @@ def group_trial(seed: int, seconds: float, kinds: Sequence[str], options: argpar
 
 
 def alone_trial(seed: int) -> tuple[list[str], str, Path]:
-    """One gateway alone, killed under load; what was found, what to say of it, and its directory."""
+    """One gateway alone, killed under load, ordered and unordered; what was found, what to say of it, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     report = crash_run(root, seed, KILLS)
     return report.findings, f"one gateway: {report.line()}", root

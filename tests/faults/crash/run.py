@@ -21,9 +21,13 @@ from tests.faults.crash import checker
 from tests.faults.crash.checker import Record
 from tests.faults.crash.witness import Witness, read_witness
 from tests.faults.gateways import GatewayProcess
+from tests.faults.group.evidence import read_lanes
+from tests.faults.group.journal import BESIDE, lanes_journal, read_story
+from tests.faults.group.lane_checker import check_lanes
 
 COLUMNS = ("offset", "producer", "sequence", "value")
 RATE = 400.0  # records a second of each producer
+UNORDERED = "unordered"  # the producer that sends so: one of the group's tests, as it writes down all that lanes promise
 WORKER_WAIT_S = 120.0
 
 
@@ -36,6 +40,7 @@ class Report:
     kills_of_producers: int = 0
     records: int = 0
     acknowledged: int = 0
+    beside: int = 0
     frontiers: int = 0
     findings: list[str] = field(default_factory=list)
 
@@ -43,7 +48,8 @@ class Report:
         """One line for people."""
         return (
             f"seed {self.seed}: {self.kills} kills, {self.kills_of_producers} of producers, {self.records} records, "
-            f"{self.acknowledged} acknowledged, {self.frontiers} frontiers read, {len(self.findings)} findings"
+            f"{self.acknowledged} acknowledged, {self.beside} unordered ones acknowledged, {self.frontiers} frontiers read, "
+            f"{len(self.findings)} findings"
         )
 
 
@@ -102,19 +108,16 @@ class Producers:
 
     def witness_path(self, name: str) -> Path:
         """Where a producer writes down what it saw."""
-        return self._root / f"{name}.witness"
+        path = self._root / f"{name}.witness"
+        return lanes_journal(path) if name == UNORDERED else path
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.faults.crash.worker",
-            self._url,
-            name,
-            str(self.witness_path(name)),
-            "100000",
-            str(RATE),
-        ]
+        witness = str(self._root / f"{name}.witness")
+        if name == UNORDERED:
+            what = ["tests.faults.group.producer", self._url, name, "unordered", witness, str(RATE)]
+        else:
+            what = ["tests.faults.crash.worker", self._url, name, witness, "100000", str(RATE)]
+        command = [sys.executable, "-m", *what]
         with (self._root / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
@@ -172,13 +175,13 @@ def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Cal
     report = Report(seed)
     gateway = GatewayProcess(root).start()
     names = [f"p{number}" for number in range(producers)]
-    workers = Producers(gateway.url, root, names)
+    workers = Producers(gateway.url, root, [*names, UNORDERED])
     follower = Follower(gateway.url)
     try:
         while report.kills < kills:
             time.sleep(chance.uniform(0.05, 1.5))
             if chance.random() < 0.2:
-                workers.kill_one(chance.choice(names))
+                workers.kill_one(chance.choice([*names, UNORDERED]))
                 report.kills_of_producers += 1
             gateway.kill()
             report.kills += 1
@@ -204,7 +207,14 @@ def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Cal
         workers.kill_all()
         gateway.__exit__()
     _check(report, gateway.data, [read_witness(name, workers.witness_path(name)) for name in names], live, follower)
+    _check_lanes(report, gateway, workers.witness_path(UNORDERED))
     return report
+
+
+def _check_lanes(report: Report, gateway: GatewayProcess, witness: Path) -> None:
+    story = read_story(BESIDE + UNORDERED, witness, unordered=True)
+    report.beside = len(story.receipts())
+    report.findings += check_lanes([story], [], read_lanes(gateway.name, gateway.data, {}), [gateway.name], ())
 
 
 def _read_live(url: str) -> list[Record]:

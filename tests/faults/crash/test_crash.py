@@ -16,4 +16,5 @@ def test_a_killed_gateway_keeps_its_promises(tmp_path: Path, seed: int) -> None:
     assert report.findings == []
     assert report.kills == 4
     assert report.acknowledged > 100
+    assert report.beside > 100
     assert report.frontiers > 10
