@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.group.trial import Done, Trial
+from tests.faults.group.trial import Report, Trial
 
 GAP_S, SILENT_GAP_S = 1.0, 3.0
 
@@ -26,12 +26,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def figures(done: Sequence[Done]) -> str:
-    """The gaps of all producers together, and of the one that each kill hit hardest."""
+def figures(report: Report) -> str:
+    """The gaps of all producers together, and of the one that each kill hit hardest; and what there was when nobody was killed."""
     told = []
-    for name, gaps in (("gap", [one.gap_s for one in done]), ("of one producer", [one.worst_gap_s for one in done])):
+    for name, gaps in (("gap", [one.gap_s for one in report.done]), ("of one producer", [one.worst_gap_s for one in report.done])):
         median, most = statistics.median(gaps), max(gaps)
         told.append(f"{name} {1000 * median:.0f} / {1000 * percentile(gaps, 0.99):.0f} / {1000 * most:.0f} ms")
+    told.append(f"between kills {1000 * report.calm_gap_s:.0f} ms at most")
     return f"between receipts (median / p99 / longest): {', '.join(told)}"
 
 
@@ -60,7 +61,7 @@ def main() -> int:
         print(f"kills: FAILED before the first kill: {'; '.join(report.findings)}; everything is in {root}")
         return 1
     what = "times the coordinator's wire out, of" if options.silent else "kills of the coordinator of"
-    line = f"{len(report.done)} {what} {options.members}, {report.acknowledged} records, {figures(report.done)}"
+    line = f"{len(report.done)} {what} {options.members}, {report.acknowledged} records, {figures(report)}"
     if report.findings or long:
         print("\n".join(report.findings))
         print(f"kills: FAILED with seed {options.seed}: {line}; {len(long)} longer than {too_long} s; everything is in {root}")

@@ -50,7 +50,8 @@ class Report:
 
     `gap_s` of a fault is the longest time without any receipt while it lasted, `worst_gap_s` that of the producer it hit hardest,
     both of what was sent ordered; `lane_gap_s` is that of unordered records, of the producer it hit hardest. `beside` counts what
-    was acknowledged of these, `lanes` the lanes that they stand in.
+    was acknowledged of these, `lanes` the lanes that they stand in. `calm_gap_s` is the longest time without a receipt between the
+    faults.
     """
 
     seed: int
@@ -63,6 +64,7 @@ class Report:
     lanes: int = 0
     producers_killed: int = 0
     frontiers: int = 0
+    calm_gap_s: float = 0.0
     findings: list[str] = field(default_factory=list)
 
     def line(self) -> str:
@@ -342,8 +344,10 @@ class Trial:
         self.report.aborted, self.report.unknown = outcomes.count("a"), outcomes.count("u")
         self.report.frontiers = sum(len(shown) for view in views for shown in view.frontiers)
         self.report.producers_killed = self.load.killed
+        receipts = [told for story in stories for told in story.receipts()]
+        self.report.calm_gap_s = calm_gap(receipts, self.report.done)
         for done in self.report.done:
-            done.gap_s = longest_gap([told for story in stories for told in story.receipts()], done)
+            done.gap_s = longest_gap(receipts, done)
             done.worst_gap_s = max(longest_gap(story.receipts(), done) for story in stories)
             done.lane_gap_s = max((longest_gap(story.receipts(), done) for story in beside), default=0.0)
             self.note(
@@ -372,4 +376,17 @@ def longest_gap(receipts: Iterable[int], done: Done) -> float:
     """The longest time between receipts one after another, seconds, of those that touch the time of a fault."""
     told = sorted(receipts)
     gaps = [after - before for before, after in pairwise(told) if after >= done.begun and before <= done.recovered]
+    return max(gaps, default=0) / NS
+
+
+def calm_gap(receipts: Iterable[int], faults: Iterable[Done]) -> float:
+    """The longest time between receipts one after another, seconds, of those that touch no fault: what the machine does by itself,
+    and the return of who was hit.
+    """
+    told, spans = sorted(receipts), [(done.begun, done.recovered) for done in faults]
+    gaps = [
+        after - before
+        for before, after in pairwise(told)
+        if not any(after >= begun and before <= recovered for begun, recovered in spans)
+    ]
     return max(gaps, default=0) / NS
