@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 
+import pytest
 from msgspec import json
 
 from gateway.api.gateway import UNKNOWN, GatewayLink
@@ -69,6 +70,12 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
         wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
+
+
+@pytest.mark.usefixtures("_patient")
 def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
     """Each disk that an origin ever had leaves a lane, for ever."""
     status = Told()
@@ -84,6 +91,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
             assert link.status() == json.decode(said), link.reason
 
 
+@pytest.mark.usefixtures("_patient")
 def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
     with contextlib.closing(Desk()) as desk:
         desk.open(lambda asked: asked.answer(b'{"state":'), lambda position: None)
