@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import logging
 
+from gateway.client.carrier import NOT_KNOWN_YET, Carrier
 from gateway.client.feed import Feed
 from gateway.client.receipt import Batch, Failure, Resume
-from gateway.client.session import US, Identity, Session, State, Turn
-from gateway.client.window import Window
+from gateway.client.session import US, Identity, State, Turn
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.names import is_nameless
-from gateway.errors import Aborted, Fenced, FormatError, Refused, TooLarge, TuttiError, Unknown
+from gateway.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})  # by this gateway, though another has opened it
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before a nameless producer is forgotten
 
 
-class Delivery(Session):
+class Delivery(Carrier):
     """The protocol of one producer. Called by one thread."""
 
     def __init__(self, identity: Identity, feed: Feed) -> None:
         """Deliver what the feed holds."""
-        super().__init__(identity)
-        self.feed = feed
-        self.window = Window(feed.options.compression)
+        super().__init__(identity, feed, unordered=False)
         self._after: Failure | None = None  # what befalls batches of the epoch that is over and did not commit
         self._refused: tuple[int, Failure] | None = None  # the sequence that ended it, and what befalls that batch
         self._active = 0.0
@@ -38,15 +35,7 @@ class Delivery(Session):
 
     def receive(self, data: bytes, now: float) -> None:
         """As `Session.receive`."""
-        self._heard = now
-        if data[:1] == wire.RECEIPTS:
-            self._on_receipts(data, now)
-        elif data[:1] == wire.CONTROL:
-            message = wire.decode_from_gateway(data)
-            if self.state is not State.ENDED:
-                self._on_answer(message, now)
-        else:
-            raise FormatError(f"the gateway sent a message that starts with {data[:1]!r}")
+        super().receive(data, now)
         self._tell()
 
     def work(self, now: float) -> None:
@@ -59,27 +48,23 @@ class Delivery(Session):
                 self._renew_idle(now)
             if self.state is State.OPEN and self._ending and not len(self.window):
                 self._want_next_epoch(now)
-            if self.state is State.OPEN and self._retry_at <= now and not self.drop:
+            if self._may_send(now):
                 self._send_batches(now)
         self._tell()
 
     def next_time(self, now: float) -> float | None:
         """When `work` has something to do, if nothing happens before (monotonic)."""
-        times = self._times(now)
-        oldest = self._oldest()
-        if oldest is not None:
-            times.append(oldest.deadline)
+        times = self._dues(now)
         if self.feed.linger_until is not None:
             times.append(self.feed.linger_until)
-        if self.state is State.OPEN and self._retry_at > now and (self.window.has_unsent or self.feed.queue):
-            times.append(self._retry_at)
         return min(times, default=None)
 
     def may_send(self, now: float) -> bool:
         """Whether the next batch of the queue could leave at once."""
         queue = self.feed.queue
-        ready = self.state is State.OPEN and self._retry_at <= now and not self.drop
-        return ready and bool(queue) and not self._ending and self.window.has_room(queue[0]) and queue[0].topic in self.topics
+        if not queue or self._ending or not self._may_send(now):
+            return False
+        return self.window.has_room(queue[0]) and queue[0].topic in self.topics
 
     def renew(self) -> None:
         """Go on to the next epoch as soon as nothing of this one is in flight."""
@@ -110,24 +95,12 @@ class Delivery(Session):
 
     def _send_batches(self, now: float) -> None:
         window, queue = self.window, self.feed.queue
-        waited = window.waits
         while not self._ending and (batch := self.feed.head()) is not None:
             if not window.has_room(batch) or not self.topic_number(batch.topic):
                 break
             window.admit(queue.popleft())
-        for message in window.messages(self.number, self.epoch, self.topic_number):
-            self.outbox.append(message)
+        if self._send_window(now):
             self._active = now
-        if window.waits and not waited:
-            self._heard = now  # the silence begins now
-
-    def resend(self) -> None:
-        """Everything unanswered is sent again, in order."""
-        self.window.rewind()
-
-    def waits_for_batches(self) -> bool:
-        """Whether batches were sent on this connection that have no answer."""
-        return self.window.waits
 
     def _renew_idle(self, now: float) -> None:
         """A nameless producer is forgotten when idle for an hour: before that could be, its next record begins another epoch."""
@@ -148,14 +121,11 @@ class Delivery(Session):
 
     # -- answers
 
-    def _on_receipts(self, data: bytes, now: float) -> None:
-        progressed = False
-        for producer, first_sequence, offset, epoch, count in wire.decode_receipts(data):
-            if producer == self.number and epoch == self.epoch:
-                progressed = self.window.commit(first_sequence, count, offset) or progressed
+    def _on_receipts(self, data: bytes, now: float) -> bool:
+        progressed = super()._on_receipts(data, now)
         if progressed:
-            self._heard_well()
             self._active = now
+        return progressed
 
     def _on_answer(self, answer: wire.FromGateway, now: float) -> None:
         match answer:
@@ -195,7 +165,7 @@ class Delivery(Session):
             )
             failed = self.window.fail_from(answer.first_sequence, failure)
             self._epoch_over(failure, failed, now)
-        elif answer.retry or answer.code in _NOT_KNOWN_YET:
+        elif answer.retry or answer.code in NOT_KNOWN_YET:
             self.trouble = f"{answer.reason} ({answer.code})"
             if answer.retry:
                 self._back_off(now, answer.code)
@@ -261,10 +231,6 @@ class Delivery(Session):
             "runs now tells, or of a new one when none does; of a forgotten producer only the log tells"
         )
         self.end(Fenced(text))
-
-    def forgettable(self) -> bool:
-        """Whether nothing was sent that has no outcome."""
-        return not len(self.window)
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
         """Batches of that topic at the head of the queue fail; nothing of them was sent."""

@@ -8,26 +8,22 @@ and failure cases: NOTES.md.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from gateway.client.carrier import NOT_KNOWN_YET, Carrier
+from gateway.client.ledger import Ledger
 from gateway.client.receipt import Failure
-from gateway.client.session import ELSEWHERE, US, Identity, Session, State, Turn
-from gateway.client.window import Window
+from gateway.client.session import ELSEWHERE, US, Identity, State, Turn
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.states import SHUT
-from gateway.errors import Aborted, FormatError, Refused, TooLarge, TuttiError, Unknown, invariant
-
-if TYPE_CHECKING:
-    from gateway.client.lanes import Lanes
+from gateway.errors import Aborted, Refused, TooLarge, TuttiError, Unknown, invariant
 
 LOG = logging.getLogger("tutti.client")
 _RETRY_MAX = limits.RETRY_US_MAX / US
-_NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})  # by this gateway, whose log is a moment behind
 _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
-class Lane(Session):
+class Lane(Carrier):
     """Batches on their way into one gateway's lane. Called by one thread.
 
     Attributes:
@@ -37,15 +33,14 @@ class Lane(Session):
         over: the gateway says that the epoch is; what it holds of it has its outcome before the next one begins.
     """
 
-    def __init__(self, lanes: Lanes, identity: Identity) -> None:
+    def __init__(self, ledger: Ledger, identity: Identity) -> None:
         """Look for a gateway."""
-        super().__init__(identity)
-        self.window = Window(lanes.feed.options.compression, unordered=True)
+        super().__init__(identity, ledger.feed, unordered=True)
         self.lane = self.gateway = ""
         self.closed = self.over = False
-        self.topics = lanes.delivery.topics
-        self._lanes = lanes
-        self._log = lanes.delivery.log
+        self.topics = ledger.delivery.topics
+        self._ledger = ledger
+        self._log = ledger.delivery.log
 
     # -- what its channel asks
 
@@ -57,27 +52,15 @@ class Lane(Session):
     @property
     def only(self) -> tuple[str, str]:
         """The gateway that batches without an outcome were sent to."""
-        return (self.gateway, self._lanes.gateways.get(self.gateway, "")) if self.lane else ("", "")
+        return (self.gateway, self._ledger.gateways.get(self.gateway, "")) if self.lane else ("", "")
 
     # -- what happens to it
-
-    def receive(self, data: bytes, now: float) -> None:
-        """As `Session.receive`."""
-        self._heard = now
-        if data[:1] == wire.RECEIPTS:
-            self._on_receipts(data)
-        elif data[:1] == wire.CONTROL:
-            message = wire.decode_from_gateway(data)
-            if self.state is not State.ENDED:
-                self._on_answer(message, now)
-        else:
-            raise FormatError(f"the gateway sent a message that starts with {data[:1]!r}")
 
     def lost(self) -> None:
         """As `Session.lost`; what was not sent yet may go anywhere."""
         super().lost()
         self.closed = False
-        self._lanes.take_back(self)
+        self._take_back()
         if not len(self.window):
             self.unbind()
 
@@ -92,24 +75,12 @@ class Lane(Session):
 
     def send(self, now: float) -> None:
         """Send what has a sequence and is to be sent (again)."""
-        window = self.window
-        if self.state is not State.OPEN or self._retry_at > now or self.drop:
-            return
-        waited = window.waits
-        for message in window.messages(self.number, self.epoch, self.topic_number):
-            self.outbox.append(message)
-        if window.waits and not waited:
-            self._heard = now  # the silence begins now
+        if self._may_send(now):
+            self._send_window(now)
 
     def next_time(self, now: float) -> float | None:
         """When it has something to do, if nothing happens before (monotonic)."""
-        times = self._times(now)
-        oldest = self.window.oldest
-        if oldest is not None:
-            times.append(oldest.deadline)
-        if self.state is State.OPEN and self._retry_at > now and (self.window.has_unsent or self._lanes.feed.queue):
-            times.append(self._retry_at)
-        return min(times, default=None)
+        return min(self._dues(now), default=None)
 
     def takes(self) -> bool:
         """Whether new batches may go there."""
@@ -137,7 +108,7 @@ class Lane(Session):
         unfit = self._unfit(welcome)
         if unfit:
             self._leave(unfit)
-            self._lanes.unfit[welcome.gateway] = unfit
+            self._ledger.unfit[welcome.gateway] = unfit
             return
         if not self.lane:
             self.bind(welcome)
@@ -154,41 +125,35 @@ class Lane(Session):
             )
         if not welcome.lane:
             return f"gateway {name} has no lane: it takes no unordered records (yet, or its release is too old)"
-        return self._lanes.why_not(welcome)
+        return self._ledger.why_not(welcome)
 
     def bind(self, welcome: wire.Welcome) -> None:
         """Send into that gateway's lane, under the epoch that the delivery has."""
         self.gateway, self.lane = welcome.gateway, welcome.lane
+        self._ledger.bound.add(self.lane)
         self._enter()
 
     def _enter(self) -> None:
         self.over = False
-        self.number, self.epoch = self._lanes.delivery.number, self._lanes.delivery.epoch
+        self.number, self.epoch = self._ledger.epoch
         self.wanted = self.epoch
-        self.window.next_sequence = self._lanes.next_sequence(self)
+        self.window.next_sequence = self._ledger.next_sequence(self.lane, self._ledger.epoch)
 
     def unbind(self) -> None:
         """Nothing of it is left: any gateway will do."""
         if self.lane:
-            self._lanes.note_end(self)
+            self._ledger.note_end(self.lane, (self.number, self.epoch), self.window.next_sequence)
+            self._ledger.bound.discard(self.lane)
         self.gateway = self.lane = ""
         self.over = False
 
     # -- answers
 
-    def _on_receipts(self, data: bytes) -> None:
-        progressed = False
-        for producer, first_sequence, offset, epoch, count in wire.decode_receipts(data):
-            if producer == self.number and epoch == self.epoch:
-                progressed = self.window.commit(first_sequence, count, offset) or progressed
-        if progressed:
-            self._heard_well()
-
     def _on_answer(self, answer: wire.FromGateway, now: float) -> None:
         match answer:
             case wire.Welcome():
                 self.window.bytes_max = min(answer.window_bytes, limits.LANE_WINDOW_BYTES)
-                self._lanes.hear(answer)
+                self._ledger.hear(answer)
                 self._on_welcome(answer, now)
             case wire.TopicOpened():
                 self._on_topic_opened(answer, now)
@@ -205,19 +170,19 @@ class Lane(Session):
 
     def _on_fenced(self, answer: wire.FencedAnswer) -> None:
         """The batch is not in the lane and never will be: its epoch is over."""
-        if answer.epoch > self._lanes.delivery.wanted:
-            self._lanes.delivery.fenced(answer.epoch)
+        if answer.epoch > self._ledger.delivery.wanted:
+            self._ledger.delivery.fenced(answer.epoch)
             return
         self.window.turned_away(answer.first_sequence, all_copies=True)
         self.over = True
 
     def _next_epoch(self) -> None:
         """What the epoch that is over left behind goes out under the next, once nothing else of it can come into the lane."""
-        self._lanes.take_back(self)
-        delivery, window = self._lanes.delivery, self.window
+        self._take_back()
+        delivery, window = self._ledger.delivery, self.window
         if window.in_doubt or not delivery.running or self.state is not State.OPEN:
             return
-        if (delivery.number, delivery.epoch) != (self.number, self.epoch):
+        if self._ledger.epoch != (self.number, self.epoch):
             left = window.take_back()
             self._enter()
             for batch in left:
@@ -229,16 +194,16 @@ class Lane(Session):
             self._on_expected(answer.sequence, now)
             return
         self.window.turned_away(answer.first_sequence, all_copies=False)
-        if not answer.retry and answer.code not in _NOT_KNOWN_YET:
+        if not answer.retry and answer.code not in NOT_KNOWN_YET:
             self._refused(answer)
             return
         self.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
             self.topics.clear()
-        elif answer.code == "producer" and self._lanes.delivery.number != self.number:
+        elif answer.code == "producer" and self._ledger.delivery.number != self.number:
             self.over = True  # it was forgotten, and has begun anew
         elif answer.code == "producer" and self._retry >= _RETRY_MAX:
-            self._lanes.delivery.introduce(now)  # it may have been forgotten
+            self._ledger.delivery.introduce(now)  # it may have been forgotten
         self._back_off(now, answer.code)
 
     def _refused(self, answer: wire.RefusedAnswer) -> None:
@@ -257,7 +222,7 @@ class Lane(Session):
             behind = Aborted(f"{text}. These were sent behind them and are in no lane")
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(behind))
-        self._lanes.spoil(self)
+        self._spoil()
         self.closed, self.trouble = True, text
 
     def _on_expected(self, sequence: int, now: float) -> None:
@@ -278,25 +243,13 @@ class Lane(Session):
         super()._back_off(now, "gap" if code in _ELSEWHERE else code)
         if code in _ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self.closed = True
-            self._lanes.take_back(self)
+            self._take_back()
 
     # -- what a session asks
 
-    def resend(self) -> None:
-        """Everything unanswered is sent again, in order."""
-        self.window.rewind()
-
-    def waits_for_batches(self) -> bool:
-        """Whether batches were sent on this connection that have no answer."""
-        return self.window.waits
-
-    def forgettable(self) -> bool:
-        """Whether nothing was sent that has no outcome."""
-        return not len(self.window)
-
     def topic_refused(self, topic: str, error: TuttiError) -> None:
         """Batches of that topic that wait to be sent fail."""
-        self._lanes.topic_refused(topic, error)
+        self._ledger.topic_refused(topic, error)
 
     def epoch_began(self, opened: wire.EpochOpened) -> None:
         """A lane opens no epochs."""
@@ -304,30 +257,38 @@ class Lane(Session):
 
     def fenced(self, epoch: int) -> None:
         """Another instance began that epoch."""
-        self._lanes.delivery.fenced(epoch)
+        self._ledger.delivery.fenced(epoch)
 
     def end(self, error: TuttiError) -> None:
         """The producer cannot go on at all."""
         self._turn(Turn.END)
-        self._lanes.delivery.end(error)
+        self._ledger.delivery.end(error)
 
-    # -- what is too old
+    # -- what comes back, and what does not
+
+    def _take_back(self) -> None:
+        """What is surely not in the lane may go to another one."""
+        self._ledger.take_back(self.lane, self.window)
+
+    def _spoil(self) -> None:
+        """What comes next in the lane is not known in this epoch."""
+        self._ledger.spoil(self.lane, (self.number, self.epoch))
 
     def _give_up_old(self, now: float) -> None:
         """The delivery deadline: whether the oldest batch is in the lane is not known, and those behind it may not overtake it."""
         late = self.window.oldest
         if late is None or late.deadline > now:
             return
-        self._lanes.take_back(self)  # surely not there: they may still go elsewhere, in their time
+        self._take_back()  # surely not there: they may still go elsewhere, in their time
         if len(self.window):
             trouble = f"; last trouble: {self.trouble}" if self.trouble else ""
-            self._fail_all(f"there is no outcome after {self._lanes.timeout}{trouble}")
+            self._fail_all(f"there is no outcome after {self._ledger.timeout}{trouble}")
 
     def _fail_all(self, why: str) -> None:
         """What was sent has no outcome and is not asked for any more. If something of it may be in the lane, what comes next there
         is not known, so that it takes nothing in this epoch.
         """
-        self._lanes.take_back(self)
+        self._take_back()
         rest = self.window.take_back()
         oldest = self.window.oldest
         if oldest is not None:
@@ -337,12 +298,11 @@ class Lane(Session):
             )
             LOG.warning("%s", error)
             self.window.fail_from(0, Failure(error))
-            self._lanes.spoil(self)
+            self._spoil()
         if rest:
             text = f"is in no lane: it waited for gateway {self.gateway}, as others were sent behind it elsewhere, and {why}"
-            failure = Failure(Unknown(f"an unordered record of producer {self.identity.name!r} to topic {rest[0].topic!r} {text}"))
-            for batch in rest:
-                self._lanes.fail(batch, failure)
+            name, topic = self.identity.name, rest[0].topic
+            self._ledger.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
         if self.state is State.OPEN:
             self.closed = True
         else:

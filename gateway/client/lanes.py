@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator
 from gateway.client.delivery import Delivery
 from gateway.client.feed import Feed
 from gateway.client.lane import Lane
+from gateway.client.ledger import Ledger
 from gateway.client.receipt import Batch, Failure
 from gateway.client.session import Identity
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.states import SHUT
 from gateway.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-Epoch = tuple[int, int]  # the producer's number, and its epoch
 
 
 class Lanes:
@@ -28,27 +25,22 @@ class Lanes:
 
     Attributes:
         lanes: the talks there are: one takes what is new, others wait for the outcome of what they sent.
-        gateways: of the group, name to url, as one of them named them last.
-        unfit: why gateways were passed by, by name, since one took something.
+        feed: where batches come from.
     """
 
     def __init__(self, delivery: Delivery, feed: Feed, token: Callable[[], bytes]) -> None:
         """Deliver what `feed` holds under the epochs that `delivery` opens; `token` names a session, 16 random bytes."""
-        self.delivery = delivery
         self.feed = feed
         self.lanes: list[Lane] = []
-        self.gateways: dict[str, str] = dict(delivery.welcome.gateways) if delivery.welcome is not None else {}
-        self.unfit: dict[str, str] = {}
+        self._ledger = Ledger(delivery, feed)
         self._token = token
         self._taker: Lane | None = None
         self._ended = False
-        # What is kept of each lane that was met: a group has some dozen gateways, and few of their disks are ever lost.
-        self._serial = 0  # of the last batch that went into any lane
-        self._serials: dict[str, int] = {}  # lane -> that of the last one there
-        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> what comes next there in that epoch
-        self._spoiled: dict[str, Epoch] = {}  # lane -> the epoch in which that is not known
-        self._cut_off: set[str] = set()  # gateways that said so when they were turned to, since one took something
-        self._settled: list[Batch] = []
+
+    @property
+    def gateways(self) -> dict[str, str]:
+        """Those of the group, name to url, as one of them named them last."""
+        return self._ledger.gateways
 
     # -- the pump
 
@@ -100,8 +92,7 @@ class Lanes:
         for lane in self.lanes:
             lane.window.fail_from(0, failure)
             lane.outbox.clear()
-        for batch in seized:
-            self.fail(batch, failure)
+        self._ledger.fail(seized, failure)
         self._tell()
 
     # -- who takes what is new
@@ -117,10 +108,11 @@ class Lanes:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
-            self._settled += lane.window.take_settled()
+            self._ledger.settled += lane.window.take_settled()
             self.lanes.remove(lane)
         if self._taker is None and self.feed.queue and self._seeks():
-            self.lanes.append(Lane(self, Identity(*self.delivery.identity[:2], self._token())))
+            identity = self._ledger.delivery.identity
+            self.lanes.append(Lane(self._ledger, Identity(identity.name, identity.instance, self._token())))
 
     def _seeks(self) -> bool:
         """Whether to look for a gateway: there may be one that none of the lanes is bound to, and none is on its way there."""
@@ -137,76 +129,11 @@ class Lanes:
             self.feed.close_idle()
 
     def _hand_out(self, now: float) -> None:
-        taker, queue = self._taker, self.feed.queue
+        taker = self._taker
         if taker is None or not taker.ready(now):
             return
         while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.topic_number(batch.topic):
-            self._serial += 1
-            batch.serial = self._serials[taker.lane] = self._serial
-            batch.lane = taker.lane
-            taker.window.admit(queue.popleft())
-            self._cut_off.clear()
-            self.unfit.clear()
-
-    # -- what lanes ask
-
-    @property
-    def timeout(self) -> str:
-        """How long an outcome is waited for, for errors."""
-        return f"{self.feed.options.delivery_timeout:g} s (delivery_timeout)"
-
-    def hear(self, welcome: wire.Welcome) -> None:
-        """A gateway says who there is, and its limits."""
-        if welcome.state == "primary" or not self.gateways:
-            self.gateways = dict(welcome.gateways)
-        self.feed.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
-        self.feed.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
-
-    def why_not(self, welcome: wire.Welcome) -> str:
-        """Why what is new does not go into that gateway's lane; empty if it does."""
-        name, lane = welcome.gateway, welcome.lane
-        if any(other.lane == lane for other in self.lanes):
-            return f"gateway {name} is talked to already"
-        if welcome.state in SHUT and name not in self._cut_off and len(welcome.gateways) > 1:
-            self._cut_off.add(name)  # with all others away it takes them, next time
-            return f"gateway {name} is {welcome.state}"
-        if self._spoiled.get(lane) == self._epoch():
-            self.delivery.renew()
-            return f"gateway {name} takes unordered records of this producer in its next epoch, which is being opened"
-        return ""
-
-    def next_sequence(self, lane: Lane) -> int:
-        """What comes next in that lane, in its epoch."""
-        epoch, sequence = self._next.get(lane.lane, ((0, 0), 1))
-        return sequence if epoch == (lane.number, lane.epoch) else 1
-
-    def note_end(self, lane: Lane) -> None:
-        """That lane is left."""
-        self._next[lane.lane] = (lane.number, lane.epoch), lane.window.next_sequence
-
-    def spoil(self, lane: Lane) -> None:
-        """What comes next in that lane is not known: it takes nothing more in this epoch."""
-        self._spoiled[lane.lane] = lane.number, lane.epoch
-
-    def take_back(self, lane: Lane) -> None:
-        """Batches of which nothing is or will be in that lane may go anywhere, and are the next to go.
-
-        Not those that something newer has overtaken into another lane: there they would come behind it. They wait for their own.
-        """
-        overtaken = max((serial for name, serial in self._serials.items() if name != lane.lane), default=0)
-        back = lane.window.take_back(overtaken)
-        if back:
-            with self.feed.lock:
-                self.feed.queue.extendleft(reversed(back))
-
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue fail; nothing of them was sent."""
-        failure, queue = Failure(error), self.feed.queue
-        while queue and queue[0].topic == topic:
-            self.fail(queue.popleft(), failure)
-
-    def _epoch(self) -> Epoch:
-        return self.delivery.number, self.delivery.epoch
+            self._ledger.hand_over(taker.lane, taker.window)
 
     # -- outcomes
 
@@ -215,25 +142,21 @@ class Lanes:
         queue = self.feed.queue
         if not queue or queue[0].deadline > now:
             return
-        met = [*self.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
+        met = [*self._ledger.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
         troubles = "; ".join(dict.fromkeys(met))
         error = Unknown(
-            f"an unordered record of producer {self.delivery.identity.name!r} to topic {queue[0].topic!r} was not taken by any "
-            f"gateway within {self.timeout}: it is in no lane{f'; last trouble: {troubles}' if troubles else ''}"
+            f"an unordered record of producer {self._ledger.delivery.identity.name!r} to topic {queue[0].topic!r} was not taken by "
+            f"any gateway within {self._ledger.timeout}: it is in no lane{f'; last trouble: {troubles}' if troubles else ''}"
         )
         LOG.warning("%s", error)
-        failure = Failure(error)
+        late: list[Batch] = []
         while queue and queue[0].deadline <= now:
-            self.fail(queue.popleft(), failure)
-
-    def fail(self, batch: Batch, failure: Failure) -> None:
-        """A batch that no lane holds failed."""
-        batch.settle(wire.OFFSET_UNKNOWN, failure)
-        self._settled.append(batch)
+            late.append(queue.popleft())
+        self._ledger.fail(late, Failure(error))
 
     def _tell(self) -> None:
         """Outcomes to the feed, then to callbacks."""
-        settled, self._settled = self._settled, []
+        settled, self._ledger.settled = self._ledger.settled, []
         for lane in self.lanes:
             settled += lane.window.take_settled()
         if settled:

@@ -228,3 +228,5 @@ class Window:
         unanswered = self._unanswered
         while unanswered and unanswered[0].settled:
             unanswered.popleft()
+        if not unanswered:
+            self._sent = False  # what comes next waits from when it is sent

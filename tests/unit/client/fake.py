@@ -254,16 +254,9 @@ class Rules:
 class FakeGateway(Rules):
     """Rules behind a socket, in a thread."""
 
-    def __init__(
-        self,
-        log: Log | None = None,
-        *,
-        rule: Rule | None = None,
-        gateways: dict[str, str] | None = None,
-        name: str = "fake",
-        lane: str = "",
-    ) -> None:
-        super().__init__(log, rule=rule, gateways=gateways, name=name, lane=lane)
+    def __init__(self, log: Log | None = None, **how: Any) -> None:
+        """`how`: as of `Rules`."""
+        super().__init__(log, **how)
         self._context = zmq.Context()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

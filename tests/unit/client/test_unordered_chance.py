@@ -269,3 +269,21 @@ def test_all_kinds_of_outcomes_are_met() -> None:
         errors = [str(receipt.error) if receipt.error is not None else "" for _, receipt in world.sent]
         told |= {"committed" if not error else "maybe" if "may or may not" in error else "nowhere" for error in errors}
     assert told == {"committed", "maybe", "nowhere"}
+
+
+def test_a_lane_that_was_idle_is_not_asked_whether_it_is_there() -> None:
+    """An answer is waited for from when something was sent, not from when something was heard last."""
+    world = World(0, timeout=1000.0)
+    world.order()
+    world.send()
+    world.calm()
+    for _ in range(2):
+        world.now += 60.0
+        heard = {name: len(gateway.heard) for name, gateway in world.gateways.items()}
+        world.send()
+        world.work()
+        world.now += 0.001
+        world.work()  # before there is an answer
+        world.calm()
+        fresh = [one for name, gateway in world.gateways.items() for one in gateway.heard[heard[name] :]]
+        assert [type(one) for one in fresh] == [Frame]

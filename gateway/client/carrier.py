@@ -1,0 +1,96 @@
+"""The carrier: a session with a window, whose batches it carries to a gateway. Deliveries and lanes are carriers."""
+
+from __future__ import annotations
+
+import abc
+
+from gateway.client.feed import Feed
+from gateway.client.receipt import Batch
+from gateway.client.session import Identity, Session, State
+from gateway.client.window import Window
+from gateway.data import wire
+from gateway.data.frame import Buffer
+from gateway.errors import FormatError
+
+#: What a gateway whose log is a moment behind refuses as not known, though another one has opened it.
+NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
+
+
+class Carrier(Session):
+    """What deliveries and lanes have in common. Called by one thread.
+
+    Attributes:
+        feed: where batches come from.
+        window: those that were given their sequences and have no outcome yet.
+    """
+
+    def __init__(self, identity: Identity, feed: Feed, *, unordered: bool) -> None:
+        """Begin with an empty window."""
+        super().__init__(identity)
+        self.feed = feed
+        self.window = Window(feed.options.compression, unordered)
+
+    @abc.abstractmethod
+    def _on_answer(self, answer: wire.FromGateway, now: float) -> None:
+        """What the gateway says beside receipts."""
+
+    def _oldest(self) -> Batch | None:
+        """The batch whose deadline comes next."""
+        return self.window.oldest
+
+    def receive(self, data: bytes, now: float) -> None:
+        """As `Session.receive`."""
+        self._heard = now
+        if data[:1] == wire.RECEIPTS:
+            self._on_receipts(data, now)
+        elif data[:1] == wire.CONTROL:
+            message = wire.decode_from_gateway(data)
+            if self.state is not State.ENDED:
+                self._on_answer(message, now)
+        else:
+            raise FormatError(f"the gateway sent a message that starts with {data[:1]!r}")
+
+    def _on_receipts(self, data: bytes, now: float) -> bool:
+        """Batches that committed; whether there is one that waited for it."""
+        progressed = False
+        for producer, first_sequence, offset, epoch, count in wire.decode_receipts(data):
+            if producer == self.number and epoch == self.epoch:
+                progressed = self.window.commit(first_sequence, count, offset) or progressed
+        if progressed:
+            self._heard_well()
+        return progressed
+
+    def _may_send(self, now: float) -> bool:
+        """Whether the gateway takes batches at this moment."""
+        return self.state is State.OPEN and self._retry_at <= now and not self.drop
+
+    def _send_window(self, now: float) -> list[list[Buffer]]:
+        """Send what has a sequence and is to be sent (again); what was sent."""
+        waited = self.window.waits
+        messages = list(self.window.messages(self.number, self.epoch, self.topic_number))
+        self.outbox.extend(messages)
+        if self.window.waits and not waited:
+            self._heard = now  # the silence begins now
+        return messages
+
+    def _dues(self, now: float) -> list[float]:
+        """When it has something to do, if nothing happens before (monotonic)."""
+        times = self._times(now)
+        oldest = self._oldest()
+        if oldest is not None:
+            times.append(oldest.deadline)
+        if self.state is State.OPEN and self._retry_at > now and (self.window.has_unsent or self.feed.queue):
+            times.append(self._retry_at)
+        return times
+
+    def resend(self) -> None:
+        """Everything unanswered is sent again, in order."""
+        self.window.rewind()
+
+    def waits_for_batches(self) -> bool:
+        """Whether batches were sent on this connection that have no answer."""
+        return self.window.waits
+
+    def forgettable(self) -> bool:
+        """Whether nothing was sent that has no outcome."""
+        return not len(self.window)
