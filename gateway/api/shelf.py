@@ -106,9 +106,10 @@ class Shelf:
         newest = self._newest(known).values()
         found = []
         for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begun(one))):
-            offset, position, lost = 0, 0, ""
+            start, offset, position, lost = 0, 0, 0, ""
             try:
-                frontier = self._opened(lane).reader.frontier()
+                reader = self._opened(lane).reader
+                frontier, start = reader.frontier(), reader.start
                 offset, position = frontier.offset, frontier.position
             except TuttiError as error:
                 lost = self._lost(lane, error)
@@ -121,7 +122,7 @@ class Shelf:
                     number=lane.origin,
                     incarnation=lane.incarnation.hex(),
                     newest=lane in newest,
-                    start=0,
+                    start=start,
                     frontier=offset,
                     position=position,
                     halted=halted.get(lane.text, ""),

@@ -99,7 +99,8 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much of the log is kept; either limit alone, both, or none: then all of it. Whole segments go, the oldest first, on all
-    gateways from the same offset on; what a gateway of the roster has not got yet stays until twice the limit.
+    gateways from the same offset on; what a gateway of the roster has not got yet stays until twice the limit. Of each lane of
+    unordered records the same limits hold, on each gateway for itself, and what a gateway of the roster has not got stays.
     """
 
     bytes: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.core.events import Scalars
-from gateway.core.messages import Message
+from gateway.core.messages import LaneBegin, Message
 from gateway.data.frame import Frame
 from gateway.data.wire import Answer
 
@@ -63,7 +63,8 @@ class Mend(msgspec.Struct, frozen=True, tag=True):
 
 class PersistLane(msgspec.Struct, frozen=True, tag=True):
     """Cut the lane's log behind position `cut` if given, write the frames behind it, and the own lane's `attempt` if given; then
-    report `LanePersisted(token)`. A cut is durable before anything later is written; one lane is written in order.
+    report `LanePersisted(token)`. A cut is durable before anything later is written; one lane is written in order. With `begin` the
+    lane is first replaced by what that says: it was let go elsewhere up to there.
     """
 
     token: int
@@ -72,6 +73,15 @@ class PersistLane(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...] = ()
     attempt: int | None = None
     cut: int | None = None
+    begin: LaneBegin | None = None
+
+
+class LaneHeld(msgspec.Struct, frozen=True, tag=True):
+    """Every gateway of the roster has the lane decided, durably, up to the position: retention may let it go up to there."""
+
+    origin: int
+    incarnation: bytes
+    position: int
 
 
 class MendLane(msgspec.Struct, frozen=True, tag=True):
@@ -197,6 +207,7 @@ Action = (
     | PersistLane
     | ReadLane
     | MendLane
+    | LaneHeld
     | Send
     | Deliver
     | Relearned

@@ -31,6 +31,7 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneBegin,
     LaneEnds,
     LaneFetch,
     LaneFetched,
@@ -405,7 +406,16 @@ def _lane_ends(message: LaneEnds) -> str:
     )
 
 
+def _lane_begin(begin: LaneBegin) -> str:
+    numbers = all(0 < member <= _GATEWAY_MAX for member in begin.members) and len(begin.members) <= limits.ROSTER_MAX
+    places = 0 < begin.position <= _POSITION_MAX and 0 <= begin.offset <= _POSITION_MAX
+    names = 0 < begin.attempt <= _VIEW_MAX and 0 <= begin.chain <= _CRC_MAX
+    return "" if numbers and places and names else f"no lane begins so: {begin}"
+
+
 def _lane_fetched(message: LaneFetched) -> str:
+    if message.begin is not None and (wrong := _lane_begin(message.begin)):
+        return wrong
     run = _run(message.frames, limits.FETCHED_FRAMES_MAX) if message.frames else ""
     return _lane(message.incarnation, message.origin) or run
 

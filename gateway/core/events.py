@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.core import limits
-from gateway.core.messages import Damage, Message
+from gateway.core.messages import Damage, LaneBegin, Message
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 
@@ -253,10 +253,13 @@ class LanePersisted(msgspec.Struct, frozen=True, tag=True):
 
 
 class LaneRead(msgspec.Struct, frozen=True, tag=True):
-    """What `ReadLane(token)` found: frames from its `first` on; none if they cannot be read."""
+    """What `ReadLane(token)` found: frames from its `first` on; none if they cannot be read, or were let go: `begin` then says how
+    the lane begins here.
+    """
 
     token: int
     frames: tuple[Frame, ...]
+    begin: LaneBegin | None = None
 
 
 class LaneRotted(msgspec.Struct, frozen=True, tag=True):

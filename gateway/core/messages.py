@@ -381,12 +381,31 @@ class LaneFetch(msgspec.Struct, frozen=True, tag=True):
     first: int
 
 
+class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
+    """What a lane was at a decided position before which the sender has let it go.
+
+    Attributes:
+        position, attempt, chain: of that frame.
+        offset: of the next record behind it.
+        members: of the attempt, oldest first.
+    """
+
+    position: int
+    attempt: int
+    chain: int
+    offset: int
+    members: tuple[int, ...]
+
+
 class LaneFetched(msgspec.Struct, frozen=True, tag=True):
-    """Answer to LaneFetch: decided frames, as many as one read gives."""
+    """Answer to LaneFetch: decided frames, as many as one read gives; none where the lane begins further on at the sender:
+    as `begin` says.
+    """
 
     origin: int
     incarnation: bytes
     frames: tuple[Frame, ...]
+    begin: LaneBegin | None = None
 
 
 Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched | FetchSnapshot | FetchedSnapshot

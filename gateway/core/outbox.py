@@ -11,6 +11,7 @@ from gateway.core.actions import (
     DeliverUnordered,
     Dropped,
     Halt,
+    LaneHeld,
     Mend,
     MendLane,
     Peers,
@@ -80,7 +81,7 @@ class Outbox:
         self._answers: dict[int, list[Answer]] = {}
         self._views: list[ViewInstalled] = []
         self._reads: list[ReadLog | ReadSnapshot | Mend] = []
-        self._lane_writes: list[PersistLane | ReadLane | MendLane] = []
+        self._lane_writes: list[PersistLane | ReadLane | MendLane | LaneHeld] = []
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
@@ -139,8 +140,8 @@ class Outbox:
         """Hand a decided run out."""
         self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
 
-    def write_lane(self, action: PersistLane | ReadLane | MendLane) -> None:
-        """Have a lane written, read or mended."""
+    def write_lane(self, action: PersistLane | ReadLane | MendLane | LaneHeld) -> None:
+        """Have a lane written, read or mended, or tell how far it may be let go."""
         self._lane_writes.append(action)
 
     def deliver_lane(self, action: DeliverUnordered) -> None:

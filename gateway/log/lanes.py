@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import LaneLog, LaneRotted, Recovered, Scalars
+from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
@@ -29,10 +31,13 @@ from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
+from gateway.log.snapshot import read_snapshot
 from gateway.log.storage import Storage
 from gateway.log.together import together
 from gateway.log.writer import LogWriter
 
+US = 1_000_000
+NS_PER_US = 1000
 _ASIDE = ".damaged-"
 
 
@@ -54,7 +59,17 @@ class LaneWriter(LogWriter):
     @property
     def at_rest(self) -> bool:
         """Whether nothing is to be done while it is idle: most lanes stand still most of the time."""
-        return not self._marking.behind and self._marking.durable == self._end
+        return not self._marking.behind and self._marking.durable == self._end and not self.trimming.left
+
+    @property
+    def decided_to(self) -> int:
+        """Last decided position."""
+        return self._indexer.state.position
+
+    def let_go(self, held: int, now_us: int) -> bool:
+        """Let go of what retention says and every gateway of the roster has (last position `held`); whether anything goes."""
+        with self._watching("trimming"):
+            return self.trimming.let_go(held, self._marking.newest.frontier_position, now_us)
 
     @property
     def producers(self) -> set[int]:
@@ -82,6 +97,7 @@ class LaneLogs:
 
     Attributes:
         told: what a start had to do about damage, a sentence each, for the operator.
+        starts: the first offset that each lane still has; any thread may read it.
         mending: what is decided in lanes and cannot be read here.
     """
 
@@ -93,10 +109,9 @@ class LaneLogs:
         self._options = replace(
             options or LogOptions(),
             segment_bytes=limits.LANE_SEGMENT_BYTES,
+            first_segment_bytes=limits.LANE_SEGMENT_BYTES_FIRST,
             prepared_segments=0,
             reserved_bytes=0,
-            retention_bytes=0,
-            retention_us=0,
         )
         self._storage = storage or Storage()
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
@@ -105,6 +120,9 @@ class LaneLogs:
         self._attempts: dict[LaneName, int] = {}  # of the own lanes: there is another one when this gateway got another number
         self._noted: LaneName | None = None
         self._number = 0  # of this gateway, 0 while the log does not say it
+        self._held: dict[LaneName, int] = {}  # last position that every gateway of the roster has
+        self._kept_at = 0.0
+        self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
         self.mending = LaneMending(
             self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
@@ -214,6 +232,7 @@ class LaneLogs:
         writer, recovered = LaneWriter.open(home, replace(self._options, lane=lane.incarnation), self._storage)
         with self._lock:
             self._writers[lane] = writer
+        self.starts[lane] = writer.trimming.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
             if self._written.issuperset(others):  # one round may write more lanes than may be open
@@ -260,6 +279,8 @@ class LaneLogs:
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
+        if action.begin is not None and writer.decided_to < action.begin.position:
+            self._replace(lane, writer, action.begin)
         if action.cut is not None:
             writer.cut(action.cut)
         if action.frames:
@@ -269,6 +290,17 @@ class LaneLogs:
             self.sync()
             writer.write_scalars(Scalars(promised=action.attempt))
             self._attempts[lane] = action.attempt
+
+    def _replace(self, lane: LaneName, writer: LaneWriter, begin: LaneBegin) -> None:
+        state = LogState(
+            position=begin.position,
+            chain=begin.chain,
+            next_offset=begin.offset,
+            view=begin.attempt,
+            members=begin.members,
+        )
+        writer.replace(state.to_bytes())
+        self.starts[lane] = writer.trimming.start.offset
 
     def sync(self) -> None:
         """Make all that was written durable, of all lanes at a time."""
@@ -280,7 +312,24 @@ class LaneLogs:
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
         """Durable frames from the first one on; none if they cannot be read."""
-        return self._writer(LaneName(action.origin, action.incarnation)).read(action.first, action.last)[0]
+        writer = self._writer(LaneName(action.origin, action.incarnation))
+        return () if action.first < writer.trimming.start.first else writer.read(action.first, action.last)[0]
+
+    def begin(self, action: ReadLane) -> LaneBegin | None:
+        """How a lane begins here, if what is to be read was let go."""
+        lane = LaneName(action.origin, action.incarnation)
+        first = self._writer(lane).trimming.start.first
+        if action.first >= first:
+            return None
+        snapshot = read_snapshot(lane_path(self._directory, lane), first)
+        if snapshot is None:
+            return None
+        state = snapshot.state
+        return LaneBegin(state.position, state.view, state.chain, state.next_offset, state.members)
+
+    def held(self, action: LaneHeld) -> None:
+        """Every gateway of the roster has a lane up to a position."""
+        self._held[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
     def damaged(self) -> dict[LaneName, str]:
@@ -338,9 +387,22 @@ class LaneLogs:
 
     def idle(self) -> bool:
         """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
-        left: list[bool] = []
+        left = [self._let_go()]
         together([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
+
+    def _let_go(self) -> bool:
+        """Now and then, let go of what retention says and everybody has; whether files are to be removed."""
+        now = time.monotonic()
+        if not (self._options.retention_bytes or self._options.retention_us) or now < self._kept_at:
+            return False
+        self._kept_at = now + limits.RETENTION_LOOK_US / US
+        gone = False
+        for lane, writer in self._writers.items():
+            if lane in self._held and writer.let_go(self._held[lane], time.time_ns() // NS_PER_US):
+                self.starts[lane] = writer.trimming.start.offset
+                gone = True
+        return gone
 
     def close(self) -> None:
         """Let everything go, all of it whatever the disk says to the mark of one."""

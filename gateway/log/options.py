@@ -15,7 +15,8 @@ class LogOptions:
     """Settings of a log.
 
     Attributes:
-        segment_bytes: size of a segment's file.
+        segment_bytes: size of a segment's file, at most.
+        first_segment_bytes: size of the first one; each later one is twice the one before (0: all of them are of `segment_bytes`).
         prepared_segments: how many segments of written zeros are kept ready (0: none, and no helper thread).
         reserved_bytes: size of the file that is given up when the disk is full, so that what is not a BATCH can still be written.
         disk_low_bytes: below so much free space new messages are to be refused.
@@ -28,6 +29,7 @@ class LogOptions:
     """
 
     segment_bytes: int = limits.SEGMENT_BYTES
+    first_segment_bytes: int = 0
     prepared_segments: int = limits.PREPARED_SEGMENTS
     reserved_bytes: int = limits.RESERVED_BYTES
     disk_low_bytes: int = limits.DISK_LOW_BYTES

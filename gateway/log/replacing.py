@@ -23,7 +23,7 @@ from gateway.log.marking import now_us
 from gateway.log.marks import Mark, segment_marks
 from gateway.log.options import LogOptions
 from gateway.log.scalars import ScalarsFile, read_scalars
-from gateway.log.segment import Segment, begin_segment, new_segment
+from gateway.log.segment import Segment, begin_segment, new_segment, size_of_next
 from gateway.log.snapshot import Snapshot, read_snapshot, write_snapshot
 from gateway.log.start import Start, read_start, write_start
 from gateway.log.storage import Storage
@@ -50,7 +50,7 @@ def replace_log(
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
     write_start(directory, Start(first, state.next_offset, replacing=True), storage)
     fd, mark = _finish(directory, storage, options, scalars, state, sequence)
-    return new_segment(directory, storage, first, fd, options.segment_bytes), mark
+    return new_segment(directory, storage, first, fd, size_of_next(options, 0, None)), mark
 
 
 def finish_replacing(directory: str, storage: Storage, options: LogOptions) -> None:
@@ -83,7 +83,8 @@ def _finish(
     mark = mark_of(state, sequence)
     with contextlib.suppress(FileNotFoundError):
         storage.remove(index_path(directory, first))  # of a segment of the old log that began there too
-    fd = begin_segment(directory, storage, SegmentHeader(state.log, first, state.chain, options.segment_bytes), mark, None)
+    header = SegmentHeader(options.lane or state.log, first, state.chain, size_of_next(options, 0, None))
+    fd = begin_segment(directory, storage, header, mark, None)
     try:
         state_mark(scalars, mark, first)
         for kind in ("seg", "idx", "snap"):

@@ -7,6 +7,8 @@ from gateway.data.frame import Frame
 from gateway.errors import TuttiError
 from gateway.log.layout import FRAMES_AT, positions_named, segment_path
 from gateway.log.reader import LogReader
+from gateway.log.snapshot import read_snapshot
+from gateway.log.start import read_start
 from gateway.log.walk import SegmentMap, walk
 from gateway.log.writer import LogWriter
 
@@ -20,6 +22,13 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
+    begin = read_start(damaged).first
+    if begin > 1:
+        snapshot = read_snapshot(damaged, begin)
+        if snapshot is None:
+            return 0  # nothing tells how what is left of it began
+        writer.replace(snapshot.state.to_bytes())
+        position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in positions_named(damaged, "seg"):
         if first != position:
             break

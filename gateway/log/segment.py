@@ -7,12 +7,13 @@ from array import array
 from collections.abc import Sequence
 
 from gateway.data.bodies import RosterBody, decode_body
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import HEADER_SIZE, Frame, Kind
 from gateway.errors import invariant
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
 from gateway.log.marking import End
 from gateway.log.marks import Mark, segment_marks
+from gateway.log.options import LogOptions
 from gateway.log.recovery import FoundSegment
 from gateway.log.storage import Storage, patiently
 
@@ -82,6 +83,17 @@ def prepared_paths(directory: str) -> list[str]:
     folder = os.path.join(directory, LOG)
     names = patiently(lambda: os.listdir(folder))
     return sorted(os.path.join(folder, name) for name in names if name.startswith(PREPARED) and name.endswith(".seg"))
+
+
+def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
+    """Size of a segment that begins with a frame, if that is known, behind one of the size `before` (0: it is the first).
+
+    A log that is hardly used takes little room, and one that grows gets large segments soon.
+    """
+    wanted = 2 * before or options.first_segment_bytes if options.first_segment_bytes else options.segment_bytes
+    needed = FRAMES_AT + frame.size + HEADER_SIZE if frame is not None else 0
+    invariant(needed <= options.segment_bytes, f"{frame!r} does not fit into a segment of {options.segment_bytes} bytes")
+    return min(max(wanted, needed), options.segment_bytes)
 
 
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: Mark, source: str | None) -> int:

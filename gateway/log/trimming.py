@@ -30,6 +30,7 @@ from gateway.log.start import Start, read_start, write_start
 from gateway.log.storage import Storage
 from gateway.log.walk import abort_of
 
+NS_PER_US = 1000
 REMOVED_AT_ONCE = 4  # segments, before other work has its turn
 
 
@@ -109,6 +110,30 @@ class Trimming:
         if self._left:
             self._left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
         return self._left
+
+    @property
+    def left(self) -> bool:
+        """Whether files are to be removed."""
+        return self._left
+
+    def let_go(self, held: int, watermark: int, now_us: int) -> bool:
+        """Let a lane go as far as retention says; no frame says it of a lane. Whether anything goes.
+
+        Args:
+            held: last position that every gateway of the roster has.
+            watermark: how far a durable mark says that the lane is decided.
+            now_us: wall clock, us.
+
+        Raises:
+            OSError, DiskFull: the disk did not take it.
+        """
+        proposed = self.propose(now_us)
+        good = [place for place in proposed.places if place[0] - 1 <= min(held, watermark)] if proposed is not None else []
+        if not good:
+            return False
+        self.begin(Start(*good[-1]))
+        self._told = self.start.first
+        return True
 
     def _begin(self, due: _Due) -> None:
         firsts = positions_named(self._directory, "seg")
@@ -218,6 +243,9 @@ class Trimming:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
-            place = _Place(position, snapshot.state.next_offset, snapshot.state.tick_time)
+            time_us = snapshot.state.tick_time
+            if self._options.lane:  # it has no ticks: the snapshot was written when all before it was decided here
+                time_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
+            place = _Place(position, snapshot.state.next_offset, time_us)
             self._places[position] = place
         return place

@@ -22,7 +22,7 @@ from gateway.log import quarantine, tail
 from gateway.log.fetch import Fetcher
 from gateway.log.home import Home
 from gateway.log.indexer import Indexer
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, SegmentHeader, read_header
+from gateway.log.layout import MARK_SLOTS, SegmentHeader, read_header
 from gateway.log.live import LivePage
 from gateway.log.marking import End, Marking
 from gateway.log.mending import Mender
@@ -32,7 +32,7 @@ from gateway.log.recovery import Found, forgot, recover
 from gateway.log.replacing import finish_replacing, replace_log
 from gateway.log.room import Room, failure_of, no_room
 from gateway.log.scalars import ScalarsFile
-from gateway.log.segment import Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, unwritten
+from gateway.log.segment import Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, size_of_next, unwritten
 from gateway.log.storage import Storage
 from gateway.log.trimming import Trimming
 
@@ -131,7 +131,7 @@ class LogWriter:
         with self._watching("writing to"):
             if not self._segments:
                 self._log = self._options.lane or begun_by(frames[0])
-                self._begin_segment()
+                self._begin_segment(frames[0])
             self._set_aside()
             self._look_at_damage(frames)
             left = frames
@@ -183,17 +183,12 @@ class LogWriter:
 
     def _roll(self, frame: Frame) -> None:
         """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
-        segment = self._segments[-1]
-        invariant(
-            segment.place > FRAMES_AT and frame.size + FRAMES_AT + HEADER_SIZE <= self._options.segment_bytes,
-            f"{frame!r} of {frame.size} bytes does not fit into a segment of {self._options.segment_bytes}",
-        )
         self.sync()
-        self._begin_segment()
+        self._begin_segment(frame)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self, frame: Frame) -> None:
         position, _, chain = self._end
-        first, size = position + 1, self._options.segment_bytes
+        first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
         mark = self._marking.next()
         try:
@@ -208,7 +203,10 @@ class LogWriter:
         if prepared:
             self._preparer.used()
         self._live.segment(first)
-        if self._segments:
+        if self._segments and self._segments[-1].first == first:  # empty, and too small for the frame: a larger one took its place
+            self._let_go([self._segments.pop()])
+            self._live.renew()
+        elif self._segments:
             self._segments[-1].last = position
         self._marking.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
@@ -342,7 +340,7 @@ class LogWriter:
             segment, mark = self._room.with_room(lambda: replace_log(*args), "a snapshot")
         self._let_go(self._segments)
         self._segments[:] = [segment]
-        self._end, self._log, self._spoiled, self._later = end, state.log, False, []
+        self._end, self._log, self._spoiled, self._later = end, self._options.lane or state.log, False, []
         self._marking.replaced(end, (state.position, state.next_offset), mark)
         self._indexer.replaced(state)
         self._fetcher.cut(0)

@@ -118,6 +118,10 @@ class LanesFacts(Protocol):
     meters: DiskMeters
 
     @property
+    def starts(self) -> dict[LaneName, int]:
+        """The first offset that each lane still has here."""
+
+    @property
     def damaged(self) -> dict[LaneName, str]:
         """Lanes of which something cannot be read here, and what to do."""
 
@@ -216,8 +220,8 @@ class Books:
         return own or self._lanes.facts.get(lane, NO_FACTS).halted
 
     def _lane_facts(self, members: list[Member]) -> list[dict[str, object]]:
-        """Every lane that is kept here, by number: a lane begins with offset 0 and is kept whole. Who takes part in the own one, so
-        whose disks have what is acknowledged there now, is `members`. How far a halted one is may be unknown (null).
+        """Every lane that is kept here, by number; `start` is the first offset that retention has left. Who takes part in the own
+        one, so whose disks have what is acknowledged there now, is `members`. How far a halted one is may be unknown (null).
         """
         names, own = {member.number: member.name for member in members}, self._lane()
         return [
@@ -225,7 +229,7 @@ class Books:
                 "lane": lane.text,
                 "origin": lane.origin,
                 "incarnation": lane.incarnation.hex(),
-                "start": 0,
+                "start": self._lanes.starts.get(lane, 0),
                 "frontier": facts.offset,
                 "position": facts.position,
                 "members": [names.get(number, "") for number in self._stack.lane_members] if lane.text == own else [],

@@ -9,6 +9,7 @@ from gateway.core.actions import (
     Action,
     Deliver,
     DeliverUnordered,
+    LaneHeld,
     Mend,
     MendLane,
     Persist,
@@ -59,6 +60,9 @@ class LaneQueue(Protocol):
 
     def read(self, action: ReadLane) -> None:
         """Queue what is to be read."""
+
+    def held(self, action: LaneHeld) -> None:
+        """Queue word of how far everybody has a lane."""
 
     def mend(self, action: MendLane) -> None:
         """Queue what was lost and is to be written again."""

@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
+from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull
@@ -32,6 +33,14 @@ NS_PER_US = 1000
 
 class LaneLogs(Protocol):
     """What is needed of `gateway.log.lanes.LaneLogs`."""
+
+    starts: dict[LaneName, int]
+
+    def begin(self, action: ReadLane) -> LaneBegin | None:
+        """How a lane begins here, if what is to be read was let go."""
+
+    def held(self, action: LaneHeld) -> None:
+        """Every gateway of the roster has a lane up to a position."""
 
     @property
     def rounds(self) -> int:
@@ -90,7 +99,7 @@ class LaneFacts(NamedTuple):
 NO_FACTS = LaneFacts()
 
 
-class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tuple[int, ...] | bytes]):
+class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered | tuple[int, ...] | bytes]):
     """Carries out PersistLane, ReadLane and DeliverUnordered, in a thread of its own or, in tests, by `run_once`.
 
     Attributes:
@@ -141,10 +150,16 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
 
     def persist(self, action: PersistLane) -> None:
         """Queue what is to become durable."""
+        if action.begin is not None:
+            self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
     def read(self, action: ReadLane) -> None:
         """Queue what is to be read for another member."""
+        self._queue.put(action)
+
+    def held(self, action: LaneHeld) -> None:
+        """Queue word of how far everybody has a lane."""
         self._queue.put(action)
 
     def mend(self, action: MendLane) -> None:
@@ -169,6 +184,11 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
     def suspect(self, incarnation: bytes) -> None:
         """Somebody could not read a lane, whose incarnation begins so; from any thread."""
         self._queue.put(incarnation)
+
+    @property
+    def starts(self) -> dict[LaneName, int]:
+        """The first offset that each lane still has here."""
+        return self._logs.starts
 
     @property
     def damaged(self) -> dict[LaneName, str]:
@@ -197,6 +217,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
                 self._reads.append(item)
             elif isinstance(item, MendLane):
                 self._mends.append(item)
+            elif isinstance(item, LaneHeld):
+                self._logs.held(item)
             elif isinstance(item, tuple):
                 self._logs.forget(item)
             elif isinstance(item, bytes):
@@ -267,13 +289,15 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | DeliverUnordered | tu
             return False
         action = self._reads.popleft()
         frames: tuple[Frame, ...] = ()
+        begin: LaneBegin | None = None
         try:
             frames = self._logs.read(action)
+            begin = None if frames else self._logs.begin(action)
         except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
-        if not frames and not self.failed:
+        if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
-        self._report(LaneRead(action.token, frames))
+        self._report(LaneRead(action.token, frames, begin))
         return True
 
     def _suspect(self, incarnation: bytes) -> bool:

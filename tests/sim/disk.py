@@ -19,7 +19,7 @@ from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from gateway.data.state import LogState
-from tests.sim.lanes import LaneStore
+from tests.sim.lane_store import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.trims import Trims
 from tests.sim.violation import Violation

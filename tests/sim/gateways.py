@@ -11,6 +11,7 @@ from gateway.core.actions import (
     Deliver,
     DeliverUnordered,
     Halt,
+    LaneHeld,
     Mend,
     MendLane,
     Peers,
@@ -289,7 +290,7 @@ class Process:
             if answer is None:
                 raise Violation(f"{gateway.name} answers session {action.session}, which is over: {action.answers}")
             answer(action.answers)
-        elif isinstance(action, PersistLane | ReadLane | MendLane | DeliverUnordered):
+        elif isinstance(action, PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered):
             world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)

@@ -9,7 +9,8 @@ from gateway.core.events import LanePersisted, LeaveAsked, StackConfig
 from gateway.data.frame import Frame, Kind
 from gateway.data.names import NAMELESS
 from tests.sim.connection import State
-from tests.sim.lanes import LaneChecks, LaneStore
+from tests.sim.lane_store import LaneStore
+from tests.sim.lanes import LaneChecks
 from tests.sim.options import Options
 from tests.sim.run import Run, play
 from tests.sim.schedule import SECOND

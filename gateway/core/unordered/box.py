@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
+from gateway.core.messages import LaneBegin
 from gateway.core.outbox import Outbox
 from gateway.core.unordered.lane import Lane
 from gateway.data.frame import Frame, Kind
@@ -38,6 +39,16 @@ class Box:
         self._token += 1
         self._outbox.write_lane(ReadLane(self._token, lane.origin, lane.incarnation, first, last))
         return self._token
+
+    def begin(self, lane: Lane, begin: LaneBegin) -> int:
+        """Have the lane replaced by what it was elsewhere; returns the token."""
+        self._token += 1
+        self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, begin=begin))
+        return self._token
+
+    def held(self, lane: Lane) -> None:
+        """Tell the disk how far everybody has the lane."""
+        self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.held))
 
     def mend(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
         """Have frames written where the disk lost them."""

@@ -6,6 +6,7 @@ from collections import deque
 from itertools import islice
 
 from gateway.core.events import LaneLog
+from gateway.core.messages import LaneBegin
 from gateway.core.window import weight
 from gateway.data.frame import Frame, Kind
 from gateway.errors import invariant
@@ -27,6 +28,8 @@ class Lane:
         source: who was asked last.
         asked: the heartbeats that an answer to a LaneFetch may still take.
         live: a Settled came since this member last told its ends: there is no need to ask.
+        held: last position that every gateway of the roster has, as far as was told to the disk.
+        begin: how the lane begins elsewhere, which the disk is writing in its place; nothing else is taken meanwhile.
         gap: a gap was told to the origin and nothing came since.
     """
 
@@ -37,11 +40,13 @@ class Lane:
         "_written",
         "asked",
         "attempt",
+        "begin",
         "bytes",
         "confirmed",
         "decided",
         "durable",
         "gap",
+        "held",
         "incarnation",
         "live",
         "offset",
@@ -61,6 +66,8 @@ class Lane:
         self.sources: dict[int, int] = {}
         self.asked = self.source = 0
         self.live = self.gap = False
+        self.held = 0
+        self.begin: LaneBegin | None = None
         # A VIEW was taken only when everything before it was known as decided.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
@@ -121,6 +128,16 @@ class Lane:
         """Everything up to the position is decided."""
         invariant(position <= self.end, f"position {position} is decided, and the lane ends at {self.end}")
         self.confirmed = max(self.confirmed, position)
+
+    def replace(self, begin: LaneBegin) -> None:
+        """The disk has what the lane was elsewhere, in the place of all that there was."""
+        invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
+        self.decided = self.confirmed = self.durable = self._written = begin.position
+        self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
+        self._tail.clear()
+        self._writes.clear()
+        self.bytes = 0
+        self.begin = None
 
     def settle(self) -> tuple[int, tuple[Frame, ...]]:
         """The frames that are decided and durable now, and the offset of their first record; they leave the undecided end."""

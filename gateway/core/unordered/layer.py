@@ -107,6 +107,7 @@ class Unordered:
             if peer != self._standing.me:
                 self._box.send(peer, message)
         self._member.told()
+        self._member.tell_held()
 
     @property
     def halted(self) -> str:

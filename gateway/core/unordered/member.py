@@ -29,11 +29,14 @@ class Member:
 
     def __init__(self, context: Context, box: Box) -> None:
         self._me = context.standing.me, context.identity.incarnation
+        self._window = context.window
         self._box = box
         self._lanes: dict[Key, Lane] = {}
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (who asked, lane)
+        self._begins: dict[Key, int] = {}  # lanes that are being replaced -> token
         self._told: dict[int, dict[Key, int]] = {}  # up to where the others have lanes decided, as each said last
+        self._disks: dict[int, bytes] = {}  # and the disk that the roster named then
         self.low = ""
         self.part: tuple[int, ...] = ()
         self.mending = LaneMending(box, self._sources)
@@ -69,6 +72,8 @@ class Member:
         if lane is None:
             self._box.drop(message, sender, "it is of a lane that is not taken here")
             return
+        if lane.begin is not None:
+            return  # it is said again
         cut: int | None = None
         before = lane.end
         again = known = False
@@ -112,7 +117,7 @@ class Member:
     def on_settled(self, sender: int, message: Settled) -> None:
         """The origin's decision. What it covers and is not here is asked for."""
         lane = self._lane(sender, message.incarnation)
-        if lane is None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
+        if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
         if message.attempt > lane.attempt:
             self._fetch(lane, sender, message.up_to)
@@ -131,6 +136,9 @@ class Member:
         """What was written up to the token is durable, and voted for."""
         while self._writing and self._writing[0][0] <= token:
             own_token, lane = self._writing.popleft()
+            if lane.begin is not None and own_token == self._begins[lane.origin, lane.incarnation]:
+                del self._begins[lane.origin, lane.incarnation]
+                lane.replace(lane.begin)
             lane.persisted(own_token)
             self._settle(lane)
             if lane.durable > lane.confirmed:
@@ -157,6 +165,7 @@ class Member:
         it has the own lane.
         """
         told = self._told[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
+        self._disks[sender] = self._disk_of(sender)
         for (origin, incarnation), decided in told.items():
             lane = self._lane(origin, incarnation)
             if lane is not None and decided > lane.confirmed and not (lane.live and lane.origin in self.part):
@@ -194,15 +203,18 @@ class Member:
     def on_read(self, event: LaneRead) -> None:
         """The log's answer goes to who asked. What cannot be read is answered by nothing: another source is asked then."""
         sender, (origin, incarnation) = self._reads.pop(event.token)
-        if event.frames:
-            self._box.send(sender, LaneFetched(origin, incarnation, event.frames))
+        if event.frames or event.begin is not None:
+            self._box.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
         """Decided frames: they confirm what is here, or take the place of what was never decided; or of what the disk lost."""
         if self.mending.on_fetched(sender, message):
             return
         lane = self._lane(message.origin, message.incarnation)
-        if lane is None or lane.bytes > limits.LANE_BYTES_MAX:
+        if lane is None or lane.begin is not None or lane.bytes > limits.LANE_BYTES_MAX:
+            return
+        if message.begin is not None:
+            self._begin(lane, sender, message)
             return
         cut: int | None = None
         end = lane.end
@@ -230,6 +242,48 @@ class Member:
         self._settle(lane)
         if lane.decided == lane.confirmed:
             self._go_on(lane)
+
+    def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
+        """What is missing was let go at the source, when every gateway that there was had it: the lane goes on from where it begins
+        there. If this end has that very frame, all before it is decided, too; any other end was not, and cannot be any more.
+        """
+        begin = message.begin
+        if begin is None or begin.position <= lane.confirmed:
+            return
+        own = lane.at(begin.position)
+        if own is not None and own.view == begin.attempt and own.header_crc == begin.chain:
+            lane.asked = 0
+            lane.confirm(begin.position)
+            self._settle(lane)
+            self._go_on(lane)
+        elif begin.attempt < lane.attempt:
+            self._box.drop(message, sender, f"it begins behind attempt {lane.attempt}, whose VIEW was decided after all before it")
+        else:
+            lane.asked = 0
+            lane.begin = begin
+            token = self._begins[lane.origin, lane.incarnation] = self._box.begin(lane, begin)
+            self._writing.append((token, lane))
+
+    def tell_held(self) -> None:
+        """Tell the disk how far every gateway of the roster has each lane, where that is more than before. What a gateway said last
+        holds for as long as it is away: what is decided is durable with it.
+        """
+        roster = self._window.state.roster
+        if self._me[0] not in roster:
+            return
+        others = [number for number in roster if number != self._me[0]]
+        self._told = {number: told for number, told in self._told.items() if number in others or number in self.part}
+        ends = [self._told.get(one, {}) if self._disks.get(one) == self._disk_of(one) else {} for one in others]
+        for key, lane in self._lanes.items():
+            held = min((lane.decided, *(told.get(key, 0) for told in ends)))
+            if held > lane.held:
+                lane.held = held
+                self._box.held(lane)
+
+    def _disk_of(self, number: int) -> bytes:
+        """The disk that the roster names for a gateway: what another one said counts for it no more."""
+        voter = self._window.state.roster.get(number)
+        return voter.incarnation if voter is not None else b""
 
     def _go_on(self, lane: Lane) -> None:
         """What was fetched is durable: the next part is asked for, so that no more than one waits for the disk."""

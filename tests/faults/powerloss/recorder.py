@@ -169,3 +169,16 @@ def sectors(op: Op, chance: random.Random, share: float) -> list[tuple[int, int]
         elif chance.random() < share:
             found.append((low, high))
     return found
+
+
+def chosen(chance: random.Random, seed: int) -> tuple[Choose, Count]:
+    """What is there of what was not synced: nothing (seed 0), all of it (1), or for each write and name one of these or parts."""
+
+    def choose(op: Op) -> list[tuple[int, int]]:
+        kind = chance.randrange(4) if seed > 1 else seed
+        return [[], [(0, len(op.data))]][kind] if kind < 2 else sectors(op, chance, 0.5 if kind == 2 else 0.9)
+
+    def count(most: int) -> int:
+        return (0, most)[seed] if seed < 2 else chance.randint(0, most)
+
+    return choose, count

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import PersistLane
+from gateway.core.actions import LaneHeld, PersistLane
 from gateway.core.events import LaneLog
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
@@ -23,12 +23,12 @@ from gateway.log.layout import positions_named
 from gateway.log.options import LogOptions
 from gateway.log.storage import Storage
 from gateway.log.verify import verify
-from tests.faults.powerloss.recorder import Op, Recorder, Unsynced, image, sectors
+from tests.faults.powerloss.recorder import Recorder, Unsynced, chosen, image
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 
 pytestmark = pytest.mark.faults
 
-OPTIONS = LogOptions(disk_low_bytes=0, snapshot_frames=12)
+OPTIONS = LogOptions(disk_low_bytes=0, snapshot_frames=12, retention_bytes=64 << 10)
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ class Life:
             self.decide(OWN, len(self.histories[OWN].frames))
             self.decide(OTHER, len(self.histories[OTHER].frames) - 2)
             if turn % 4 == 0:
+                for lane, was in self.done.items():
+                    self.logs.held(LaneHeld(*lane, was.decided))
                 while self.logs.idle():
                     continue
                 self.note()
@@ -133,19 +135,27 @@ class Life:
         return [known for known in self.known if known.at <= at][-1], next(known for known in self.known if known.at >= at)
 
 
+def small(patch: pytest.MonkeyPatch) -> None:
+    """Segments that a few batches fill; what retention says goes at once."""
+    patch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
+    patch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
+    patch.setattr(limits, "RETENTION_LOOK_US", 0)
+
+
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
+        small(patch)
         made = Life(tmp_path_factory.mktemp("lanes") / "real")
         made.live()
-    assert all(len(positions_named(lane_path(str(made.root), lane), "seg")) > 1 for lane in (OWN, OTHER))
+    firsts = [positions_named(lane_path(str(made.root), lane), "seg") for lane in (OWN, OTHER)]
+    assert all(len(some) > 1 and some[0] > 1 for some in firsts), "segments begin, and are let go"
     return made
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_instant(life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
+    small(monkeypatch)
     for at in range(part, len(life.recorder.ops) + 1, 4):
         for seed in (0, 1, 2 + at):
             target = tmp_path / "image"
@@ -155,16 +165,7 @@ def test_every_instant(life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def check(life: Life, at: int, target: Path, seed: int) -> None:
     """Start on one image of the disk after `at` operations."""
-    chance = random.Random(f"{at} {seed}")
-
-    def choose(op: Op) -> list[tuple[int, int]]:
-        kind = chance.randrange(4) if seed > 1 else seed
-        return [[], [(0, len(op.data))]][kind] if kind < 2 else sectors(op, chance, 0.5 if kind == 2 else 0.9)
-
-    def count(most: int) -> int:
-        return (0, most)[seed] if seed < 2 else chance.randint(0, most)
-
-    image(life.recorder.ops[:at], life.root, target, choose, count)
+    image(life.recorder.ops[:at], life.root, target, *chosen(random.Random(f"{at} {seed}"), seed))
     for path in (target / "lanes").glob("*"):  # made before the identity in it, in the same folder
         (path / "log").mkdir(exist_ok=True)
     before, after = life.around(at)

@@ -25,7 +25,7 @@ from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.verify import verify
 from gateway.log.writer import LogWriter
-from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, image, sectors
+from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
 from tests.property.log.histories import histories
 from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 
@@ -107,16 +107,7 @@ class Run:
 
 def check(run: Run, at: int, target: Path, seed: int) -> None:
     """Recover one image of the disk after `at` operations."""
-    chance = random.Random(f"{at} {seed}")
-
-    def choose(op: Op) -> list[tuple[int, int]]:
-        kind = chance.randrange(4) if seed > 1 else seed
-        return [[], [(0, len(op.data))]][kind] if kind < 2 else sectors(op, chance, 0.5 if kind == 2 else 0.9)
-
-    def count(most: int) -> int:
-        return (0, most)[seed] if seed < 2 else chance.randint(0, most)
-
-    image(run.recorder.ops[:at], run.root, target, choose, count)
+    image(run.recorder.ops[:at], run.root, target, *chosen(random.Random(f"{at} {seed}"), seed))
     sure, asked = run.known_at(at)
     if not (target / "identity.json").exists():
         assert sure.at == 0 or sure.written == 0

@@ -274,6 +274,9 @@ def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Any:
         value = draw(st.sampled_from([(), old[1:], old[::-1], old + old, (*old, frame), (frame, *old), (frame,)]))
     elif field == "damage":
         value = messages.Damage(*draw(st.tuples(*[st.sampled_from(NUMBERS + near)] * 4)))
+    elif field == "begin":
+        position, attempt, chain, offset = draw(st.tuples(*[st.sampled_from(NUMBERS + near)] * 4))
+        value = messages.LaneBegin(position, attempt, chain, offset, (1, 2, 3))
     elif field == "ask":
         value = messages.AskForget(tuple(draw(st.lists(st.sampled_from(NUMBERS), max_size=3))))
     else:

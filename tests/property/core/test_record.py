@@ -115,6 +115,7 @@ all_actions = st.one_of(
     st.builds(actions.PersistLane, u64, u16, ids, runs, st.none() | u64, st.none() | u64),
     st.builds(actions.ReadLane, u64, u16, ids, u64, u64),
     st.builds(actions.MendLane, u16, ids, runs),
+    st.builds(actions.LaneHeld, u16, ids, u64),
     st.builds(actions.DeliverUnordered, u16, ids, u64, runs),
     st.builds(actions.Send, u16, all_messages),
     st.builds(actions.Reply, u32, st.lists(answers, max_size=3).map(tuple)),

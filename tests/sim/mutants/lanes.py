@@ -114,6 +114,22 @@ LANES = (
         shows="was decided up to",
     ),
     Mutant(
+        "lane-let-go-too-far",
+        "7",
+        "a lane is let go only as far as every gateway of the roster has it",
+        [Edit(Member, "tell_held", "held = min(", "held = max(")],
+        _LANES,
+        shows="lets lane",
+        quick=True,
+    ),
+    Mutant(
+        "lane-begun-over-its-frame",
+        "7",
+        "what a lane begins with elsewhere confirms the same frame here, and replaces any other end",
+        [Edit(Member, "_begin", "own.view == begin.attempt and own.header_crc == begin.chain", "True")],
+        proof=_UNIT + "test_retention.py::test_an_end_that_was_never_decided_gives_way",
+    ),
+    Mutant(
         "lane-gap-taken",
         "7",
         "first in, first out: a batch is taken when all before it are",

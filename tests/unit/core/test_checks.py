@@ -29,6 +29,7 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneBegin,
     LaneEnd,
     LaneEnds,
     LaneFetch,
@@ -154,6 +155,15 @@ GOOD: tuple[Any, ...] = (
     LaneFetch(1, ID, 1),
     LaneFetched(1, ID, ()),
     LaneFetched(1, ID, run(3)),
+    LaneFetched(1, ID, (), LaneBegin(5, 1, 7, 3, (1, 2))),
+)
+BEGINS = (
+    LaneBegin(0, 1, 7, 3, (1,)),
+    LaneBegin(5, 0, 7, 3, (1,)),
+    LaneBegin(5, 1, -1, 3, (1,)),
+    LaneBegin(5, 1, 7, -1, (1,)),
+    LaneBegin(5, 1, 7, 3, (0,)),
+    LaneBegin(5, 1, 7, 3, (1,) * 64),
 )
 BATCHES = (
     batch(count=0),
@@ -240,7 +250,7 @@ BAD: dict[type, dict[str, tuple[Any, ...]]] = {
     Settled: {"incarnation": (b"",), "attempt": POSITIONS, "up_to": POSITIONS},
     LaneEnds: {"ends": ((LaneEnd(0, ID, 0),), (LaneEnd(1, b"", 0),), (LaneEnd(1, ID, -1),), (LaneEnd(1, ID, 0),) * 1025)},
     LaneFetch: {"origin": (0, 0x10000), "incarnation": (b"",), "first": (0, *POSITIONS)},
-    LaneFetched: {"origin": (0, 0x10000), "incarnation": (b"",), "frames": RUNS[1:]},
+    LaneFetched: {"origin": (0, 0x10000), "incarnation": (b"",), "frames": RUNS[1:], "begin": BEGINS},
 }
 
 

@@ -8,6 +8,7 @@ from gateway.core.actions import (
     DeliverUnordered,
     Dropped,
     Halt,
+    LaneHeld,
     Mend,
     MendLane,
     Peers,
@@ -55,12 +56,13 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
     box.write_lane(MendLane(1, b"", ()))
+    box.write_lane(LaneHeld(1, b"", 1))
     box.read_log(1, 2)
     box.read_snapshot(0, 0)
     box.mend(())
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
-    written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane]
+    written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane, LaneHeld]
     told = [Deliver, Relearned, DeliverUnordered, Reply]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"

@@ -13,6 +13,7 @@ from gateway.core.actions import (
     Action,
     Deliver,
     DeliverUnordered,
+    LaneHeld,
     Mend,
     MendLane,
     Persist,
@@ -148,7 +149,7 @@ class LaneQueue:
         self.there: tuple[LaneLog, ...] = ()
         self.shown: list[DeliverUnordered] = []
         self.forgotten: list[int] = []
-        self.queued: list[PersistLane | ReadLane | MendLane | DeliverUnordered] = []
+        self.queued: list[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered] = []
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
         self.there = lanes
@@ -157,6 +158,9 @@ class LaneQueue:
         self.queued.append(action)
 
     def read(self, action: ReadLane) -> None:
+        self.queued.append(action)
+
+    def held(self, action: LaneHeld) -> None:
         self.queued.append(action)
 
     def mend(self, action: MendLane) -> None:

@@ -79,6 +79,7 @@ class Lookups:
 class Lanes:
     def __init__(self) -> None:
         self.facts: dict[LaneName, LaneFacts] = {}
+        self.starts: dict[LaneName, int] = {}
         self.damaged: dict[LaneName, str] = {}
         self.failed = self.full = ""
         self.meters = DiskMeters()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, MendLane, PersistLane, ReadLane
+from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
+from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
 from gateway.errors import DiskFailed, DiskFull
@@ -25,8 +26,11 @@ class Logs:
 
     def __init__(self) -> None:
         self.done: list[object] = []
+        self.empty = False
         self.trouble: dict[str, list[Exception]] = {}
         self.damaged: dict[LaneName, str] = {}
+        self.starts: dict[LaneName, int] = {}
+        self.began: LaneBegin | None = None
         self.rounds = 0
         self.hurried = False
         self.found: list[LaneRotted] = []
@@ -43,6 +47,8 @@ class Logs:
         self._do("sync", "sync")
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
+        if self.empty:
+            return ()
         self._do("read", action)
         return (Frame(Kind.BATCH, b"x"),)
 
@@ -59,6 +65,12 @@ class Logs:
         self._do("suspect", incarnation)
         self.damaged[OWN] = "what to do"
         return [OWN]
+
+    def begin(self, action: ReadLane) -> LaneBegin | None:
+        return self.began
+
+    def held(self, action: LaneHeld) -> None:
+        self._do("held", action)
 
     def look(self) -> LaneRotted | None:
         if self.trouble.get("look"):
@@ -206,6 +218,20 @@ def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:
     bench.disk.show(run(10))
     assert bench.logs.done == [(OWN, 5, 13)]
     assert bench.disk.facts == {OWN: LaneFacts(5, 13)}
+
+
+def test_what_was_let_go_is_answered_with_how_the_lane_begins() -> None:
+    bench = Bench()
+    bench.logs.began = LaneBegin(9, 1, 7, 40, (1,))
+    bench.logs.trouble["read"] = []
+    bench.logs.empty = True
+    bench.disk.read(ReadLane(9, *OWN, 1, 1))
+    bench.disk.held(LaneHeld(*OWN, 9))
+    bench.until(lambda: bool(bench.reports))
+    assert bench.reports == [LaneRead(9, (), bench.logs.began)]
+    assert bench.logs.done == [LaneHeld(*OWN, 9)]  # nobody suspects it
+    bench.disk.persist(PersistLane(1, *OWN, begin=bench.logs.began))
+    assert bench.disk.facts == {OWN: LaneFacts(9, 40)}
 
 
 def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:

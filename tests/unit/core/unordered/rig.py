@@ -9,10 +9,10 @@ from typing import cast
 
 import msgspec
 
-from gateway.core.actions import DeliverUnordered, Dropped, MendLane, PersistLane, ReadLane, Reply, Send, Suspect
+from gateway.core.actions import DeliverUnordered, Dropped, LaneHeld, MendLane, PersistLane, ReadLane, Reply, Send, Suspect
 from gateway.core.context import Context
 from gateway.core.events import Identity, LaneLog, LaneRead, Lines, StackConfig
-from gateway.core.messages import LaneMessage, Post, Posted
+from gateway.core.messages import LaneBegin, LaneMessage, Post, Posted
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
 from gateway.core.unordered.layer import Unordered
@@ -94,6 +94,7 @@ class Gateway:
     queue: list[PersistLane] = field(default_factory=list)
     reads: list[ReadLane] = field(default_factory=list)
     mends: list[MendLane] = field(default_factory=list)  # all that there were
+    held: list[LaneHeld] = field(default_factory=list)  # likewise
     part: tuple[int, ...] = ()
     seen: dict[Key, int] = field(default_factory=dict)  # last position delivered in this run
     answers: list[tuple[int, Answer]] = field(default_factory=list)
@@ -122,6 +123,7 @@ class Group:
         self.refused: set[tuple[Key, int, int]] = (
             set()
         )  # (lane, producer, first sequence): nothing sent so far may be decided any more
+        self.begins: dict[Key, LaneBegin] = {}  # lanes that every disk let go up to there
         self.dropped: list[Dropped] = []
         self.suspects: list[Suspect] = []
         for number in self.gateways:
@@ -176,7 +178,12 @@ class Group:
         gateway = self[number]
         done, gateway.queue = gateway.queue[:count], gateway.queue[count:]
         for action in done:
-            gateway.disks.setdefault((action.origin, action.incarnation), LaneDisk()).apply(action)
+            key = action.origin, action.incarnation
+            if action.begin is not None:  # of what was before it this rig keeps what was decided
+                frames = [self.decided[key, position] for position in range(1, action.begin.position + 1)]
+                gateway.disks[key] = LaneDisk(frames, 0, len(frames))
+                gateway.seen[key] = len(frames)
+            gateway.disks.setdefault(key, LaneDisk()).apply(action)
         if done and gateway.layer is not None:
             gateway.layer.persisted(done[-1].token)
             self.carry_out(number)
@@ -185,8 +192,13 @@ class Group:
         """The disk answers a read."""
         gateway = self[number]
         action = gateway.reads.pop(0)
-        frames = gateway.disks[action.origin, action.incarnation].frames[action.first - 1 : action.last]
+        key = action.origin, action.incarnation
         assert gateway.layer is not None
+        if key in self.begins and action.first <= self.begins[key].position:
+            gateway.layer.read(LaneRead(action.token, (), self.begins[key]))
+            self.carry_out(number)
+            return
+        frames = gateway.disks[key].frames[action.first - 1 : action.last]
         gateway.layer.read(LaneRead(action.token, tuple(frames[: self.random.randint(1, 4)])))
         self.carry_out(number)
 
@@ -274,6 +286,8 @@ class Group:
                 gateway.reads.append(action)
             elif isinstance(action, MendLane):
                 gateway.mends.append(action)
+            elif isinstance(action, LaneHeld):
+                gateway.held.append(action)
             elif isinstance(action, DeliverUnordered):
                 self.delivered(gateway, action)
             elif isinstance(action, Send):

@@ -1,0 +1,225 @@
+"""Proves that lanes are let go by whole segments, only as far as everybody has them, and that what is left starts and reads."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.actions import LaneHeld, PersistLane, ReadLane
+from gateway.core.messages import LaneBegin
+from gateway.data.lanes import LaneName
+from gateway.errors import OffsetOutOfRange
+from gateway.log.lanes import LaneLogs
+from gateway.log.lanes_there import lane_path
+from gateway.log.layout import FRAMES_AT, positions_named
+from gateway.log.options import LogOptions
+from gateway.log.reader import LogReader
+from gateway.log.verify import verify
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, sample
+
+SMALL = LogOptions(retention_bytes=96 << 10)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
+    monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
+    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+
+
+def long(lane: LaneName) -> LaneHistory:
+    """A lane of some segments."""
+    history = LaneHistory(lane)
+    history.view()
+    for number in range(200):
+        history.batch(b"%d" % number * 400, producer=1 + number % 2)
+    return history
+
+
+def begun(path: Path, options: LogOptions = SMALL) -> LaneLogs:
+    logs = LaneLogs(Owner(str(path)), options)
+    logs.start()
+    return logs
+
+
+def kept(path: Path, history: LaneHistory, options: LogOptions = SMALL, held: int | None = None) -> LaneLogs:
+    """The lane is written and decided, everybody has it up to `held`, and what retention says goes."""
+    logs = begun(path, options)
+    last, own = len(history.frames), history.lane == OWN
+    for first in range(1, last + 1, 20):
+        until = min(last, first + 19)
+        logs.persist(history.write(first, until, attempt=1 if own and first == 1 else None))
+        logs.sync()
+        logs.frontier(history.lane, until, history.offset(until))
+        logs.decided(history.deliver(first, until))
+    logs.held(LaneHeld(*history.lane, last if held is None else held))
+    idle(logs)
+    return logs
+
+
+def idle(logs: LaneLogs) -> None:
+    by = time.monotonic() + 60
+    while logs.idle():
+        assert time.monotonic() < by, "it is never at rest"
+
+
+def size(path: str) -> int:
+    return sum(os.path.getsize(os.path.join(path, "log", name)) for name in os.listdir(os.path.join(path, "log")) if "seg" in name)
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_a_lane_takes_no_more_than_retention_says_and_begins_with_a_segment(tmp_path: Path, lane: LaneName) -> None:
+    history, path = long(lane), lane_path(str(tmp_path), lane)
+    logs = kept(tmp_path, history)
+    assert size(path) <= SMALL.retention_bytes
+    first = positions_named(path, "seg")[0]
+    assert first > 1
+    assert logs.starts == {lane: history.offset(first - 1)}
+    assert logs.read(ReadLane(1, *lane, first - 1, first)) == ()
+    frame = history.frames[first - 2]
+    begin = LaneBegin(first - 1, frame.view, frame.header_crc, history.offset(first - 1), (1, 2, 3))
+    assert logs.begin(ReadLane(1, *lane, 1, 9)) == begin
+    assert logs.begin(ReadLane(1, *lane, first, first)) is None
+    assert list(logs.read(ReadLane(1, *lane, first, first + 1))) == history.frames[first - 1 : first + 1]
+    logs.close()
+    assert verify(path).damage == []
+    reader = LogReader(path)
+    assert reader.start == history.offset(first - 1)
+    with pytest.raises(OffsetOutOfRange, match=f"this log begins at {reader.start}"):
+        list(reader.batches(0, 1))
+    reader.close()
+    other_boot(path)
+    logs = begun(tmp_path)
+    assert logs.starts == {lane: history.offset(first - 1)}
+    (log,) = begun(tmp_path).start()
+    assert (log.position + len(log.tail), log.halted) == (201, "")
+    if lane == OWN:
+        assert log.lines == {1: (1, 100), 2: (1, 100)}  # of what is gone, too
+    logs.close()
+
+
+def test_what_somebody_lacks_stays(tmp_path: Path) -> None:
+    path = lane_path(str(tmp_path), OTHER)
+    logs = kept(tmp_path, long(OTHER), held=30)
+    assert positions_named(path, "seg")[0] <= 31
+    assert size(path) > SMALL.retention_bytes
+    logs.held(LaneHeld(*OTHER, 201))
+    idle(logs)
+    assert size(path) <= SMALL.retention_bytes
+    logs.close()
+
+
+def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path) -> None:
+    path = lane_path(str(tmp_path), OTHER)
+    hour = 3_600_000_000
+    logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour))
+    firsts = positions_named(path, "seg")
+    assert firsts[0] == 1
+    then = time.time() - 7200
+    for first in firsts[1:3]:
+        os.utime(os.path.join(path, "log", f"{first:020d}.snap"), (then, then))
+    logs.close()
+    logs = begun(tmp_path, LogOptions(retention_us=hour))
+    logs.held(LaneHeld(*OTHER, 201))
+    idle(logs)
+    assert positions_named(path, "seg")[0] == firsts[2]
+    logs.close()
+
+
+def test_without_retention_all_is_kept(tmp_path: Path) -> None:
+    logs = kept(tmp_path, long(OTHER), LogOptions())
+    assert positions_named(lane_path(str(tmp_path), OTHER), "seg")[0] == 1
+    logs.close()
+
+
+@pytest.mark.parametrize("there", [0, 5, 40])
+def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Path, there: int) -> None:
+    history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
+    logs = begun(tmp_path)
+    if there:
+        logs.persist(history.write(1, there))
+        logs.sync()
+    frame = history.frames[99]
+    begin = LaneBegin(100, frame.view, frame.header_crc, history.offset(100), (1, 2, 3))
+    action = PersistLane(1, *OTHER, begin=begin)
+    for _ in range(2):  # it comes again after a lack of room
+        logs.persist(action)
+    logs.sync()
+    assert logs.starts[OTHER] == 99
+    logs.persist(history.write(101, 201))
+    logs.sync()
+    logs.frontier(OTHER, 201, 200)
+    logs.decided(history.deliver(101, 201))
+    logs.close()
+    assert verify(path).damage == []
+    other_boot(path)
+    logs = begun(tmp_path)
+    (log,) = begun(tmp_path).start()
+    assert log.position + len(log.tail) == 201
+    assert list(logs.read(ReadLane(1, *OTHER, 101, 102))) == history.frames[100:102]
+    logs.close()
+
+
+def test_a_damaged_lane_that_begins_further_on_keeps_what_is_good_of_it(tmp_path: Path) -> None:
+    history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
+    kept(tmp_path, history).close()
+    firsts = positions_named(path, "seg")
+    place = sum(frame.size for frame in history.frames[firsts[-1] - 1 : 199])
+    with open(os.path.join(path, "log", f"{firsts[-1]:020d}.seg"), "r+b") as file:
+        file.seek(FRAMES_AT + place + 20)
+        file.write(b"\xff\xff\xff")
+    other_boot(path)
+    logs = LaneLogs(Owner(str(tmp_path)), SMALL)
+    (log,) = logs.start()
+    assert log.position + len(log.tail) == 199
+    assert len(logs.told) == 1
+    assert logs.begin(ReadLane(1, *OTHER, 1, 1)) is not None
+    logs.close()
+    assert verify(path).damage == []
+
+
+def test_a_lane_that_is_hardly_used_takes_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    history = sample(OTHER)
+    logs = begun(tmp_path)
+    logs.persist(history.write(1, 11))
+    logs.sync()
+    logs.frontier(OTHER, 11, history.offset(11))
+    logs.decided(history.deliver(1, 11))
+    logs.close()
+    files = [file for file in Path(tmp_path, "lanes").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_blocks * 512 for file in files) < 3 * limits.MIB
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_segments_grow_and_a_frame_that_has_no_room_in_an_empty_one_gets_a_larger(tmp_path: Path, cut: bool) -> None:
+    history, path = LaneHistory(OTHER), lane_path(str(tmp_path), OTHER)
+    history.view()
+    for _ in range(6):
+        history.batch(b"x" * 1000)
+    logs = begun(tmp_path)
+    logs.persist(history.write(1, 7))
+    if cut:  # the segment that begins behind the cut stays, empty
+        first = positions_named(path, "seg")[-1]
+        del history.frames[first - 1 :]
+        history.attempt += 1
+        logs.persist(history.write(first, first - 1, cut=first - 1))
+    before = len(history.frames)
+    history.batch(b"y" * 18_000)
+    history.batch(b"z")
+    logs.persist(history.write(before + 1, before + 2))
+    logs.sync()
+    last = len(history.frames)
+    logs.frontier(OTHER, last, history.offset(last))
+    logs.decided(history.deliver(1, last))
+    assert list(logs.read(ReadLane(1, *OTHER, 1, last))) == history.frames[: len(logs.read(ReadLane(1, *OTHER, 1, last)))]
+    logs.close()
+    assert verify(path).damage == []
+    other_boot(path)
+    (log,) = begun(tmp_path).start()
+    assert log.position + len(log.tail) == last
