@@ -1,7 +1,7 @@
 """A gateway for tests of the client: a small ROUTER loop that keeps the rules of sequences and epochs, and misbehaves when told to.
 
 `rule` sees every request and every frame first. It returns None to let the gateway do its work, or the answers to give instead (an
-empty list drops it). State survives `stop` and `start`, as a log does.
+empty list drops it); then it is in `heard`. State survives `stop` and `start`, as a log does.
 """
 
 from __future__ import annotations
@@ -122,14 +122,13 @@ class Rules:
                 answers.append(wire.Denied(0, "malformed", "a session sends one of both forms"))
             else:
                 for frame in wire.decode_submit(parts):
-                    self.heard.append(frame)
                     answers += self._ruled(frame, self._take if form == wire.SUBMIT else self.take_unordered)
         else:
             request = wire.decode_request(parts[0])
-            self.heard.append(request)
             if isinstance(request, wire.Hello):
                 self.known.add(routing)
             elif routing not in self.known:
+                self.heard.append(request)
                 return [wire.encode_control(wire.Denied(0, "hello", "say Hello first"))]
             answers = self._ruled(request, self._serve)
         out = []
@@ -143,8 +142,11 @@ class Rules:
         return out
 
     def _ruled(self, heard: Heard, default: Callable[[Any], list[Any]]) -> list[Any]:
+        """Heard is what had its effect: a test that waits for it may change the rule."""
         ruled = self.rule(heard) if self.rule is not None else None
-        return default(heard) if ruled is None else list(ruled)
+        answers = default(heard) if ruled is None else list(ruled)
+        self.heard.append(heard)
+        return answers
 
     def _serve(self, request: Any) -> list[Any]:
         log = self.log
