@@ -31,6 +31,8 @@ from gateway.transport.mesh import Mesh
 from tests.ports import free_port
 from tests.unit.client.fake import FakeGateway, until
 
+MUTE = "connected, but there was no answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
+
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +200,7 @@ def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None
 def test_zeromq_that_is_no_gateway() -> None:
     with _mute_zeromq() as address:
         assert "speaks ZeroMQ" in peek(address).text
-        with pytest.raises(Unavailable, match="no answer for"):
+        with pytest.raises(Unavailable, match=MUTE):
             Producer(f"tutti://{address}", connect_timeout=1.5)
 
 
@@ -306,7 +308,7 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
     ):
         control.status()
     assert 0.6 < time.monotonic() - began < 5
-    with _mute_zeromq() as address, pytest.raises(Unavailable, match="no answer"), Control([address], timeout=0.5) as control:
+    with _mute_zeromq() as address, pytest.raises(Unavailable, match=MUTE), Control([address], timeout=0.5) as control:
         control.status()
 
 
