@@ -96,6 +96,27 @@ class Survey:
         standing = self._stack.layers.context.standing
         return standing.view, standing.members, standing.coordinator
 
+    @property
+    def repair(self) -> dict[str, int]:
+        """What was counted of lost, late and wrong messages between gateways since the start (see *repair*, and `Receiver`)."""
+        layers = None if self._stack.phase is Phase.BORN else self._stack.layers
+        if layers is None:
+            return {}
+        asker, holder = layers.repair.asker, layers.repair.holder
+        return {
+            "requests": asker.requests,
+            "requests_joined": asker.joined,
+            "requests_suppressed": asker.suppressed,
+            "repairs": holder.repairs,
+            "repaired_frames": holder.repaired,
+            "repairs_claimed": holder.claims,
+            "repairs_suppressed": holder.suppressed,
+            "repairs_held_down": holder.held_down,
+            "refused": asker.bucket.refused + holder.refused,
+            "discarded_frames": layers.order.receiver.discarded,
+            "dropped_messages": layers.context.outbox.drops,
+        }
+
     def members(self) -> list[Member]:
         """Every gateway that the log or the configuration names, this one included, by number."""
         if self._stack.phase is Phase.BORN:

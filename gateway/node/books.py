@@ -89,6 +89,10 @@ class GroupFacts(Protocol):
     def view(self) -> tuple[int, tuple[int, ...], int]:
         """The installed view: id, members, coordinator."""
 
+    @property
+    def repair(self) -> dict[str, int]:
+        """What was counted of lost, late and wrong messages between gateways."""
+
     def members(self) -> list[Member]:
         """Every gateway of the group."""
 
@@ -284,6 +288,7 @@ class Books:
                 "lane": self._lane(),
                 "lanes": self._lane_facts(members),
                 "transport": transport,
+                "repair": self._group.repair,
                 "memory": {"resident_bytes": memory.resident_bytes()},
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},
                 **driver.meters.to_dict(),

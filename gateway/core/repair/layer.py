@@ -20,7 +20,6 @@ class Repair:
 
     Attributes:
         asker, holder: its two halves, with what each counted.
-        malformed: requests and claims that make no sense.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Random) -> None:
@@ -29,7 +28,6 @@ class Repair:
         timing = Timing(context.standing, distances, random)
         self.asker = Asker(context, receiver, timing)
         self.holder = Holder(context, timing)
-        self.malformed = 0
 
     def installed(self) -> None:
         """A view began: what was missing, asked for or repaired was of the last one."""
@@ -71,10 +69,7 @@ class Repair:
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
         if not self._standing.current(view) or sender not in self._standing.others:
             return False
-        if len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges):
-            return True
-        self.malformed += 1
-        return False
+        return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
     def looked(self) -> None:
         """End of a step: something may be missing, or be here at last."""

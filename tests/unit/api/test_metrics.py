@@ -40,6 +40,7 @@ STATUS: dict[str, Any] = {
         "damage": {"lost": [], "found": 2, "mended_frames": 9},
     },
     "lanes": [{"lane": "1-ab", "halted": "", "damaged": ""}],
+    "repair": {"requests": 3, "repairs": 2, "repaired_frames": 9, "refused": 1, "discarded_frames": 4, "dropped_messages": 5},
     "refused": {"too_large": 2, "no_space": 1},
     "queues": {"disk": 3},
     "ingest": {"frames": 11, "records": 22, "bytes": 33},
@@ -94,6 +95,9 @@ def test_figures_of_the_gateway() -> None:
     assert found["tutti_ingest_records_total", ()] == 22
     assert found["tutti_committed_records_total", ()] + found["tutti_unordered_committed_records_total", ()] == 22
     assert found["tutti_disk_lanes_written_bytes_total", ()] == 8
+    assert (found["tutti_repair_requests_total", ()], found["tutti_repaired_frames_total", ()]) == (3, 9)
+    assert (found["tutti_repairs_total", ()], found["tutti_repair_refusals_total", ()]) == (2, 1)
+    assert (found["tutti_group_discarded_frames_total", ()], found["tutti_group_dropped_messages_total", ()]) == (4, 5)
     assert found["tutti_state", (("state", "primary"),)] == 1
     assert found["tutti_state", (("state", "halted"),)] == 0
     assert found["tutti_state", (("state", "leaving"),)] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, StackConfig, Submitted, TopicAsked
 from gateway.core.stack import Stack
 from gateway.core.survey import Member, Survey
+from tests.transcripts.network import rule
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.rig import batches
 
@@ -42,6 +43,7 @@ def test_a_stack_that_was_not_started_knows_nobody() -> None:
     stack = Stack()
     told = Survey(stack)
     assert (told.state, told.members(), told.reason, told.waits, told.view) == ("joining", [], "", "", (0, (), 0))
+    assert told.repair == {}
 
 
 def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
@@ -217,3 +219,20 @@ def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> N
     later(world, 5)
     assert "tutti members replace g2" in Survey(world.members["g2"].running).reason
     assert Survey(world.members["g1"].running).reason == ""
+
+
+def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:
+    world = group()
+    first, last = world.members["g1"], world.members["g3"]
+    before = Survey(last.running).repair
+    world.network.rules.append(rule("lose", ["ORDER", "ECHO", "g1>g3"]))
+    world.step(first, TopicAsked(1, 1, "t"))
+    later(world, 1)
+    world.network.rules.clear()
+    later(world, 2)
+    asked, told = Survey(last.running).repair, [Survey(world.members[name].running).repair for name in ("g1", "g2")]
+    assert asked["requests"] > before["requests"]
+    assert sum(one["repairs"] for one in told) >= 1
+    assert sum(one["repaired_frames"] for one in told) >= 1
+    outbox = last.running.layers.context.outbox
+    assert asked["dropped_messages"] == outbox.drops

@@ -98,6 +98,7 @@ class Group:
     def __init__(self) -> None:
         self.state, self.reason, self.waits = "primary", "", ""
         self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
+        self.repair = {"requests": 3}
         self.all = [JFK]
 
     def members(self) -> list[Member]:
@@ -131,6 +132,7 @@ def test_the_status_has_what_is_promised() -> None:
     assert status["queues"] == {"disk": 4, "lanes": 6, "lookups": 5}
     assert status["transport"] == {"kind": "mesh", "peers": []}
     assert status["undecided"] == {"frames": 2, "bytes": 100}
+    assert status["repair"] == {"requests": 3}
     assert status["disk"]["free_bytes"] == 1000
     assert status["disk"]["lanes"] == DiskMeters().to_dict()
     assert status["reads_process"] == {"pid": 77, "starts": 2}

@@ -298,12 +298,6 @@ def test_what_is_of_another_view_of_no_member_or_makes_no_sense_changes_nothing(
     assert (bench.node.repair.due_us, bench.sent, bench.node.receiver.missing()) == (due_us, [], [(4, 4)])
 
 
-def test_malformed_ranges_are_counted() -> None:
-    bench = Bench(2)
-    bench.receive(3, Missing(VIEW, ((4, 3),)))
-    assert bench.node.repair.malformed == 1
-
-
 def test_another_view_forgets_what_was_missing_in_the_last() -> None:
     bench = Bench(2)
     gap(bench, 4)
