@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from gateway.core.context import Context
+from gateway.core.events import Scalars
+from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.attempt import Attempt
 from gateway.core.flush.choice import choose, whole_to
 from gateway.core.flush.logs import Extent
 from gateway.core.life import Phase, Step
+from gateway.core.machine import Machine
 from gateway.core.messages import Install, Installed, Propose, Reject, State
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
@@ -20,8 +23,59 @@ from gateway.data.frame import Frame, Kind
 from gateway.data.views import counter_of, view_of
 from gateway.errors import invariant
 
-if TYPE_CHECKING:
-    from gateway.core.flush.layer import Flush, Layers
+
+class Member(Protocol):
+    """The member's half, which owns the scalars and the phase.
+
+    Attributes:
+        adopting: makes the own log another's.
+        life: where this member is, as a machine.
+        scalars: the last ones that were asked for.
+    """
+
+    adopting: Adopting
+    life: Machine[Phase, Step]
+    scalars: Scalars
+
+    @property
+    def phase(self) -> Phase:
+        """Where this member is."""
+
+    def persist(self, scalars: Scalars) -> None:
+        """Have the scalars written."""
+
+    def end_view(self) -> None:
+        """From here on nothing of the installed view leaves, or is taken."""
+
+    def lost(self) -> None:
+        """No view: this member is out of the one that it was about to be in."""
+
+    def state(self) -> State:
+        """What this member's log holds, all of it durable."""
+
+    def accept(self) -> None:
+        """Accept the promised view."""
+
+    def install(self, members: tuple[int, ...]) -> None:
+        """Begin the accepted view."""
+
+
+class Above(Protocol):
+    """What a candidate does to the other layers."""
+
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames that continue the log; they are written. How many follow, and why the next one does not."""
+
+    def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
+        """Order a frame of the coordinator."""
+
+    def opened(self, view_position: int) -> None:
+        """The VIEW frame was ordered at the position."""
+
+    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
+        """The view that this member proposed does not come about; `stalled` are those who answered too late, and `unmended` says
+        whether a majority's answers did not tell which log to adopt.
+        """
 
 
 class Candidate:
@@ -34,7 +88,7 @@ class Candidate:
         failed: why the last attempt came to nothing.
     """
 
-    def __init__(self, context: Context, flush: Flush, layers: Layers, peers: Peers) -> None:
+    def __init__(self, context: Context, flush: Member, layers: Above, peers: Peers) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -287,7 +341,7 @@ class Candidate:
         if phase is Phase.COLLECTING:
             attempt.waited += self._majority(attempt)
             self._collect()
-            if self.attempt is attempt:
+            if self.attempt is attempt and attempt.choice is None:
                 self._again(attempt)
         elif attempt.install is not None:
             self._again(attempt)

@@ -6,15 +6,14 @@ Both roles are here. A candidate promises, proposes, collects, adopts the greate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from gateway.core.context import Context
 from gateway.core.events import Persisted, Recovered, Scalars, Started
-from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.candidate import Candidate
+from gateway.core.flush.adopt import Adopting, Log
+from gateway.core.flush.candidate import Above, Candidate
 from gateway.core.flush.learner import Learner
 from gateway.core.flush.logs import Extent
 from gateway.core.flush.mending import Mending
@@ -30,7 +29,7 @@ from gateway.data.views import coordinator_of, view_text
 from gateway.errors import invariant
 
 
-class Layers(Protocol):
+class Layers(Log, Above, Protocol):
     """What a view change does to the other layers."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
@@ -39,40 +38,17 @@ class Layers(Protocol):
     def view_ended(self) -> None:
         """The view ended: only what the disk has counts now."""
 
-    def cut(self, to: int) -> None:
-        """Give up what stands behind a position, in every layer and on the disk."""
-
-    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Take frames of another member's log: how many follow, and why the next one does not."""
-
-    def contradicted(self, reason: str) -> None:
-        """What others hold cannot follow this member's log."""
-
-    def learned(self, up_to: int) -> None:
-        """Everything up to the position is decided elsewhere and durable here."""
-
     def relearned(self) -> None:
         """The log was replaced by a state, all of it decided."""
 
     def installed(self) -> None:
         """A view was installed."""
 
-    def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
-        """Order a frame of the coordinator."""
-
-    def opened(self, view_position: int) -> None:
-        """The VIEW frame was ordered at the position."""
-
     def primary(self) -> None:
         """The VIEW frame is decided."""
 
     def leads(self, sender: int) -> bool:
         """Whether nobody but `sender` is heard to coordinate."""
-
-    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
-        """The view that this member proposed does not come about; `stalled` are those who answered too late, and `unmended` says
-        whether a majority's answers did not tell which log to adopt.
-        """
 
 
 class Flush:

@@ -9,7 +9,7 @@ from gateway.core import limits
 from gateway.core.actions import Action, Send, Suspect
 from gateway.core.events import Received
 from gateway.core.life import Phase
-from gateway.core.messages import Heartbeat, Propose, Reject
+from gateway.core.messages import Heartbeat, Install, Propose, Reject
 from gateway.data.views import counter_of, view_of
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
@@ -199,6 +199,24 @@ def test_whose_answer_came_too_late_is_waited_for_the_next_time() -> None:
     assert candidate._late == 2  # beyond the first moment
     script.run("heal\nkill g3\nuntil primary g1 g2\n----\n")
     assert candidate._late == 0  # all of the last view answered at once
+
+
+def test_what_was_just_said_is_not_said_again_in_the_same_heartbeat() -> None:
+    script = played("kill g3\nuntil primary g1 g2\nhold STATE g3>g1\nstart g3\n")
+    told: list[tuple[int, int]] = []
+
+    def hear(who: str, what: Action | str) -> None:
+        if who == "g1" and isinstance(what, Send) and isinstance(what.message, Install):
+            told.append((what.message.view, what.to))
+
+    script.world.tell = hear
+    candidate = script.world.members["g1"].running.layers.flush.candidate
+    for _ in range(2 * PERIOD):
+        script.run("beats 1\n----\n")
+        if told and candidate.attempt is None:
+            break
+    view = told[0][0]
+    assert told == [(view, 2)]  # it is chosen by a heartbeat, as g3 does not answer
 
 
 @pytest.mark.parametrize(("rtt_ms", "beats"), [(1, 0), (25, 0), (60, 1), (158, 2), (200, 2), (600, 6)])
