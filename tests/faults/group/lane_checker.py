@@ -3,7 +3,7 @@
 A lane stands on every gateway alike, all of it or none (C2), each record once (C4), first in first out of its origin and of each
 producer, with the same bytes at the same offset (C8); what was acknowledged is in the lane that the receipt named (C3). One thing
 is the origin's alone: the last word on what it decided a moment before its disk was lost. Such a record may stay in doubt, but it
-stands there (design, section 7).
+stands there (design, section 7). Retention lets the oldest records go, on each gateway in its own time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
-from tests.faults.group.checker import FINDINGS_MAX, Log, Record, dense, same, sound
+from tests.faults.group.checker import FINDINGS_MAX, Log, Record, dense, same, sound, together
 from tests.faults.group.journal import Story, Use, View
 
 
@@ -33,6 +33,7 @@ class Copy(Log):
 
 
 Lanes = Mapping[str, Sequence[Copy]]
+Longest = Mapping[str, Log]  # what the gateways hold of each lane between them
 Sent = tuple[str, int]  # a producer, and the number of a use
 
 
@@ -56,7 +57,7 @@ def check_lanes(
     for copy in copies:
         lanes[copy.lane] += [] if copy.damage and (copy.gateway, copy.lane) in spoiled else [copy]
     of_all = [copy for some in lanes.values() for copy in some]
-    longest = {lane: max(some, key=lambda copy: copy.end) for lane, some in lanes.items() if some}
+    longest = {lane: together(some) for lane, some in lanes.items() if some}
     found = chain(
         *(dense(_named(copy)) for copy in of_all),
         *(sound(_named(copy)) for copy in of_all),
@@ -65,7 +66,7 @@ def check_lanes(
         sent(stories, longest),
         once(stories, longest),
         acknowledged(stories, lanes, longest),
-        *(in_order(stories, lane, copy.records) for lane, copy in longest.items()),
+        *(in_order(stories, lane, log) for lane, log in longest.items()),
         *(read(view, lanes) for view in views),
     )
     return list(dict.fromkeys(islice(found, FINDINGS_MAX)))
@@ -90,7 +91,7 @@ def whole(lane: str, copies: Sequence[Copy], gateways: Sequence[str], spoiled: C
         yield f"C2: lane {lane} ends at {', '.join(f'{end} on {gateway}' for gateway, end in sorted(ends.items()))}"
 
 
-def sent(stories: Iterable[Story], longest: Mapping[str, Copy]) -> Iterator[str]:
+def sent(stories: Iterable[Story], longest: Longest) -> Iterator[str]:
     """C5: what is there was sent."""
     uses = _uses(stories)
     for lane, copy in longest.items():
@@ -100,7 +101,7 @@ def sent(stories: Iterable[Story], longest: Mapping[str, Copy]) -> Iterator[str]
                 return
 
 
-def once(stories: Iterable[Story], longest: Mapping[str, Copy]) -> Iterator[str]:
+def once(stories: Iterable[Story], longest: Longest) -> Iterator[str]:
     """C2, C4: nothing is at two places, in whichever lanes; what was said to be in none is in none."""
     places: dict[Sent, tuple[str, int]] = {}
     for lane, copy in longest.items():
@@ -115,8 +116,11 @@ def once(stories: Iterable[Story], longest: Mapping[str, Copy]) -> Iterator[str]
             yield f"C2: use {number} of {producer} was said to be in no lane and is at {_at(*place)}"
 
 
-def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Mapping[str, Copy]) -> Iterator[str]:
-    """C3: what was acknowledged is where its receipt says; where the origin's disk is lost it stands there, decided or in doubt."""
+def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Longest) -> Iterator[str]:
+    """C3: what was acknowledged is where its receipt says; where the origin's disk is lost it stands there, decided or in doubt.
+
+    Offset -1 is reported where the place is not known any more; behind the begin of a lane that is no finding.
+    """
     places = {lane: {(one.producer, one.use): one.offset for one in copy.records} for lane, copy in longest.items()}
     for (producer, number), use in _uses(stories).items():
         if use.outcome == "f":
@@ -127,25 +131,26 @@ def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Mapping[str, C
         if there is None:
             copies = lanes.get(use.lane, ())
             lost = not any(copy.origin for copy in copies)
-            if not (lost and any(copy.end <= use.offset < copy.end + copy.doubt for copy in copies)):
+            doubt = lost and any(copy.end <= use.offset < copy.end + copy.doubt for copy in copies)
+            if not doubt and not (copies and use.offset < longest[use.lane].start):
                 yield f"C3: use {number} of {producer} was committed at {told} and is lost"
         elif use.offset not in (there, -1):
             yield f"C2: use {number} of {producer} was committed at {told} and is at {_at(use.lane, there)}"
 
 
-def in_order(stories: Iterable[Story], lane: str, records: Iterable[Record]) -> Iterator[str]:
+def in_order(stories: Iterable[Story], lane: str, log: Log) -> Iterator[str]:
     """C4: in a lane a producer's records are in the order sent, each epoch's from sequence 1 on without a gap; and what was sent
     after something was acknowledged stands behind it, whoever sent it.
     """
     uses = _uses(stories)
     last: dict[str, Record] = {}
     latest_sent, latest = -1, ""
-    for record in records:
+    for record in log.records:
         before = last.get(record.producer)
         if before is not None and record.use <= before.use:
             yield f"C4: {_at(lane, record.offset)} has use {record.use} of {record.producer} behind use {before.use}"
-        if record.sequence not in (1, before.sequence + 1 if before is not None else 1):
-            after = before.sequence if before is not None else 0
+        after = before.sequence if before is not None else record.sequence - 1 if log.start else 0
+        if record.sequence not in (1, after + 1):
             yield f"C4: {_at(lane, record.offset)} has sequence {record.sequence} of {record.producer} behind {after}"
         last[record.producer] = record
         use = uses.get((record.producer, record.use))
@@ -160,7 +165,8 @@ def in_order(stories: Iterable[Story], lane: str, records: Iterable[Record]) -> 
 def read(view: View, lanes: Lanes) -> Iterator[str]:
     """C7, C8: what was read live comes in order, nothing twice or left out, and is what the files hold, on every gateway."""
     for lane, parts in view.lanes.items():
-        expected = 0
+        begin = max((copy.start for copy in lanes.get(lane, ())), default=0)
+        expected = min(parts[0][0], begin)  # who came late began where the lane did
         for start, end, digest in parts:
             if start != expected:
                 yield f"C8: {view.reader} read {_at(lane, start)} where {expected} is due"

@@ -1,6 +1,9 @@
 """Proves C1 to C8 on three real gateways over one fault of each kind; `make soak` mixes them for as long as it is told to."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -52,3 +55,25 @@ def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
 
 def test_every_kind_of_fault_is_done_here_once() -> None:
     assert sorted(FAULTS) == sorted(kind for kinds, _ in TRIALS.values() for kind in kinds)
+
+
+def test_what_goes_wrong_meanwhile_waits_until_a_gateway_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are down for a moment when all are killed; the trial ended there, with no gateway to choose."""
+    trial = Trial(tmp_path, 1)
+    chosen: list[str] = []
+
+    @contextlib.contextmanager
+    def fault(trial: Trial, chance: Random) -> Iterator[None]:
+        chosen.append(trial.any(chance))
+        yield
+
+    monkeypatch.setitem(FAULTS, "flap", fault)
+    monkeypatch.setattr(trial, "coordinator", lambda chance: "g1")
+    monkeypatch.setattr(trial, "_down", dict.fromkeys(trial.lab.names, "killed with all"))
+    monkeypatch.setattr(trial, "_second", "flap")
+    trial.wait(0)
+    assert chosen == []
+    monkeypatch.setattr(trial, "_down", {"g2": "killed with all", "g3": "killed with all"})
+    trial.wait(0)
+    trial.wait(0)
+    assert chosen == ["g1"]

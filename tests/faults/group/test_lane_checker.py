@@ -246,6 +246,31 @@ def test_what_an_origin_decided_a_moment_before_its_disk_was_lost_stands_there_a
     assert told.check() == []
 
 
+def begins_later() -> History:
+    """Retention let the oldest records of a lane go, on each gateway others."""
+    told = History()
+    for gateway, start in zip(GATEWAYS, (5, 4, 6), strict=True):
+        copy = told.copies[gateway, LANES[0]]
+        copy.records, copy.start, copy.blocks = copy.records[start:], start, {}
+    told.views.append(View("late", lanes={LANES[0]: [(4, 8, "one")]}))
+    return told
+
+
+def test_what_retention_let_go_is_not_lost() -> None:
+    told = begins_later()
+    told.use(1).offset = -1
+    assert told.check() == []
+    told.views[-1].lanes[LANES[0]] = [(7, 8, "one")]
+    assert any(finding.startswith("C8") for finding in told.check())
+
+
+def test_what_stands_behind_where_a_lane_begins_is_lost_if_it_is_not_there() -> None:
+    told = begins_later()
+    told.use(3).offset = 4
+    told.everywhere(lambda records: records.pop())
+    assert "C3: use 4 of ~b was committed at 1-aa@7 and is lost" in told.check()
+
+
 def test_a_journal_tells_of_the_lanes(tmp_path: Path) -> None:
     path = lanes_journal(tmp_path / "journal")
     path.write_text("b 1 0 0\ns 1 1 10\nc 1 0 30 1-aa\ns 2 2 35\na 2 36\ns 3 3 40\nc 3 1 99")

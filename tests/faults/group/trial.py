@@ -135,9 +135,9 @@ class Trial:
         self._log(line)
 
     def wait(self, seconds: float) -> None:
-        """Let it last; now and then something else goes wrong meanwhile."""
-        kind, self._second = self._second, ""
-        if kind:
+        """Let it last; now and then something else goes wrong meanwhile, once there is a gateway that it can go wrong with."""
+        if self._second and len(self._down) < len(self.lab.names):
+            kind, self._second = self._second, ""
             self.note(f"and {kind} meanwhile")
             with FAULTS[kind](self, Random(self._chance.random())):
                 pass
