@@ -189,6 +189,7 @@ def _repaired(report: Repair) -> dict[str, object]:
         "frames_behind": report.frames_behind,
         "cut": report.cut,
         "kept": report.kept or None,
+        "others_vote": report.others_vote,
         "renewed": report.renewed or None,
     }
 
@@ -210,6 +211,11 @@ def _print_repaired(directory: str, report: Repair) -> None:
     else:
         goes = "goes" if report.frames_behind == 1 else "go"
         print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} behind the damage {goes} too")
+        if report.others_vote:
+            print(
+                "its log names others that vote: where they run, start it, and it learns from them; where they are gone for good, "
+                f"it cannot go on after a cut: save what can be read, tutti replay --path {directory} --end {report.offset}"
+            )
         print(f"restore the file from a copy, or give them up: tutti log repair {directory} --accept-loss-from {report.offset}")
 
 

@@ -50,6 +50,7 @@ class Repair:
         frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
         cut: whether the log was cut.
         kept: the folder in which everything taken away is kept; empty if nothing was.
+        others_vote: whether what would be left, or is, needs others to go on: its rosters name more than one that votes.
         renewed: what became of a member of a group that gave up what others may rely on; empty otherwise.
     """
 
@@ -59,6 +60,7 @@ class Repair:
     frames_behind: int = 0
     cut: bool = False
     kept: str = ""
+    others_vote: bool = False
     renewed: str = ""
 
 
@@ -99,7 +101,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
         position, offset = _place_to_cut(directory.path, first)
         lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
-        found = Repair(damage, offset, lost, behind, kept=kept)
+        found = Repair(damage, offset, lost, behind, kept=kept, others_vote=_others_vote(directory.path, position))
         if accept_loss_from is None:
             return found
         if accept_loss_from != offset:
@@ -107,7 +109,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
                 f"to give up what is committed from there on (records: {found.lost}), name that offset"
             )
-        if _others_vote(directory.path, position):
+        if found.others_vote:
             directory.renew()  # before anything is given up: what it voted for is not there any more, and it must not vote on
         kept = _cut(directory.path, position, offset, kept, storage)
         return replace(found, cut=True, kept=kept, renewed=directory.renewed)

@@ -154,6 +154,7 @@ def test_a_member_of_a_group_that_gives_records_up_is_another_disk_from_then_on(
     lose_both_marks(tmp_path)
     found = repair(tmp_path)
     assert (found.renewed, read_identity(str(tmp_path))) == ("", before)
+    assert found.others_vote == (voters > 1)
     done = repair(tmp_path, accept_loss_from=found.offset)
     after = read_identity(str(tmp_path))
     assert before is not None
