@@ -9,10 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload
 from gateway.data.lanes import LaneName
 from gateway.data.schema import validate_body
+from gateway.data.state import LogState
 from gateway.errors import Damaged, DirectoryRefused, FormatError, WrongDirectory
 from gateway.log.directory import read_identity
 from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
@@ -289,7 +292,7 @@ class _Check:
         found = read_snapshot(self._path, first)
         if found is None:
             self._note(first, path, 0, "no good snapshot; starts and reads go back to an earlier one")
-        elif found.state != self._state:
+        elif not _same(found.state, self._state):
             self._damage(first, path, 0, "the snapshot says something else than the log before it", derived=True)
 
     def _index(self, found: Walk, rows: bytes) -> None:
@@ -346,3 +349,13 @@ class _Check:
     def _offset(self, position: int) -> int:
         state = self._state
         return state.next_offset if state is not None and state.position + 1 == position else -1
+
+
+def _same(snapshot: LogState, log: LogState) -> bool:
+    """Whether a snapshot says what the log before it does. In a lane lines of producers leave when the ordered log forgets them, of
+    which the lane says nothing: those that are there must be right.
+    """
+    if log.roster or snapshot == log:
+        return snapshot == log
+    known = {number: log.producers.get(number) for number in snapshot.producers}
+    return known == snapshot.producers and msgspec.structs.replace(snapshot, producers=log.producers) == log

@@ -223,3 +223,21 @@ def test_segments_grow_and_a_frame_that_has_no_room_in_an_empty_one_gets_a_large
     other_boot(path)
     (log,) = begun(tmp_path).start()
     assert log.position + len(log.tail) == last
+
+
+def test_a_lane_whose_producers_the_log_forgot_is_good(tmp_path: Path) -> None:
+    """Snapshots of it lack their lines from then on, and the frames still tell of them."""
+    history, path = LaneHistory(OTHER), lane_path(str(tmp_path), OTHER)
+    history.view()
+    for number in range(200):
+        history.batch(b"%d" % number * 400, producer=1 if number < 90 else 2)
+    logs = begun(tmp_path, LogOptions())
+    for first, last in ((1, 100), (101, 201)):
+        logs.persist(history.write(first, last))
+        logs.sync()
+        logs.frontier(OTHER, last, history.offset(last))
+        logs.decided(history.deliver(first, last))
+        logs.forget([1])
+    logs.close()
+    assert len(positions_named(path, "snap")) > 2
+    assert verify(path).damage == []
