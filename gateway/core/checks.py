@@ -274,17 +274,14 @@ def _verdict(message: Refuse | Deny) -> str:
 
 
 def _vote(message: Vote) -> str:
-    view = message.view
-    if _is_view(view) and 0 <= message.up_to <= _POSITION_MAX and len(message.low) <= limits.SPACE_CHARACTERS_MAX:
-        return ""
-    return f"a YES up to {message.up_to} in {view} with {len(message.low)} characters cannot be"
+    low, place = len(message.low), _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
+    good = place and low <= limits.SPACE_CHARACTERS_MAX
+    return "" if good else f"a YES up to {message.up_to} in {message.view} with {low} characters cannot be"
 
 
 def _confirm(message: Confirm) -> str:
-    view = message.view
-    if _is_view(view) and 0 <= message.up_to <= _POSITION_MAX:
-        return ""
-    return f"a decision up to {message.up_to} in {view} cannot be"
+    good = _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
+    return "" if good else f"a decision up to {message.up_to} in {message.view} cannot be"
 
 
 def _no(message: No) -> str:
@@ -414,10 +411,9 @@ def _lane_begin(begin: LaneBegin) -> str:
 
 
 def _lane_fetched(message: LaneFetched) -> str:
-    if message.begin is not None and (wrong := _lane_begin(message.begin)):
-        return wrong
+    begin = _lane_begin(message.begin) if message.begin is not None else ""
     run = _run(message.frames, limits.FETCHED_FRAMES_MAX) if message.frames else ""
-    return _lane(message.incarnation, message.origin) or run
+    return begin or _lane(message.incarnation, message.origin) or run
 
 
 _CHECKS: dict[type, Callable[[Any], str]] = {
