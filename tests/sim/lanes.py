@@ -167,10 +167,10 @@ class LaneChecks:
         return ""
 
     def _unmended(self, key: Key, gateways: Sequence[Gateway]) -> str:
-        """What a gateway cannot read though another can give it; empty: nothing."""
+        """What a gateway cannot read though another can give it, who has not let it go; empty: nothing."""
         for gateway in gateways:
             for position in gateway.disk.lanes.lanes.get(key, Lane()).rotten:
-                if _given(gateways, key, position):
+                if _given([one for one in gateways if one.disk.lanes.lanes.get(key, Lane()).start < position], key, position):
                     return f"{gateway.name} cannot read position {position} of lane {key[0]}"
         return ""
 

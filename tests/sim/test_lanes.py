@@ -137,3 +137,18 @@ def test_a_frame_that_a_member_lacks_is_seen() -> None:
     checks: LaneChecks = world.lanes
     with pytest.raises(Violation, match=r"does not have it|others had"):
         checks.carry_out(gateway.process, DeliverUnordered(key[0], key[1], offset, (frame,)))
+
+
+def test_what_cannot_be_read_of_a_lane_is_missed_where_another_gateway_has_it_still() -> None:
+    run = group()
+    world = run.world
+    one, *others = world.gateways.values()
+    key = next(key for key, lane in one.disk.lanes.lanes.items() if lane.shown > 2)
+    last = one.disk.lanes.lanes[key].shown
+    one.disk.lanes.lanes[key].rotten.add(last)
+    for other in others:
+        other.disk.lanes.lanes[key].shown, other.disk.lanes.lanes[key].start = last, last - 1
+    assert world.lanes._unmended(key, [one, *others]) == f"{one.name} cannot read position {last} of lane {key[0]}"
+    for other in others:
+        other.disk.lanes.lanes[key].start = last  # retention let it go
+    assert world.lanes._unmended(key, [one, *others]) == ""
