@@ -167,9 +167,11 @@ class LaneChecks:
         return ""
 
     def _unmended(self, key: Key, gateways: Sequence[Gateway]) -> str:
-        """What a gateway cannot read though another can give it, who has not let it go; empty: nothing."""
+        """What a gateway cannot read though another can give it, who has not let it go; empty: nothing. What stands behind something
+        that nobody can give waits for it.
+        """
         for gateway in gateways:
-            for position in gateway.disk.lanes.lanes.get(key, Lane()).rotten:
+            for position in sorted(gateway.disk.lanes.lanes.get(key, Lane()).rotten)[:1]:
                 if _given([one for one in gateways if one.disk.lanes.lanes.get(key, Lane()).start < position], key, position):
                     return f"{gateway.name} cannot read position {position} of lane {key[0]}"
         return ""
