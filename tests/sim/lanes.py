@@ -167,8 +167,8 @@ class LaneChecks:
         return ""
 
     def _unmended(self, key: Key, gateways: Sequence[Gateway]) -> str:
-        """What a gateway cannot read though another can give it, who has not let it go; empty: nothing. What stands behind something
-        that nobody can give waits for it.
+        """What a gateway cannot read though another can give it, who has not let it go; empty: nothing. What stands behind what
+        nobody can give waits for it.
         """
         for gateway in gateways:
             for position in sorted(gateway.disk.lanes.lanes.get(key, Lane()).rotten)[:1]:
