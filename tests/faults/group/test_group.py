@@ -39,7 +39,7 @@ TRIALS: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("trial", TRIALS)
 def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
     kinds, options = TRIALS[trial]
