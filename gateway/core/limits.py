@@ -149,6 +149,7 @@ LANE_REPEAT_HEARTBEATS = 3  # that an origin repeats its last decision
 LANE_READS_MAX = 64  # of the log for others, at a time
 LANES_READ_MAX = 64  # whose readers are kept
 LANES_OPEN_MAX = 96  # that are kept open for writing; each takes about six descriptors
+LANES_DAMAGED_KEPT_MAX = 4  # whole lanes as they were before they were learned again, those of the last start not counted
 
 # Between gateways
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long

@@ -27,6 +27,7 @@ from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, WrongDirectory
 from gateway.log.lane_home import Owner, open_home
 from gateway.log.lane_mending import LaneMending
+from gateway.log.lanes_aside import LanesAside
 from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
@@ -38,7 +39,6 @@ from gateway.log.writer import LogWriter
 
 US = 1_000_000
 NS_PER_US = 1000
-_ASIDE = ".damaged-"
 
 
 def path_of_disk(directory: str, incarnation: bytes) -> str:
@@ -122,6 +122,7 @@ class LaneLogs:
         self._number = 0  # of this gateway, 0 while the log does not say it
         self._held: dict[LaneName, int] = {}  # last position that every gateway of the roster has
         self._kept_at = 0.0
+        self._aside = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
         self.mending = LaneMending(
@@ -192,12 +193,8 @@ class LaneLogs:
 
     def _learn_again(self, lane: LaneName, reason: str) -> Recovered:
         """Set a damaged lane aside, and begin anew with what is good of it: the others have all that was decided."""
-        path = lane_path(self._directory, lane)
-        number = 1
-        while os.path.exists(aside := f"{path}{_ASIDE}{number}"):
-            number += 1
-        self._storage.rename(path, aside)
-        self._storage.make_names_durable(os.path.dirname(path))
+        aside, removed = self._aside.take(lane)
+        self.told += removed
         writer, _ = self._open(lane)
         with contextlib.suppress(DiskFull):  # what finds no room now is learned later: no reason not to start
             salvage(aside, writer)
