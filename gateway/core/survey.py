@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gateway.core.layers import Layers
 from gateway.core.life import Phase
 from gateway.core.peers import Peer, Peers
-from gateway.core.stack import Layers, Stack
+from gateway.core.stack import Stack
 from gateway.data.views import coordinator_of
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (

@@ -27,9 +27,10 @@ from gateway.core.events import (
     TimeAdvanced,
 )
 from gateway.core.inbound import Inbound
+from gateway.core.layers import Layers
 from gateway.core.life import Phase
 from gateway.core.messages import Message, Vote
-from gateway.core.stack import Layers, Stack
+from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
@@ -60,7 +61,7 @@ class Given(Layers):
 
     def __init__(self, context: Context, me: int, names: list[str]) -> None:
         super().__init__(context)
-        self.inbound = AsItComes(self)
+        self.inbound = AsItComes(context, self.peers, self.handlers())
         self._me = me
         self._names = names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gateway.core import window
 from gateway.core.atomic.ballot import Ballot
 from gateway.core.atomic.layer import Atomic
+from gateway.core.layers import Layers
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import LINE, LineInput, LineState
-from gateway.core.stack import Layers
 from gateway.core.window import Window
 from tests.sim.mutants.mutant import LOW, MUCH, Mix, Mutant
 from tests.sim.mutants.patch import Edit, Entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.core.layers import Layers
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
 from gateway.core.order.receiver import Receiver
@@ -11,7 +12,6 @@ from gateway.core.order.requests import Requests
 from gateway.core.order.sequencer import Sequencer
 from gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from gateway.core.repair.layer import Repair
-from gateway.core.stack import Layers
 from gateway.data.frame import Frame, Kind
 from tests.sim.clients import Producer, Reader
 from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from gateway.core.messages import Message
+from tests.unit.core.rig import opened
+
 CORE = Path(__file__).resolve().parents[3] / "gateway/core"
 LAYERS = {"atomic", "flush", "membership", "order", "repair", "unordered"}
-ABOVE = {"stack.py", "diagrams.py"}  # wire the layers, and draw them
+ABOVE = {"layers.py", "diagrams.py"}  # wire the layers, and draw them
 
 
 def layers_seen(path: Path) -> set[str]:
@@ -26,3 +31,18 @@ def test_a_module_sees_its_own_layer_and_what_all_share(path: Path) -> None:
     else:
         assert path.parent.name in LAYERS
         assert layers_seen(path) <= {path.parent.name}
+
+
+def test_no_modules_of_the_core_import_each_other_in_a_circle() -> None:
+    imports: dict[str, set[str]] = {}
+    for path in CORE.rglob("*.py"):
+        name = ".".join(path.relative_to(CORE.parents[1]).with_suffix("").parts)
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        imports[name] = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    assert "gateway.core.layers" in imports["gateway.core.stack"]
+    TopologicalSorter(imports).prepare()  # raises where there is one, and names it
+
+
+def test_every_message_has_a_layer_that_it_is_for() -> None:
+    _, member = opened()
+    assert set(member.stack.layers.handlers()) == set(get_args(Message))
