@@ -50,6 +50,29 @@ REFUSAL_BYTES_MAX = 4 * KIB  # why a gateway is not taken, which names both side
 REFUSALS_A_LOOK_MAX = 64  # of one gateway; more wait until the next look, a second later
 GUEST_SILENT_US = 60_000_000  # a gateway that this one was not told of is not connected to any more
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
+TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
+TROUBLES_MAX = 256  # different ones that are remembered meanwhile
+KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
+DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
+MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it
+MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
+MULTICAST_BYTES_A_SECOND = 100 * MIB
+MULTICAST_BURST_BYTES_MIN, MULTICAST_BURST_BYTES_MAX = 64 * KIB, 1 * MIB  # that leave at once; an eighth of what kernels hold
+MULTICAST_RUN_BYTES = 256 * KIB  # frames that go as one message, one at least: what is lost with one fragment
+MULTICAST_PAYLOAD_BYTES_MAX = 1 * MIB  # a larger message goes over the mesh
+MULTICAST_QUEUE_BYTES_MAX = 32 * MIB  # datagrams that wait for their pace; above it messages go over the mesh
+MULTICAST_RECEIVE_BYTES = 8 * MIB  # asked of the kernel for what was not taken yet
+MULTICAST_SEND_BYTES = 2 * MIB
+MULTICAST_DATAGRAMS_A_TURN_MAX = 4096  # or runs of them that the kernel joined
+MULTICAST_WINDOW = 4096  # messages of one sender that may come in any order
+MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # of one sender that wait for fragments
+MULTICAST_ASSEMBLY_BYTES_MAX = 16 * MIB
+MULTICAST_ASSEMBLY_US_MAX = 1_000_000
+MULTICAST_BEACON_US = 200_000  # a gateway says this often whom it hears
+MULTICAST_SILENT_US = 1_000_000  # who was not heard for so long gets all over the mesh
+MULTICAST_LOOK_US = 20_000  # at least, between looks at whom the mesh let in
+MULTICAST_RETRY_US = 1_000  # before a datagram is sent again that the kernel had no room for
+MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard is told of after so long
 
 # Tables
 PRODUCERS_MAX = 10_000
@@ -150,31 +173,6 @@ LANE_READS_MAX = 64  # of the log for others, at a time
 LANES_READ_MAX = 64  # whose readers are kept
 LANES_OPEN_MAX = 96  # that are kept open for writing; each takes about six descriptors
 LANES_DAMAGED_KEPT_MAX = 4  # whole lanes as they were before they were learned again, those of the last start not counted
-
-# Between gateways
-TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
-TROUBLES_MAX = 256  # different ones that are remembered meanwhile
-KEYS_LOOK_US = 1_000_000  # whether the file of public keys changed is looked at this often
-DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
-MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it
-MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
-MULTICAST_BYTES_A_SECOND = 100 * MIB
-MULTICAST_BURST_BYTES_MIN, MULTICAST_BURST_BYTES_MAX = 64 * KIB, 1 * MIB  # that leave at once; an eighth of what kernels hold
-MULTICAST_RUN_BYTES = 256 * KIB  # frames that go as one message, one at least: what is lost with one fragment
-MULTICAST_PAYLOAD_BYTES_MAX = 1 * MIB  # a larger message goes over the mesh
-MULTICAST_QUEUE_BYTES_MAX = 32 * MIB  # datagrams that wait for their pace; above it messages go over the mesh
-MULTICAST_RECEIVE_BYTES = 8 * MIB  # asked of the kernel for what was not taken yet
-MULTICAST_SEND_BYTES = 2 * MIB
-MULTICAST_DATAGRAMS_A_TURN_MAX = 4096  # or runs of them that the kernel joined
-MULTICAST_WINDOW = 4096  # messages of one sender that may come in any order
-MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # of one sender that wait for fragments
-MULTICAST_ASSEMBLY_BYTES_MAX = 16 * MIB
-MULTICAST_ASSEMBLY_US_MAX = 1_000_000
-MULTICAST_BEACON_US = 200_000  # a gateway says this often whom it hears
-MULTICAST_SILENT_US = 1_000_000  # who was not heard for so long gets all over the mesh
-MULTICAST_LOOK_US = 20_000  # at least, between looks at whom the mesh let in
-MULTICAST_RETRY_US = 1_000  # before a datagram is sent again that the kernel had no room for
-MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard is told of after so long
 
 # Log
 SEGMENT_BYTES = 128 * MIB
