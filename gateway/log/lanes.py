@@ -71,6 +71,11 @@ class LaneWriter(LogWriter):
         with self._watching("trimming"):
             return self.trimming.let_go(held, self._marking.newest.frontier_position, now_us)
 
+    def frontier(self, position: int, offset: int) -> None:
+        """Show how far it is decided; what it has been replaced by may be further on than a run that was decided before that."""
+        if position > self._marking.frontier[0]:
+            super().frontier(position, offset)
+
     @property
     def producers(self) -> set[int]:
         """Those of which it keeps one."""
@@ -296,7 +301,9 @@ class LaneLogs:
             view=begin.attempt,
             members=begin.members,
         )
-        writer.replace(state.to_bytes())
+        # `frontier`, of another thread, must not look at where the lane was and then show a run of before.
+        with self._lock if lane.incarnation == self._incarnation else contextlib.nullcontext():
+            writer.replace(state.to_bytes())
         self.starts[lane] = writer.trimming.start.offset
 
     def sync(self) -> None:
@@ -366,7 +373,9 @@ class LaneLogs:
                 self._writers[lane].frontier(position, offset)
 
     def decided(self, run: DeliverUnordered) -> None:
-        """Show how far another's lane is decided, and index what is."""
+        """Show how far another's lane is decided, and index what is. A run of before the lane was replaced changes nothing: it was
+        let go elsewhere, and the lane begins behind it.
+        """
         lane = LaneName(run.origin, run.incarnation)
         writer = self._writer(lane)
         offsets, offset = [], run.first_offset

@@ -170,11 +170,12 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         """A run is decided: readers of the own lane see it before any receipt leaves."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
-        self.facts[lane] = LaneFacts(last, offset)
+        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # the lane may be being replaced by one that is further on
+            self.facts[lane] = LaneFacts(last, offset)
         self._logs.frontier(lane, last, offset)
 
     def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run to be indexed."""
+        """Queue a decided run to be indexed; what replaces its lane may overtake it."""
         self._queue.put(run)
 
     def forget(self, producers: tuple[int, ...]) -> None:
