@@ -64,14 +64,15 @@ class Names:
         return {number: name for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
 
     def _learn(self, upto: Upto) -> None:
-        """Take in what was registered since the last look; at the first, since the newest snapshot."""
+        """Take in what was registered since the last look; since the newest snapshot at the first, and where it was trimmed."""
         self._make_room()
-        if not self._learned:
-            with self._looking:
+        with self._looking:
+            begin = self._catalog.begin
+            if not self._learned or self._learned < self._catalog.start.first - 1:
                 state = newest_snapshot(self._catalog.directory, upto.position).state
-            self._known.update(_known_to(state))
-            self._learned = state.position
-        at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, self._catalog.begin)
+                self._known.update(_known_to(state))
+                self._learned = state.position
+        at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, begin)
         while at < len(self._catalog.firsts) and self._learned < upto.position:
             view, parts = self._rows(at, upto)
             for rows in parts:

@@ -121,9 +121,7 @@ class LogReader:
         self._seen = Frontier(0, 0, 0, 0, False)
         self._advancing = _Lock(self.path)
         self._state = LogState()
-        self._firsts: dict[
-            int, tuple[int, int]
-        ] = {}  # topic -> offset and time of its first record behind a trim, as far as looked
+        self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record behind a trim, once looked
         self._log = identity.log
         self._incarnation = identity.incarnation
 
@@ -243,12 +241,18 @@ class LogReader:
         with self._advancing:
             _, upto = self._look()
             if self._state.position < upto.position:
-                self._state = self._advanced(upto)
+                first = self._catalog.start.first
+                try:
+                    self._state = self._advanced(upto, first)
+                except OffsetOutOfRange:
+                    if self.first == first:
+                        raise
+                    return self.state()  # trimmed meanwhile
             return self._state
 
-    def _advanced(self, upto: Upto) -> LogState:
+    def _advanced(self, upto: Upto, first: int) -> LogState:
         state = self._state
-        if not state.position or upto.position - state.position > _SKIP_FRAMES:
+        if not state.position or state.position < first - 1 or upto.position - state.position > _SKIP_FRAMES:
             snapshot = newest_snapshot(self.path, upto.position).state
             state = max(state, snapshot, key=lambda one: one.position)
         state = state.copy()
