@@ -100,8 +100,8 @@ class Origin:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is undecided, and its last decision was told as often as it is."""
-        return not self._entries and not self._repeats
+        """Whether nothing is undecided, or can be decided any more, and the last decision was told as often as it is."""
+        return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def sharers(self) -> tuple[int, ...]:
@@ -215,8 +215,9 @@ class Origin:
         self._change()
 
     def _halt(self, reason: str) -> None:
-        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so:
-        whether it was decided is not known here any more.
+        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so,
+        neither decided nor ended nor refused, but for what the disk was given before: whether it was decided in what is gone is not
+        known here any more.
         """
         self.halted = f"the lane of this gateway takes nothing more: {reason}"
         self._context.outbox.suspect(self._me, self.halted)
@@ -289,7 +290,7 @@ class Origin:
     def on_posted(self, sender: int, message: Posted) -> None:
         """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
         vote = self._votes.get(sender)
-        if vote is None or self._machine.state is not Phase.OPEN or message.attempt > self._attempt:
+        if vote is None or self.halted or self._machine.state is not Phase.OPEN or message.attempt > self._attempt:
             return
         current = message.attempt == self._attempt
         if current and message.up_to > self._lane.end:
@@ -319,7 +320,7 @@ class Origin:
         self.settle()
         if self._machine.state is Phase.ENDING and token >= self._mark:
             self._machine.on(Input.DURABLE)
-            if self._low_reason:
+            if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
 
@@ -374,7 +375,7 @@ class Origin:
         elif self._machine.state is Phase.ASKING:
             self._waited += 1
             self._open()
-        elif self._machine.state is Phase.OPEN:
+        elif self._machine.state is Phase.OPEN and not self.halted:
             self._look()
 
     def _look(self) -> None:

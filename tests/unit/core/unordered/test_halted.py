@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.core import limits
-from gateway.core.messages import Post
+from gateway.core.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
 from gateway.data.wire import RefusedAnswer
-from tests.unit.core.unordered.rig import LaneDisk, answers, group, under_way
+from tests.unit.core.unordered.rig import Group, LaneDisk, answers, group, quiet, under_way
 
 
 def test_a_lane_that_a_start_found_damaged_takes_nothing_and_begins_no_attempt() -> None:
@@ -47,3 +49,57 @@ def test_an_origin_that_hears_of_more_of_its_lane_than_it_has_takes_nothing() ->
     made.submit(2, (1, 1, b"elsewhere"))
     made.settle()
     assert made.lane(3, made[2].key) == [b"elsewhere"]
+
+
+def with_a_batch_under_way() -> Group:
+    """Gateway 1 is in an attempt, and nobody heard of the batch that it placed."""
+    made = group()
+    made.settle(2 * limits.LANE_REPEAT_HEARTBEATS)
+    made.submit(1, (1, 1, b"a"))
+    made.network.clear()
+    assert not made[1].queue
+    return made
+
+
+def hear(made: Group, sender: int, message: LaneMessage) -> None:
+    layer = made[1].layer
+    assert layer is not None
+    layer.on_message(sender, message)
+    made.carry_out(1)
+
+
+def halt(made: Group) -> None:
+    """Gateway 3 has more of the lane of gateway 1 decided than gateway 1 has at all."""
+    hear(made, 3, LaneEnds((LaneEnd(*made[1].key, 9),)))
+    assert made[1].layer is not None
+    assert made[1].layer.halted
+
+
+@pytest.mark.parametrize(("up_to", "low"), [(0, ""), (1, "it is full"), (2, "")], ids=["silence", "a NO", "a YES"])
+def test_what_is_under_way_when_a_lane_halts_stays_unknown(up_to: int, low: str) -> None:
+    made = with_a_batch_under_way()
+    key = made[1].key
+    disk = made[1].disks[key]
+    attempt = disk.attempt
+    halt(made)
+    for member in (2, 3):
+        hear(made, member, Posted(key[1], attempt, up_to, low, again=False))
+    for _ in range(2 * limits.ATOMIC_PERIOD_HEARTBEATS):
+        made.beat(1)
+        made.sync(1)
+    assert (disk.attempt, len(disk.frames)) == (attempt, 1)
+    assert not answers(made, 1)
+    assert made.lane(1, key) == []
+    assert [suspect.member for suspect in made.suspects] == [1], "nobody is late with a vote that counts for nothing"
+    assert quiet(made, 1), "who leaves does not wait for it"
+
+
+def test_what_a_halt_finds_between_two_attempts_is_not_refused() -> None:
+    made = with_a_batch_under_way()
+    disk = made[1].disks[made[1].key]
+    attempt = disk.attempt
+    hear(made, 2, Posted(made[1].key[1], attempt, 1, "it is full", again=False))
+    halt(made)
+    made.sync(1)
+    assert disk.attempt == attempt + 1
+    assert not answers(made, 1)
