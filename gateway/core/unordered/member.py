@@ -273,6 +273,7 @@ class Member:
             return
         others = [number for number in roster if number != self._me[0]]
         self._told = {number: told for number, told in self._told.items() if number in others or number in self.part}
+        self._disks = {number: disk for number, disk in self._disks.items() if number in self._told}
         ends = [self._told.get(one, {}) if self._disks.get(one) == self._disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
             held = min((lane.decided, *(told.get(key, 0) for told in ends)))
