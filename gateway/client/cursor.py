@@ -81,6 +81,11 @@ class Cursor:
         """As `Reading.advance`."""
         self.position = offset
 
+    def begin_later(self, start: int) -> None:
+        """Begin at a later offset, nothing having been read yet; the range ends no earlier than it begins."""
+        self.position = start
+        self.end = None if self.end is None else max(self.end, start)
+
     def finished(self) -> bool:
         """As `Reading.finished`."""
         return self.end is not None and self.position >= self.end

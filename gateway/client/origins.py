@@ -11,7 +11,7 @@ from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline
 from gateway.client.source import Frontier, LaneInfo, Piece, Place, place_of
 from gateway.core import limits
-from gateway.errors import Unavailable, UsageError
+from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 
 _PAUSE_S = limits.LANES_LOOK_US_MIN / 1e6
 _PAUSE_S_MAX = limits.LANES_LOOK_US_MAX / 1e6
@@ -36,6 +36,9 @@ def lane_named(reads: Reads, origin: str) -> LaneInfo:
 
 class Origins:
     """All lanes, each in order, one after another; while following, new ones as they appear, from their beginning.
+
+    "earliest" is what a lane still holds when it is begun: what retention takes from it before that was never part of the reading.
+    In a lane that was begun, or of which there was nothing to read yet, what goes unread is told (`OffsetOutOfRange`).
 
     Args:
         reads: asks which lanes there are.
@@ -68,6 +71,8 @@ class Origins:
         self._cursors: dict[str, Cursor] = {}
         self._sources: dict[str, Reads] = {}
         self._frontiers: dict[str, int] = {}
+        self._to_begin: set[str] = set()  # lanes that are to be read from their earliest record, and nothing was read of them yet
+        self._reached_back: dict[str, int] = {}  # lane -> where it was placed when all gateways were asked for what it still holds
         self._now: str = ""  # the lane that the last piece is of
         self._pause = _PAUSE_S
         self._unread: dict[str, float] = {}  # lane -> since when no gateway says how far it is
@@ -136,7 +141,34 @@ class Origins:
 
     def piece(self) -> Piece | None:
         """As `Reading.piece`."""
-        return self._cursors[self._now].piece()
+        try:
+            piece = self._cursors[self._now].piece()
+        except OffsetOutOfRange:
+            if self._now in self._to_begin and self._placed_again(self._now):
+                return None
+            raise
+        self._to_begin.discard(self._now)
+        return piece
+
+    def _placed_again(self, name: str) -> bool:
+        """Place a lane, whose first records are gone before it was begun, at the first one that a gateway holds, or turn to one
+        that still holds all of them; whether it goes on so.
+        """
+        cursor, source = self._cursors[name], self._sources[name]
+        placed = cursor.position
+        if self._reached_back.get(name) == placed:
+            start = source.frontier().start  # the one that held more cannot be read from
+        else:
+            self._reached_back[name] = placed
+            source, start = source.reaching_back()
+            if start <= placed:
+                self._sources[name] = cursor.source = source
+                return True
+        if start <= placed:
+            return False
+        self._sources[name] = cursor.source = source
+        cursor.begin_later(start)
+        return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
         """How far a lane is: as was told, or where that gateway cannot tell all of it, as the others say.
@@ -175,6 +207,10 @@ class Origins:
             first = place_of(source, "start", "earliest" if start is None else start, frontier)
             last = None if self._follow and self._end is None else place_of(source, "end", self._end or "latest", frontier)
             self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._how)
+            if start in (None, "earliest"):
+                self._to_begin.add(lane.lane)
+        if self._cursors[lane.lane].position >= frontier.offset:
+            self._to_begin.discard(lane.lane)  # all of it was read: what comes now is not to be missed
         self._sources[lane.lane].saw(frontier.offset)
         self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 

@@ -24,7 +24,7 @@ from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.data.names import check_name
 from gateway.data.states import CUT_OFF
-from gateway.errors import Behind, ConfigError, FormatError, Refused, Unavailable
+from gateway.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
 
 __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 
@@ -190,6 +190,24 @@ class Reads:
     def of_lane(self, lane: LaneInfo) -> Reads:
         """The same for a lane that some gateway told of: who is behind that is passed by."""
         return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane)
+
+    def reaching_back(self) -> tuple[Reads, int]:
+        """The same, beginning with the gateway that holds most of it (retention is each one's own), and its first offset there.
+
+        Gateways that do not answer at once do not count, unless none does.
+        """
+        addresses, starts = self.addresses, dict[Address, int]()
+        for address in addresses:
+            with contextlib.suppress(TuttiError):
+                starts[address] = self._through([address])._ask_frontier(None, 0.0, 0.0).start
+        if not starts:
+            return self, self.frontier().start
+        most = min(starts, key=starts.__getitem__)
+        return self._through(dict.fromkeys([most, *addresses])), starts[most]
+
+    def _through(self, addresses: Iterable[Address]) -> Reads:
+        with self._lock:
+            return Reads(addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""))
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""

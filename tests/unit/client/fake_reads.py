@@ -51,6 +51,7 @@ class FakeReads(flight.FlightServerBase):
         self.lanes_there: dict[str, tuple[str, bool, list[tuple[str, bytes]]]] = {}  # lane -> gateway, newest, records
         self.halted: dict[str, str] = {}  # lane -> why nothing can follow in it here
         self.lost: dict[str, str] = {}  # lane -> why it cannot be read here
+        self.begins: dict[str, int] = {}  # lane -> the first offset that it still holds
         self.log = log
         self.start = 0
         self.saved: dict[str, int] = {}
@@ -97,7 +98,7 @@ class FakeReads(flight.FlightServerBase):
 
     def lanes(self, asked: dict[str, Any]) -> object:
         return [
-            {"lane": name, "gateway": gateway, "newest": newest, "start": 0}
+            {"lane": name, "gateway": gateway, "newest": newest, "start": self.begins.get(name, 0)}
             | ({"frontier": 0, "position": 0} if name in self.lost else {"frontier": len(found), "position": len(found) + 1})
             | {"halted": self.halted.get(name, ""), "lost": self.lost.get(name, "")}
             for name, (gateway, newest, found) in self.lanes_there.items()
@@ -110,7 +111,7 @@ class FakeReads(flight.FlightServerBase):
         frontier = len(self.of(asked))
         return {
             "log": self.log,
-            "start": self.start,
+            "start": self.begins.get(asked.get("lane", ""), self.start),
             "frontier": frontier,
             "position": frontier + 2,
             "time_us": 5,
@@ -154,6 +155,9 @@ class FakeReads(flight.FlightServerBase):
         self.fail("do_get")
         self._known(asked)
         records = self.of(asked)
+        begin = self.begins.get(asked.get("lane", ""), 0)
+        if asked["start"] < begin:
+            raise error_of("below_start", f"the range's start is offset {asked['start']} and this log begins at {begin}")
         if asked["end"] > len(records):
             raise error_of("beyond_frontier", f"the log is committed up to {len(records)}")
         schema = schema_of(asked["columns"] or COLUMNS)

@@ -239,3 +239,64 @@ def test_a_lane_that_is_lost_while_all_are_followed_is_told_though_others_go_on(
         while left is not None and 105 not in values([left]):
             left = reader.poll(WAIT_S)
         assert left is not None
+
+
+def test_a_lane_that_is_trimmed_before_it_is_begun_is_read_from_what_it_still_holds(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, ordering="unordered") as reader:
+        assert values([reader.poll(WAIT_S)]) == [100, 101, 102, 103]
+        gateway.reads.begins |= {NEW: 7, OTHER: 10}
+        assert values(reader) == [104, *range(207, 220)]
+        assert reader.position == reader.end == {OLD: 5, NEW: 20, OTHER: 10}
+    gateway.reads.begins.clear()
+    with Reader(gateway.url, ordering="unordered", follow=True, start="earliest") as follower:
+        assert values([follower.poll(WAIT_S)]) == [100, 101, 102, 103]
+        add(gateway, OTHER, *some(310, 2))
+        gateway.reads.begins |= {NEW: 20, OTHER: 11}
+        assert values([follower.poll(WAIT_S), follower.poll(WAIT_S)]) == [104, 311]
+
+
+def test_nothing_that_another_gateway_still_holds_of_a_lane_is_passed_over(
+    gateway: ReadableGateway, both: tuple[str, ReadableGateway]
+) -> None:
+    with Reader(both[0], ordering="unordered") as reader:
+        assert values([reader.poll(WAIT_S)]) == [100, 101, 102, 103]
+        gateway.reads.begins |= {NEW: 9, OTHER: 8}
+        both[1].reads.begins |= {OTHER: 3}
+        assert values(reader) == [104, *range(200, 220), *range(303, 310)]
+
+
+def test_a_gateway_that_says_that_it_holds_more_and_does_not_give_it_is_not_asked_for_ever(
+    gateway: ReadableGateway, both: tuple[str, ReadableGateway]
+) -> None:
+    def fail(what: str) -> None:
+        if what == "do_get":
+            raise error_of("busy", "there are too many readers")
+
+    with Reader(both[0], ordering="unordered") as reader:
+        assert values([reader.poll(WAIT_S)]) == [100, 101, 102, 103]
+        gateway.reads.begins[NEW] = 9
+        both[1].reads.fail = fail
+        assert values(reader) == [104, *range(209, 220), *range(300, 310)]
+
+
+def test_what_goes_unread_of_a_lane_that_was_begun_is_told(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, ordering="unordered") as reader:
+        assert values([reader.poll(WAIT_S) for _ in range(3)]) == [*range(100, 105), *range(200, 204)]
+        gateway.reads.begins[NEW] = 8
+        reader.close()
+    with Reader(gateway.url, ordering="unordered", follow=True) as follower:
+        assert sorted(values(iter([follower.poll(WAIT_S) for _ in range(8)]))) == sorted(
+            [*range(100, 105), *range(208, 220), *range(300, 310)]
+        )
+        add(gateway, OLD, *some(105, 4))
+        gateway.reads.begins[OLD] = 7
+        with pytest.raises(OffsetOutOfRange, match="this log begins at 7"):
+            follower.poll(WAIT_S)
+    gateway.reads.lanes_there[OLD][2].clear()
+    gateway.reads.begins.clear()
+    with Reader(gateway.url, ordering="unordered", follow=True) as early:
+        assert [early.poll(WAIT_S) is not None for _ in range(8)] == [True] * 8
+        add(gateway, OLD, *some(100, 4))
+        gateway.reads.begins[OLD] = 2
+        with pytest.raises(OffsetOutOfRange, match="this log begins at 2"):
+            early.poll(WAIT_S)
