@@ -52,6 +52,7 @@ class LaneMending:
         self._suspects: dict[LaneName, Mender | None] = {}  # and who looks: a lane that was closed meanwhile has another one
         self._lost: dict[LaneName, tuple[int, int]] = {}
         self._round: list[LaneName] = []
+        self._news: list[str] = []
         self.damaged: dict[LaneName, str] = {}
         self.rounds = self.mended = 0
 
@@ -98,7 +99,13 @@ class LaneMending:
             self._suspects[lane] = mender
             mender.suspect_all()
         mender.look()
+        self._news += mender.snapshots.news()
         return self._learned(lane, mender)
+
+    def news(self) -> list[str]:
+        """What became known of snapshots in lanes since it was asked for, a sentence each, for the operator."""
+        news, self._news = self._news, []
+        return news
 
     def _next(self) -> LaneName | None:
         """The lane whose turn it is."""

@@ -362,6 +362,10 @@ class LaneLogs:
         """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
         return self.mending.look()
 
+    def news(self) -> list[str]:
+        """What became known of snapshots since it was asked for, a sentence each, for the operator."""
+        return self.mending.news()
+
     def mend(self, action: MendLane) -> LaneRotted:
         """Write what was lost of a lane, in place; what is lost of it now."""
         return self.mending.mend(LaneName(action.origin, action.incarnation), action.frames)

@@ -3,7 +3,8 @@
 Disks forget: bits flip, sectors cannot be read, files go. What was decided stands on other gateways too, so it is fetched from one
 of them and written where it stood. It is the same bytes or nothing: a frame continues the chain of what stands before it, fills its
 place and is continued by what stands behind it. So it can be written in place, and a crash in the middle leaves what was there
-before: a range that cannot be read. A header of a segment, an index and a file that is gone are made again from what is known.
+before: a range that cannot be read. A header of a segment, an index, a snapshot and a file that is gone are made again from
+what is known.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gateway.log.options import LogOptions
 from gateway.log.quarantine import discard
 from gateway.log.segment import Segment
 from gateway.log.snapshot import read_snapshot
+from gateway.log.snapshots_again import Snapshots
 from gateway.log.start import read_start
 from gateway.log.storage import Storage
 
@@ -51,6 +53,7 @@ class Mender:
         told: a sentence on it, for people.
         found, mended: how often something was lost, and how many frames were written again, since the start.
         rounds: how often all of the log was looked at.
+        snapshots: looks at those on the way.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Mender:
         self._segment_bytes = options.segment_bytes
         self._watching = watching
         self._renewed = renewed
+        self.snapshots = Snapshots(directory, storage, watching)
         self._firsts: list[int] = []
         self._at: _Place | None = None
         self._suspects: list[int] = []
@@ -184,6 +188,7 @@ class Mender:
             if chain is None:
                 return self._next(first, None)
             self._write_header(first, chain)
+        self.snapshots.enter(first, self._firsts, self._segments)
         return _Place(first, first, FRAMES_AT, chain)
 
     @property
@@ -218,6 +223,7 @@ class Mender:
                 where = f"{segment_path(self._directory, at.segment)} cannot be read at byte {at.place}"
                 self.told = f"{where}: positions {self.lost.first} to {self.lost.last} are lost here"
                 return at
+        self.snapshots.passed(frames)
         place = at.place + sum(frame.size for frame in frames)
         return _Place(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
 
@@ -232,6 +238,7 @@ class Mender:
         """A segment is good to its end: look at its index, and go to the next."""
         if all(segment.first != at.segment for segment in self._segments):
             self._check_index(at.segment, at.position - 1)
+            self.snapshots.left()
         return self._next(at.segment, at.chain)
 
     def _next(self, segment: int, chain: int | None) -> _Place | None:

@@ -129,9 +129,10 @@ class Trimming:
         """
         proposed = self.propose(now_us)
         good = [place for place in proposed.places if place[0] - 1 <= min(held, watermark)] if proposed is not None else []
-        if not good:
-            return False
-        self.begin(Start(*good[-1]))
+        whole = next((place for place in reversed(good) if read_snapshot(self._directory, place[0]) is not None), None)
+        if whole is None:
+            return False  # what was whole when it was looked at may not be any more
+        self.begin(Start(*whole))
         self._told = self.start.first
         return True
 
@@ -214,12 +215,13 @@ class Trimming:
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
             place = self._place(position)
-            if place is None or not self._may_go(held, place, now_us, 1):
-                break
-            if self._may_go(held, place, now_us, limits.RETENTION_LAG_FACTOR):
-                forced = position
-            places.append((position, place.offset))
-            held -= size
+            if place is not None:
+                if not self._may_go(held, place, now_us, 1):
+                    break
+                if self._may_go(held, place, now_us, limits.RETENTION_LAG_FACTOR):
+                    forced = position
+                places.append((position, place.offset))
+            held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none
         places = [place for place in places if place[0] > self._told]
         return TrimProposed(tuple(places), forced) if places else None
 

@@ -24,7 +24,7 @@ from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull
 from gateway.log.lane_reader import End
 from gateway.node.meters import DiskMeters
-from gateway.node.scrubbing import LATE_S, Sparing
+from gateway.node.scrubbing import LATE_S, SNAPSHOT, Sparing
 from gateway.node.working import Working
 
 US = 1_000_000
@@ -56,6 +56,9 @@ class LaneLogs(Protocol):
 
     def look(self) -> LaneRotted | None:
         """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
+
+    def news(self) -> list[str]:
+        """What became known of snapshots since it was asked for, a sentence each."""
 
     def mend(self, action: MendLane) -> LaneRotted:
         """Write what was lost of a lane; what is lost of it now."""
@@ -326,6 +329,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             if found.first:
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
+        for told in logs.news():
+            self._log.warning(SNAPSHOT, told=told)
         rested, self._rounds = logs.rounds > self._rounds, logs.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return logs.hurried

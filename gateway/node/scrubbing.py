@@ -22,6 +22,7 @@ from gateway.errors import DiskFailed, DiskFull
 
 US = 1_000_000
 _LOST = "a part of the log cannot be read: it is fetched from another gateway that has it; alone, see `tutti log repair`"
+SNAPSHOT = "a snapshot is damaged, or was made again; no record is lost by it, and retention goes on"
 LATE_S = 2.0  # a disk that never rests looks for damage so late
 
 Result = TypeVar("Result")
@@ -39,6 +40,13 @@ class Lost(Protocol):
         """Its last position."""
 
 
+class Snapshots(Protocol):
+    """What is needed of `gateway.log.snapshots_again.Snapshots`."""
+
+    def news(self) -> list[str]:
+        """What became known since it was asked for, a sentence each."""
+
+
 class Mender(Protocol):
     """What is needed of `gateway.log.mending.Mender`."""
 
@@ -46,6 +54,10 @@ class Mender(Protocol):
     found: int
     mended: int
     rounds: int
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Looks at the snapshots on the way."""
 
     @property
     def lost(self) -> Lost | None:
@@ -157,6 +169,8 @@ class Scrubbing(Sparing):
             self._tell()
             if mender.lost is not None:
                 self._log.error(_LOST, damage=mender.told)
+        for told in mender.snapshots.news():
+            self._log.warning(SNAPSHOT, told=told)
         rested, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return mender.hurried

@@ -198,6 +198,13 @@ class Script:
         return self.answer(event)
 
 
+class Snapshots:
+    """Has nothing to tell."""
+
+    def news(self) -> list[str]:
+        return []
+
+
 class Mender:
     """Finds what a test says is lost, and takes what comes for it unless it is told not to."""
 
@@ -205,6 +212,7 @@ class Mender:
         self.ranges: list[tuple[int, int]] = []  # that are lost and were not found yet
         self.lost: Lost | None = None
         self.told = ""
+        self.snapshots = Snapshots()
         self.found = self.mended = self.rounds = self.looks = 0
         self.suspects: list[int] = []
         self.takes = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from gateway.core import limits
 from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
@@ -34,6 +36,7 @@ class Logs:
         self.rounds = 0
         self.hurried = False
         self.found: list[LaneRotted] = []
+        self.snapshots: list[str] = []
 
     def _do(self, what: str, told: object) -> None:
         if self.trouble.get(what):
@@ -76,6 +79,9 @@ class Logs:
         if self.trouble.get("look"):
             raise self.trouble["look"].pop(0)
         return self.found.pop(0) if self.found else None
+
+    def news(self) -> list[str]:
+        return [self.snapshots.pop(0)] if self.snapshots else []
 
     def mend(self, action: MendLane) -> LaneRotted:
         self._do("mend", action.frames[0].position)
@@ -267,3 +273,14 @@ def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.Monkey
     bench.disk.persist(action(1))
     bench.disk.run_once()
     assert bench.reports == [LanePersisted(1), LaneRotted(*OWN, 5, 5)]
+
+
+def test_what_becomes_known_of_snapshots_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
+    with capture_logs() as logged:
+        bench = Bench()
+        bench.disk = LaneDisk(bench.logs, bench.reports.append, bench.count, structlog.get_logger(), {})
+        bench.logs.snapshots = ["one is damaged", "it was made again"]
+        for _ in range(3):
+            bench.disk._idle()
+    assert [line["told"] for line in logged] == ["one is damaged", "it was made again"]
