@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gateway.core import limits
 from gateway.data.frame import Frame
-from gateway.errors import TuttiError
-from gateway.log.layout import FRAMES_AT, positions_named, segment_path
+from gateway.errors import Damaged, TuttiError
+from gateway.log.layout import FRAMES_AT, positions_named, read_header, segment_path
+from gateway.log.marks import segment_marks
 from gateway.log.reader import LogReader
+from gateway.log.scalars import read_scalars
 from gateway.log.snapshot import read_snapshot
 from gateway.log.start import read_start
 from gateway.log.walk import SegmentMap, walk
@@ -19,17 +21,20 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 
     Raises:
         DiskFull, DiskFailed: the new log cannot be written.
+        Damaged, WrongDirectory, OSError: no more of the old one can be read.
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
-    begin = read_start(damaged).first
+    begin = _begin(damaged)
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
             return 0  # nothing tells how what is left of it began
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
-    for first in positions_named(damaged, "seg"):
+    for first in positions_named(damaged, "seg", all_there=True):
+        if first < begin:
+            continue
         if first != position:
             break
         segment = SegmentMap(segment_path(damaged, first), first)
@@ -43,6 +48,33 @@ def salvage(damaged: str, writer: LogWriter) -> int:
             segment.release(place, found.place)
             position, chain, place = found.position, found.chain, found.place
     return min(decided, position - 1)
+
+
+def _begin(damaged: str) -> int:
+    """The first position of the lane; where nothing says it any more, of the oldest segment from which on one follows the other:
+    what stands before may be left over from a log that another one took the place of, and its end was decided by nobody.
+    """
+    try:
+        return read_start(damaged).first
+    except Damaged:
+        firsts = positions_named(damaged, "seg", all_there=True)
+    begin = firsts[-1] if firsts else 1
+    for first in reversed(firsts[:-1]):
+        if not _leads_to(damaged, first, begin):
+            break
+        begin = first
+    return begin
+
+
+def _leads_to(damaged: str, first: int, following: int) -> bool:
+    """Whether the frames of a segment are those right before the next one's."""
+    try:
+        chain, wanted = (read_header(damaged, one).chain for one in (first, following))
+    except Damaged:
+        return False
+    segment = SegmentMap(segment_path(damaged, first), first)
+    found = walk(segment, FRAMES_AT, first, chain, last=following - 1, bodies_from=None)
+    return (found.position, found.chain) == (following, wanted)
 
 
 def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
@@ -69,4 +101,15 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
+        return _marked(damaged)
+
+
+def _marked(damaged: str) -> int:
+    """What the marks alone say of that, for a lane whose identity or start is damaged."""
+    try:
+        stored = read_scalars(damaged)
+        firsts = positions_named(damaged, "seg", all_there=True)
+        marks = [stored.mark if stored is not None else None, *(mark for first in firsts for mark in segment_marks(damaged, first))]
+    except (TuttiError, OSError):
         return 0
+    return max((mark.frontier_position for mark in marks if mark is not None), default=0)
