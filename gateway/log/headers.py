@@ -54,12 +54,13 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     return made if logs == {log} else []
 
 
-def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot) -> None:
+def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
     """Write bad headers of segments again, as far as the log before them is whole: all that stands in one follows from it.
 
     Args:
         firsts: of the segments, that of the snapshot first.
         base: where to start.
+        log: its uuid.
 
     Raises:
         OSError: the disk did not take it.
@@ -73,7 +74,7 @@ def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: 
             known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
             if known is None:
                 return
-            _write(directory, storage, first, known, base.state.log)
+            _write(directory, storage, first, known, log)
         found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=None)
         position, chain, place = found.position, found.chain, FRAMES_AT
 

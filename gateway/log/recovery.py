@@ -6,8 +6,9 @@ nothing is changed. The two are told apart by the mark alone.
 
 Damage in a log that other gateways vote on is not the end: they may hold what is lost, and the group learns of it
 (`Recovered.damage`). Where it was decided already, the start goes back to an earlier watermark, before it, and learns again what is
-decided; only what the mark names counts as having been there. A bad header of a segment is made again. In a log of one gateway, and
-where the mark does not reach what was decided, it is for a person to look at.
+decided; only what the mark names counts as having been there. A bad header of a segment is made again, in a lane
+too, which has no roster. In a log of one gateway, and where the mark does not reach what was decided, it is for a person to look
+at.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class _Ending:
     later: list[int]
 
 
-def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
+def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, int], failed: bool, lane: bytes = b"") -> Found:
     """Find the log's end, cut what is torn, and make the tail durable. Behind a damage that the group may heal nothing is changed.
 
     Args:
@@ -118,6 +119,7 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
         log: uuid that the directory is known to hold, empty if none is known.
         live: frontier (position, offset) that the run before showed, if that was under this boot; else zeros.
         failed: whether that run may have ended with a failed sync: what is not surely durable is then written again.
+        lane: incarnation of the disk whose lane this is; empty for the ordered log.
 
     Raises:
         Damaged: something durable is damaged or gone; nothing was changed.
@@ -133,8 +135,8 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
-    if _several(base.state.roster.values()):
-        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base)
+    if lane or _several(base.state.roster.values()):
+        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, lane or base.state.log)
     check_end(directory, firsts, stored.segment)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")

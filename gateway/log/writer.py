@@ -86,7 +86,9 @@ class LogWriter:
             raise failure_of("making the live page of", directory.path, error) from error
         try:
             finish_replacing(directory.path, storage, options)
-            found = recover(directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before)
+            found = recover(
+                directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before, lane=options.lane
+            )
             (directory.renew if forgot(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
