@@ -16,9 +16,11 @@ from gateway.api.watch import FrontierWatch, LaneWatch, Watching
 from gateway.core import limits
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
-from gateway.errors import Damaged, TuttiError
+from gateway.data.names import forgotten_name
+from gateway.errors import Damaged, OffsetOutOfRange, TuttiError
 from gateway.log.lane_reader import LaneReader
 from gateway.log.lanes_there import is_begun, lane_path, lanes_there, noted_lane
+from gateway.log.names import Forgotten
 from gateway.log.reader import Frontier, LogReader
 
 IDENTITY = "identity.json"
@@ -201,8 +203,10 @@ class Shelf:
         return next((number for number, voter in self._reader.state().roster.items() if voter.name == name), 0)
 
     def _name(self, number: int) -> str:
-        """The name of a gateway, empty while the log does not say it."""
+        """The name of a gateway, empty while the log does not say it, `#NUMBER` once it has let it go."""
         try:
             return self._reader.name_of(Kind.ROSTER, number)
-        except Damaged:
+        except Forgotten:
+            return forgotten_name(number)
+        except (Damaged, OffsetOutOfRange):
             return ""

@@ -10,6 +10,8 @@ NAME_BYTES_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 #: Producers without a name get a random one behind this sign, which no chosen name may start with.
 NAMELESS = "~"
+#: What the log let go of is shown as this sign and its number, a form that no name has.
+FORGOTTEN = "#"
 
 
 def check_name(what: str, name: object) -> str:
@@ -42,6 +44,11 @@ def check_producer(name: str) -> str:
     if name.startswith(NAMELESS):
         return NAMELESS + check_name("producer", name[1:])
     return check_name("producer", name)
+
+
+def forgotten_name(number: int) -> str:
+    """What stands for the name of a producer or a gateway that the log has let go of."""
+    return f"{FORGOTTEN}{number}"
 
 
 def is_nameless(name: str) -> bool:

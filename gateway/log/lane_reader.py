@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
+from gateway.data.names import forgotten_name
 from gateway.data.state import LogState
-from gateway.errors import Behind, Damaged, TuttiError
+from gateway.errors import Behind, Damaged, OffsetOutOfRange, TuttiError
 from gateway.log.lanes_there import lane_at, lane_path
+from gateway.log.names import Forgotten
 from gateway.log.reader import LogReader
 
 
@@ -60,10 +62,12 @@ class LaneReader(LogReader):
         return self._ordered.state()
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Name of a topic, a producer or a gateway, as the ordered log gave it."""
+        """Name of a topic, a producer or a gateway, as the ordered log gave it; `#NUMBER` where that has let it go."""
         try:
             return self._ordered.name_of(kind, number)
-        except Damaged as error:
+        except Forgotten:
+            return forgotten_name(number)
+        except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
                 f"the log of this gateway does not say yet what number {number} in lane {self.lane.text} stands for: read it at "
                 "another gateway, or again later"

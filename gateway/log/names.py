@@ -16,7 +16,7 @@ from gateway.core import limits
 from gateway.data.bodies import EpochBody, RosterBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
-from gateway.errors import Damaged
+from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.catalog import Catalog, Upto, View, trimmed
 from gateway.log.index import Rows
 from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
@@ -27,6 +27,10 @@ _KINDS = np.array(list(_WHAT), dtype=np.uint8)
 _TOGETHER = 1024  # producers whose names are looked up at once
 
 Known = dict[tuple[int, int], str]
+
+
+class Forgotten(OffsetOutOfRange):
+    """The log gave a number to what it had forgotten again before the place where it begins now: nothing in it says the name."""
 
 
 class Names:
@@ -41,12 +45,14 @@ class Names:
         self._known: Known = {}
         self._learned = 0  # up to this position
         self._numbers: dict[int, int] = {}  # by a segment's first position: the next producer's number there
+        self._begin: Snapshot | None = None  # with which the log began when it was last looked at
 
     def of(self, kind: Kind, number: int, upto: Upto) -> str:
         """The name that a number stands for; empty for 0.
 
         Raises:
             Damaged: the log up to there does not say it.
+            Forgotten: it never will any more.
             OffsetOutOfRange: it was trimmed meanwhile.
         """
         if not number:
@@ -102,6 +108,9 @@ class Names:
     def _search(self, kind: Kind, number: int, upto: Upto) -> str:
         """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else."""
         self._make_room()
+        forgotten = self._forgotten(kind, number)
+        if forgotten and kind == Kind.EPOCH:  # a producer's number is registered by nothing that follows
+            raise forgotten
         for at in self._places(kind, number):
             view, parts = self._rows(at, upto)
             for rows in parts:
@@ -110,11 +119,32 @@ class Names:
             if name is not None:
                 self._known[kind, number] = name
                 return name
+        if forgotten:
+            raise forgotten
         if self._catalog.begin:
             raise trimmed(self._catalog.start)  # where it was registered, or the snapshot that named it, went meanwhile
         raise Damaged(
             f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
             f"see `tutti log verify {self._catalog.directory}`"
+        )
+
+    def _forgotten(self, kind: Kind, number: int) -> Forgotten | None:
+        """Whether a number was given before the place where the log begins, and stood for nothing any more there."""
+        first = self._catalog.start.first
+        if self._begin is None or self._begin.position != first:
+            self._begin = self._snapshot(first)
+        if self._begin is None:
+            return None  # not known: so it may be damaged, and mended
+        state = self._begin.state
+        below, named = {
+            Kind.TOPIC: (state.next_topic, state.topics.keys()),
+            Kind.EPOCH: (state.next_producer, state.producers.keys()),
+            Kind.ROSTER: (state.next_gateway, state.roster.keys()),
+        }[kind]
+        if number >= below or number in named:
+            return None
+        return Forgotten(
+            f"the log begins at position {first}, and forgot {_WHAT[kind]} number {number} before: its name is not known"
         )
 
     def _places(self, kind: Kind, number: int) -> Iterator[int]:

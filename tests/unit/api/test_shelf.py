@@ -16,15 +16,18 @@ from gateway.api.faults import Fault
 from gateway.api.shelf import LaneLine, Shelf
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
 from gateway.errors import Behind
 from gateway.log.lane_reader import LaneReader
 from gateway.log.lanes_there import OWN, lane_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
+from tests.unit.log import test_forgotten_names as forgotten
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
-from tests.unit.log.lanes import LaneHistory, sample, written
+from tests.unit.log.lanes import OTHER, LaneHistory, sample, written
+from tests.unit.log.test_trimming import trimmed
 
 NAMED = LaneName(1, bytes(16))  # the disk that the log's roster names
 FIRST, SECOND = LaneName(1, b"1" * 16), LaneName(1, b"2" * 16)
@@ -99,6 +102,21 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
     assert [row["value"] for batch in scan(reader, 0, 1) for row in batch.to_pylist()] == [b"known"]
     with pytest.raises(Behind, match="does not say yet"):
         list(scan(reader, 1, 2))
+
+
+def test_a_gateway_whose_name_the_log_has_let_go_is_listed_by_its_number(tmp_path: Path) -> None:
+    history = forgotten.begun()
+    write_log(tmp_path, history)
+    reader = LogReader(tmp_path)
+    assert reader.name_of(Kind.ROSTER, 1) == "g1"
+    trimmed(tmp_path, forgotten.go_on(forgotten.forget(history)))
+    for lane in (OTHER, LaneName(7, b"7" * 16)):
+        written(tmp_path, sample(lane, 2), 3)
+    watch = FrontierWatch(reader.frontier, None, lambda: None)
+    with closing(reader):
+        found = Shelf(reader, watch, lambda: "primary", dict).lanes()
+        watch.stop()
+    assert {line.lane: line.gateway for line in found} == {OTHER.text: "#2", LaneName(7, b"7" * 16).text: ""}
 
 
 def lost(shelf: Shelf) -> dict[str, LaneLine]:
