@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -68,8 +68,12 @@ class LaneWriter(LogWriter):
 
     def let_go(self, held: int, now_us: int) -> bool:
         """Let go of what retention says and every gateway of the roster has (last position `held`); whether anything goes."""
+        if self._cutting:
+            return False  # where it begins may be about to be another place
+        watermark = self._marking.newest.frontier_position
         with self._watching("trimming"):
-            return self.trimming.let_go(held, self._marking.newest.frontier_position, now_us)
+            goes = self.trimming.let_go(held, watermark, now_us)
+            return self.trimming.carry_out(watermark) or goes
 
     def frontier(self, position: int, offset: int) -> None:
         """Show how far it is decided; what it has been replaced by may be further on than a run that was decided before that."""
@@ -127,6 +131,7 @@ class LaneLogs:
         self._number = 0  # of this gateway, 0 while the log does not say it
         self._held: dict[LaneName, int] = {}  # last position that every gateway of the roster has
         self._kept_at = 0.0
+        self._kept: deque[LaneName] = deque()  # lanes that retention has yet to look at since then
         self._aside = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
@@ -402,22 +407,30 @@ class LaneLogs:
 
     def idle(self) -> bool:
         """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
-        left = [self._let_go()]
+        left = [self.let_go() for _ in range(len(self._writers))]
         together([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
-    def _let_go(self) -> bool:
-        """Now and then, let go of what retention says and everybody has; whether files are to be removed."""
+    def let_go(self) -> bool:
+        """Let go of what retention says and everybody has of the next lane; whether files are to be removed.
+
+        Each lane has its turn each `RETENTION_LOOK_US`; a call looks at one, so that it holds up no round of the thread for long.
+
+        Raises:
+            DiskFull: there is no room to write down where the lane begins.
+            DiskFailed: the disk failed, now or before.
+        """
         now = time.monotonic()
-        if not (self._options.retention_bytes or self._options.retention_us) or now < self._kept_at:
+        if not self._kept and (self._options.retention_bytes or self._options.retention_us) and now >= self._kept_at:
+            self._kept_at = now + limits.RETENTION_LOOK_US / US
+            self._kept.extend(self._writers)
+        lane = self._kept.popleft() if self._kept else None
+        if lane not in self._writers or lane not in self._held:
             return False
-        self._kept_at = now + limits.RETENTION_LOOK_US / US
-        gone = False
-        for lane, writer in self._writers.items():
-            if lane in self._held and writer.let_go(self._held[lane], time.time_ns() // NS_PER_US):
-                self.starts[lane] = writer.trimming.start.offset
-                gone = True
-        return gone
+        writer = self._writers[lane]
+        goes = writer.let_go(self._held[lane], time.time_ns() // NS_PER_US)
+        self.starts[lane] = writer.trimming.start.offset
+        return goes
 
     def close(self) -> None:
         """Let everything go, all of it whatever the disk says to the mark of one."""

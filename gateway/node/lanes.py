@@ -3,11 +3,13 @@
 It is not the disk's thread, so that a sync of a lane does not hold up one of the ordered log. One round takes all that was queued:
 frames of all lanes are written, then those lanes are synced, all at a time, and one `LanePersisted` with the highest token goes
 back. What was decided is indexed behind that, then one read is answered, one piece of what is mended written, and the next piece of
-what is decided looked at. A disk that fails is the gateway's: nothing more is written in this run.
+what is decided looked at. Before all of that retention looks at the next lane, if it is time: a thread that never rests keeps to it
+too. A disk that fails is the gateway's: nothing more is written in this run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -83,6 +85,9 @@ class LaneLogs(Protocol):
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
         """Have all of the lanes looked at whose incarnation begins so; those of which this was not known."""
+
+    def let_go(self) -> bool:
+        """Let go of what retention says of the next lane, if it is time; whether files are to be removed."""
 
     def idle(self) -> bool:
         """Do what is to be done while nothing is queued; True to be called again soon."""
@@ -238,6 +243,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         return self._read() or self._guarded(self._mend) or wrote
 
     def _round(self) -> bool:
+        with contextlib.suppress(DiskFull):  # it holds up no writing: its turn comes again
+            self._logs.let_go()
         if self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US:
             return False
         try:

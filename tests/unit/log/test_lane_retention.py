@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import LaneHeld, PersistLane, ReadLane
+from gateway.core.events import Event
 from gateway.core.messages import LaneBegin
 from gateway.data.lanes import LaneName
 from gateway.errors import OffsetOutOfRange
@@ -19,8 +20,10 @@ from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.verify import verify
+from gateway.node.lanes import LaneDisk
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, sample
+from tests.unit.node.fakes import LOG
 
 SMALL = LogOptions(retention_bytes=96 << 10)
 
@@ -100,6 +103,33 @@ def test_a_lane_takes_no_more_than_retention_says_and_begins_with_a_segment(tmp_
     assert (log.position + len(log.tail), log.halted) == (201, "")
     if lane == OWN:
         assert log.lines == {1: (1, 100), 2: (1, 100)}  # of what is gone, too
+    logs.close()
+
+
+def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) -> None:
+    """Rounds of work alone, and none of what is done while nothing is queued; also in a lane that stands still meanwhile."""
+    busy, still = long(OTHER), long(OWN)
+    logs, reports = begun(tmp_path), list[Event]()
+    disk = LaneDisk(logs, reports.append, lambda: None, LOG, {})
+    for history, every in ((still, 20), (busy, 5)):
+        last = len(history.frames)
+        for first in range(1, last + 1, every):
+            until = min(last, first + every - 1)
+            disk.persist(history.write(first, until))
+            disk.run_once()  # durable before it is decided, as everywhere
+            disk.show(history.deliver(first, until))
+            disk.deliver(history.deliver(first, until))
+            if history.lane == OTHER:
+                disk.held(LaneHeld(*OTHER, until))
+                disk.held(LaneHeld(*OWN, 180))
+            assert disk.run_once()
+    assert (disk.failed, disk.full) == ("", "")
+    slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet
+    assert size(lane_path(str(tmp_path), OTHER)) <= SMALL.retention_bytes + slack
+    assert positions_named(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
+    assert positions_named(lane_path(str(tmp_path), OWN), "seg", all_there=True)[0] > 1
+    assert set(logs.starts) == {OWN, OTHER}
+    assert min(logs.starts.values()) > 0
     logs.close()
 
 

@@ -37,6 +37,7 @@ class Logs:
         self.hurried = False
         self.found: list[LaneRotted] = []
         self.snapshots: list[str] = []
+        self.looks = 0  # of retention
 
     def _do(self, what: str, told: object) -> None:
         if self.trouble.get(what):
@@ -86,6 +87,12 @@ class Logs:
     def mend(self, action: MendLane) -> LaneRotted:
         self._do("mend", action.frames[0].position)
         return LaneRotted(*OWN, 0, 0)
+
+    def let_go(self) -> bool:
+        self.looks += 1
+        if self.trouble.get("let_go"):
+            raise self.trouble["let_go"].pop(0)
+        return False
 
     def idle(self) -> bool:
         return False
@@ -238,6 +245,17 @@ def test_what_was_let_go_is_answered_with_how_the_lane_begins() -> None:
     assert bench.logs.done == [LaneHeld(*OWN, 9)]  # nobody suspects it
     bench.disk.persist(PersistLane(1, *OWN, begin=bench.logs.began))
     assert bench.disk.facts == {OWN: LaneFacts(9, 40)}
+
+
+def test_retention_looks_in_each_round_and_what_it_finds_no_room_for_holds_up_no_writing() -> None:
+    bench = Bench()
+    bench.logs.trouble["let_go"] = [DiskFull("no room"), DiskFull("no room")]
+    for token in (1, 2, 3):
+        bench.disk.persist(action(token))
+        assert bench.disk.run_once()
+    assert bench.logs.looks == 3
+    assert bench.reports == [LanePersisted(1), LanePersisted(2), LanePersisted(3)]
+    assert (bench.disk.full, bench.disk.failed) == ("", "")
 
 
 def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:
