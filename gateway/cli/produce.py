@@ -55,7 +55,9 @@ def produce(
     which is forgotten when it was idle for an hour.
 
     With --unordered the offsets are those of the lane that records went into; there is no order between lanes, and no --producer.
-    Each run begins an epoch, for which a majority is needed. `tutti tail --unordered` shows them.
+    Each run begins an epoch, for which a majority is needed. `tutti tail --unordered` shows them. What is committed of a run that
+    something ended may have holes: it tells the numbers of the input's records, from 1, that are not known (undecided_records), in
+    no log (uncommitted_records), and from which on nothing is committed (uncommitted_from).
 
     Exit code 1: a record of the input cannot be sent (it is no JSON, a row of another width than the header, larger than 4 MiB);
     records before it may have been. 2: the command is wrong (an option, a file that does not exist, a key that is no field of the

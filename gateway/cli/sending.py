@@ -11,6 +11,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -30,12 +31,18 @@ if TYPE_CHECKING:
     from gateway.client.receipt import Receipt
 
 RECEIPT_WAIT_S = 130.0
+#: Runs of records that a sentence names; JSON has all.
+_RUNS_NAMED_MAX = 8
 _PROGRAM = "tutti produce"
 
 
 def _told_by_no_receipt(record: logging.LogRecord) -> bool:
     """Whether a line of the client's log says more than an error that the receipts raise, which the command ends with."""
     return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
+
+
+#: The first and the last of records that follow each other, by their numbers in the input, from 1.
+Run = tuple[int, int]
 
 
 class InputChanged(TuttiError):
@@ -47,6 +54,10 @@ class Report(NamedTuple):
 
     `complete`: all of the input is committed. `undecided`: so many records were sent, and whether they commit is not known.
     `lanes`: of unordered records the first and the last offset in each lane, as offsets are of a lane; None of ordered ones.
+
+    Of a run that was cut short, by the numbers of the input's records: `undecided_records` are those of `undecided`,
+    `uncommitted_records` those in no log though later ones may be, and of those from `uncommitted_from` on none is in a log.
+    All others are committed: these are no prefix of the input when records are unordered, as one lane may fail and another go on.
     """
 
     topic: str
@@ -59,6 +70,9 @@ class Report(NamedTuple):
     complete: bool = True
     undecided: int = 0
     lanes: dict[str, tuple[int, int]] | None = None
+    undecided_records: Sequence[Run] = ()
+    uncommitted_records: Sequence[Run] = ()
+    uncommitted_from: int | None = None
 
     def fields(self) -> dict[str, object]:
         """For JSON."""
@@ -78,13 +92,35 @@ class Report(NamedTuple):
         open_ones = f"; of {self.undecided:,} more it is not known" if self.undecided else ""
         if self.producer is not None:
             hint = "run it again with the same --producer, which goes on behind them"
-        elif self.lanes is not None and (self.records or self.undecided):
-            hint = "another run sends them again: send the rest alone"
         elif self.records or self.undecided:
-            hint = "another run sends them again: send the rest alone, and with --producer NAME a run can go on where one stopped"
+            name = ", and with --producer NAME a run can go on where one stopped" if self.lanes is None else ""
+            hint = f"another run sends them again: send the rest alone, {self._the_rest()}{name}"
         else:
             hint = "run it again"
         return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{open_ones}{before}: {hint}"
+
+    def _the_rest(self) -> str:
+        """Which records of the input are not committed, or may not be."""
+        failed = f"{_listed(self.uncommitted_records)} and " if self.uncommitted_records else ""
+        unknown = f"; not known are {_listed(self.undecided_records)}, look for these first" if self.undecided_records else ""
+        return f"which is {failed}from record {self.uncommitted_from} of the input on, counted from 1{unknown}"
+
+
+def _listed(runs: Sequence[Run]) -> str:
+    """Records of the input by their numbers: records 3-5, 9-9."""
+    more = f" and {len(runs) - _RUNS_NAMED_MAX} runs more (--json has all)" if len(runs) > _RUNS_NAMED_MAX else ""
+    return "records " + ", ".join(f"{first}-{last}" for first, last in runs[:_RUNS_NAMED_MAX]) + more
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """The same records in as few runs as they make. `runs` stand in order."""
+    joined: list[Run] = []
+    for first, last in runs:
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined
 
 
 def _were(count: int) -> str:
@@ -99,6 +135,11 @@ class _Held:
     batch: pa.RecordBatch
     progress: bytes
     receipt: Receipt | None = None
+
+    @property
+    def run(self) -> Run:
+        """The numbers of its records in the input."""
+        return self.last - self.batch.num_rows + 1, self.last
 
 
 class Sending:
@@ -131,6 +172,7 @@ class Sending:
         self._sent = 0
         self._skipped = 0
         self._landed = 0
+        self._passed = 0  # all records of the input up to this number are committed
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -172,7 +214,7 @@ class Sending:
             )
         while self._held:
             self._take_receipt()
-        return self._report(complete=True)
+        return self._report()
 
     def cut_short(self, wait_s: float) -> Report:
         """What a run that something ended has committed. What is on its way is waited for, `wait_s` at most, and then as a producer
@@ -184,22 +226,37 @@ class Sending:
                 with suppress(TuttiError, TimeoutError):
                     held.receipt.result(timeout=max(0.0, deadline_s - time.monotonic()))
         self.__exit__(TimeoutError, None, None)
-        undecided = 0
+        undecided: list[Run] = []
+        failed: list[Run] = []
+        reached = self._passed
         for held in self._held:
-            if held.receipt is None:
-                continue  # it never went out
+            if held.last <= self._passed:
+                continue  # Ctrl-C struck before it was let go
             try:
+                if held.receipt is None:
+                    failed.append(held.run)  # it never went out
+                    continue
                 self._note(held, held.receipt.result(timeout=0.0))
             except (Unknown, Fenced, TimeoutError):
-                undecided += held.batch.num_rows if held.receipt.left else 0
+                if held.receipt is None or not held.receipt.left:
+                    failed.append(held.run)
+                    continue
+                undecided.append(held.run)
             except TuttiError:
-                continue  # in no log
-        return self._report(complete=False, undecided=undecided)
+                failed.append(held.run)  # in no log
+                continue
+            reached = held.last
+        return self._report()._replace(
+            complete=False,
+            undecided=sum(last - first + 1 for first, last in undecided),
+            undecided_records=_joined(undecided),
+            uncommitted_records=_joined(run for run in failed if run[1] < reached),
+            uncommitted_from=reached + 1,
+        )
 
-    def _report(self, *, complete: bool, undecided: int = 0) -> Report:
+    def _report(self) -> Report:
         seconds = time.monotonic() - self._begun_s
-        first, last = self._first, self._last
-        return Report(self._topic, self._name, self._landed, self._skipped, first, last, seconds, complete, undecided, self._lanes)
+        return Report(self._topic, self._name, self._landed, self._skipped, self._first, self._last, seconds, lanes=self._lanes)
 
     def _resume(self) -> tuple[int, str]:
         """Records committed so far, and the hash of the input up to there."""
@@ -225,6 +282,7 @@ class Sending:
         known, rest = chunk.cut(missing)
         self._hash.add(known.values)
         self._skipped += len(known.values)
+        self._passed = self._hash.count
         if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
             raise InputChanged(
                 f"the input does not begin with the {counted(self._committed, 'record')} that producer {self._name!r} has "
@@ -278,8 +336,9 @@ class Sending:
         except Unknown as error:
             raise Unavailable(str(error)) from error
         self._aborts = 0
-        self._held.popleft()
         self._note(oldest, offset)
+        self._passed = oldest.last
+        self._held.popleft()
 
     def _note(self, held: _Held, offset: int) -> None:
         """It is committed."""
