@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from gateway.core.events import LaneRotted
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
-from gateway.errors import TuttiError
+from gateway.errors import DirectoryRefused, FormatError
 from gateway.log.lanes_there import SUSPECT, lane_path, lanes_there
 from gateway.log.mending import Mender
 from gateway.log.storage import Storage
 
 _SOON = "somebody could not read it, and all of it is looked at"
+_CLOSED = "it cannot be opened, and nothing of it is looked at before the next start; the other lanes are"
 _FETCHED = "it is fetched from another gateway that has it, and written again in place; until then the others serve it"
 
 
@@ -51,6 +52,7 @@ class LaneMending:
         self._open = lanes
         self._suspects: dict[LaneName, Mender | None] = {}  # and who looks: a lane that was closed meanwhile has another one
         self._lost: dict[LaneName, tuple[int, int]] = {}
+        self._passed: set[LaneName] = set()  # those that cannot be opened
         self._round: list[LaneName] = []
         self._news: list[str] = []
         self.damaged: dict[LaneName, str] = {}
@@ -65,7 +67,7 @@ class LaneMending:
 
     def suspect(self, lane: LaneName) -> bool:
         """Somebody could not read the lane; whether that is news."""
-        if lane in self._suspects or lane in self._lost:
+        if lane in self._suspects or lane in self._lost or lane in self._passed:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
@@ -92,25 +94,34 @@ class LaneMending:
             return None
         try:
             mender = self._mender(lane)
-        except TuttiError:
-            self._suspects.pop(lane, None)  # it cannot be opened, which the next start tells
-            raise
-        if lane in self._suspects and self._suspects[lane] is not mender:
-            self._suspects[lane] = mender
-            mender.suspect_all()
-        mender.look()
+            if lane in self._suspects and self._suspects[lane] is not mender:
+                self._suspects[lane] = mender
+                mender.suspect_all()
+            mender.look()
+        except (FormatError, DirectoryRefused) as error:
+            return self._pass_over(lane, error)
         self._news += mender.snapshots.news()
         return self._learned(lane, mender)
 
+    def _pass_over(self, lane: LaneName, error: Exception) -> LaneRotted | None:
+        """A lane that cannot be opened keeps no other from being looked at: it is told, once. Its file stays for the next start."""
+        self._passed.add(lane)
+        self._suspects.pop(lane, None)
+        if lane in self._round:
+            self._round.remove(lane)
+        self.damaged[lane] = f"{_CLOSED}: {error}"
+        self._news.append(f"lane {lane.text}: {self.damaged[lane]}")
+        return LaneRotted(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
+
     def news(self) -> list[str]:
-        """What became known of snapshots in lanes since it was asked for, a sentence each, for the operator."""
+        """What became known of snapshots in lanes, and of lanes that cannot be opened, since this was asked: sentences."""
         news, self._news = self._news, []
         return news
 
     def _next(self) -> LaneName | None:
         """The lane whose turn it is."""
-        there = self._open()
-        self._round = [lane for lane in self._round if lane in there] or list(there)
+        there = [lane for lane in self._open() if lane not in self._passed]
+        self._round = [lane for lane in self._round if lane in there] or there
         return self._round[0] if self._round else None
 
     def _learned(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
@@ -140,10 +151,13 @@ class LaneMending:
         Raises:
             DiskFull, DiskFailed: they could not be written.
         """
-        mender = self._mender(lane)
-        if mender.lost is None:  # it was closed meanwhile: it is looked for anew
-            self._lost.pop(lane, None)
-            self.suspect(lane)
-        self.mended += mender.mend(frames)
+        try:
+            mender = self._mender(lane)
+            if mender.lost is None:  # it was closed meanwhile: it is looked for anew
+                self._lost.pop(lane, None)
+                self.suspect(lane)
+            self.mended += mender.mend(frames)
+        except (FormatError, DirectoryRefused) as error:
+            return self._pass_over(lane, error) or LaneRotted(*lane, 0, 0)
         self._lost.pop(lane, None)
         return self._learned(lane, mender) or LaneRotted(*lane, 0, 0)

@@ -26,11 +26,12 @@ from gateway.data.lanes import LaneName
 from gateway.errors import DiskFull
 from gateway.log.lane_reader import End
 from gateway.node.meters import DiskMeters
-from gateway.node.scrubbing import LATE_S, SNAPSHOT, Sparing
+from gateway.node.scrubbing import LATE_S, Sparing
 from gateway.node.working import Working
 
 US = 1_000_000
 NS_PER_US = 1000
+_NEWS = "a look at what is decided in lanes found something to know"
 
 
 class LaneLogs(Protocol):
@@ -60,7 +61,7 @@ class LaneLogs(Protocol):
         """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
 
     def news(self) -> list[str]:
-        """What became known of snapshots since it was asked for, a sentence each."""
+        """What became known of snapshots, and of lanes that cannot be opened, since it was asked for, a sentence each."""
 
     def mend(self, action: MendLane) -> LaneRotted:
         """Write what was lost of a lane; what is lost of it now."""
@@ -337,7 +338,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
         for told in logs.news():
-            self._log.warning(SNAPSHOT, told=told)
+            self._log.warning(_NEWS, told=told)
         rested, self._rounds = logs.rounds > self._rounds, logs.rounds
         self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return logs.hurried
@@ -353,9 +354,11 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         try:
             left = self._sparing.spared(lambda: self._logs.mend(action))
         except DiskFull:
-            return False  # it is asked for again after a while
-        if left is not None:
+            left = None
+        if left is None:  # nothing says what is left: the same is lost still, and is asked for again after a while
+            self._report(LaneRotted(*lane, action.frames[0].position, action.frames[-1].position))
+        else:
             self._report(left)
-            if not left.first:
+            if not left.first and lane not in self._logs.damaged:
                 self._log.info("what could not be read of a lane is mended", lane=lane.text, up_to=action.frames[-1].position)
         return True
