@@ -82,3 +82,28 @@ def test_frames_that_do_not_continue_each_other_are_not_written() -> None:
     layer.on_message(asked, LaneFetched(*made[1].key, (frames[1], frames[3])))
     made.carry_out(3)
     assert made[3].mends == [MendLane(*made[1].key, (frames[1],))]
+
+
+@pytest.mark.parametrize("late", [1, 4, 8, 3 * limits.MEND_WAIT_HEARTBEATS])
+def test_an_answer_is_taken_however_many_heartbeats_it_takes(late: int) -> None:
+    made = sent()
+    lose(made, 3, 2, 3)
+    asked: list[tuple[int, int]] = []  # when, and whom
+    for now in range(8 * limits.MEND_WAIT_HEARTBEATS):
+        asked += [(now, to) for sender, to, message in made.network if sender == 3 and isinstance(message, LaneFetch)]
+        made.network.clear()
+        if made[3].mends:
+            break
+        for when, source in asked:
+            if now == when + late:
+                answer(made, source)
+        made.beat(3)
+    assert [bodies(mend.frames) for mend in made[3].mends] == [[b"1", b"2"]]
+
+
+def answer(made: Group, source: int) -> None:
+    """What a gateway says that was asked for what the third one lost."""
+    layer = made[3].layer
+    assert layer is not None
+    layer.on_message(source, LaneFetched(*made[1].key, tuple(made[source].disks[made[1].key].frames[1:3])))
+    made.carry_out(3)
