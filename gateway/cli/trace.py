@@ -24,6 +24,8 @@ _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
 _AT_ORIGIN = ("submitted", "receipt")
 _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000
+#: Names of gateways or lanes that an error lists.
+_LISTED_MAX = 16
 
 
 class Message(NamedTuple):
@@ -100,7 +102,8 @@ def trace(
     Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
     Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
 
-    An unordered record has its sequence and offset in a lane: `--lane` names it, as the record's receipt does, or its gateway.
+    An unordered record has its sequence and offset in a lane: `--lane` names it, as the record's receipt does, or its gateway. By
+    the gateway's name it is found in that gateway's own log alone, which must be one of the LOGFILEs and reach back so far.
 
     A sequence that was aborted is given again in the producer's next epoch: each is a message of its own, shown one after another.
     """
@@ -112,11 +115,7 @@ def trace(
     if not found:
         within = f" in epoch {epoch}" if epoch is not None else ""
         named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}{within}"
-        where = f" in lane {lane}" if lane else ""
-        hint = "" if lane else " An unordered record is found with --lane"
-        raise TuttiError(
-            f"{named}{where} is in none of these logs: were they written at level debug, and do they reach back so far?{hint}"
-        )
+        raise TuttiError(_not_found(named, lane, _lines(files)))
     for lines in found.values():
         if as_json:
             for line in lines:
@@ -124,6 +123,33 @@ def trace(
         else:
             _print(lines)
     return 0
+
+
+def _not_found(named: str, lane: str, lines: Iterable[Line]) -> str:
+    """That the record is not found, and what to do; its lane may be named in full, by its gateway or not at all."""
+    nowhere = "is in none of these logs: were they written at level debug, and do they reach back so far?"
+    if not lane:
+        return f"{named} {nowhere} An unordered record is found with --lane"
+    gateways: set[str] = set()
+    lanes: set[str] = set()
+    for line in lines:
+        gateways.add(line["gateway"])
+        lanes.add(_lane(line))
+    lanes.discard("")
+    there = f"the lanes that these logs name are {_listed(lanes)}" if lanes else "these logs name no lane"
+    if LaneName.parse(lane) is not None:
+        return f"{named} in lane {lane} {nowhere}" + ("" if lane in lanes else f" No line is of that lane: {there}")
+    alone = "by its gateway a record is found in that gateway's own log alone"
+    add = f"add {lane}'s log of that time, or name the lane in full; {there}"
+    if lane in gateways:
+        return f"{named} in lane {lane} {nowhere} {alone.capitalize()}: {add}"
+    of = f"these are logs of {_listed(gateways)}" if gateways else "no line here is a gateway's at level debug"
+    return f"{named} was not looked for: {alone}, and {of}: {add}"
+
+
+def _listed(names: set[str]) -> str:
+    more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return ", ".join(sorted(names)[:_LISTED_MAX]) + more
 
 
 def _print(lines: Sequence[Line]) -> None:

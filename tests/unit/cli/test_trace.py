@@ -219,3 +219,38 @@ def test_an_unordered_message_is_followed_in_its_lane_alone(
     assert main(["trace", str(file), *options]) == 0
     title = capsys.readouterr().out.splitlines()[0]
     assert (f"in lane {found[0].get('lane')}, from" in title) is ("lane" in found[0])
+
+
+@pytest.mark.parametrize(
+    ("lane", "told"),
+    [
+        (
+            "g1",
+            [
+                "own log alone, and these are logs of g2: add g1's log of that time, or name the lane in full",
+                LANE,
+                ELSEWHERE,
+            ],
+        ),
+        ("g2", ["found in that gateway's own log alone: add g2's log of that time, or name the lane in full", LANE, ELSEWHERE]),
+        (f"3-{'c' * 32}", ["No line is of that lane: the lanes that these logs name are", LANE, ELSEWHERE]),
+        (ELSEWHERE, ["do they reach back so far?\n"]),
+    ],
+)
+def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lane: str, told: list[str]
+) -> None:
+    """The record is there, under the lane's name: by its gateway's it is found in the gateway's own log alone."""
+    file = tmp_path / "g2.log"
+    file.write_text("\n".join(text for text in BESIDE if json.loads(text)["gateway"] == "g2") + "\n")
+    assert main(["trace", str(file), "--producer", "jfk", "--sequence", "5", "--lane", LANE]) == 0
+    capsys.readouterr()
+    sequence = "5" if lane == "g1" else "30"
+    assert main(["trace", str(file), "--producer", "jfk", "--sequence", sequence, "--lane", lane]) == 1
+    error = capsys.readouterr().err
+    assert (error.count("\n"), [text for text in told if text not in error]) == (1, [])
+
+
+def test_who_names_a_lane_where_none_is_logged_is_told_so(trace: Callable[..., Said]) -> None:
+    error = trace("--offset", "2", "--lane", "g3").err
+    assert "these are logs of g1, g2: add g3's log of that time, or name the lane in full; these logs name no lane" in error
