@@ -47,6 +47,8 @@ def list_producers(url: str, as_json: bool) -> None:
     progress   what it committed with the last of them: how far its source is read (progress_base64 if it is no text)
     aborted    yes: an abort ended the epoch, and no other has begun yet (in JSON: closed)
     last_seen  the log's last tick before it sent last, UTC: it sent then or later; a log without new records has no ticks
+
+    Only the ordered log is counted: of a producer that sent nothing but unordered records the name and the epoch are known.
     """
     from gateway.client.control import Control
 

@@ -57,6 +57,7 @@ def topics(url: str, as_json: bool) -> None:
     """Topics with their counts, bytes, first and last offset and time.
 
     Records and bytes are those that were ever committed; the first offset is that of the first record which retention has left.
+    Only the ordered log is counted: a topic that only unordered records were sent to is shown without records.
     """
     from gateway.client.reads import Reads
 

@@ -18,6 +18,7 @@ from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from gateway.log.cuts import tick_end
+from gateway.log.lanes_there import lane_at
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 
@@ -39,7 +40,7 @@ class Files:
 
     Raises (all methods):
         DirectoryRefused: none can be read any more.
-        WrongDirectory: a path is no data directory of a gateway, or they are of different logs.
+        WrongDirectory: a path is no data directory of a gateway, or that of a lane, or they are of different logs.
         OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
         Damaged: what was asked is damaged in every directory that holds it.
     """
@@ -263,4 +264,10 @@ def _directories(paths: object) -> list[str]:
     for path in several:
         if not isinstance(path, str | os.PathLike) or "\0" in (named := os.fspath(path)) or not named:
             raise UsageError(f"{path!r} names no data directory: give its path, as text")
+        lane = lane_at(os.path.realpath(path))
+        if lane is not None:
+            raise WrongDirectory(
+                f"{named} is the directory of a lane of unordered records, which are read from gateways by their url "
+                f"(tutti tail --unordered --origin {lane[1].text}); the ordered log of that gateway is in {lane[0]}"
+            )
     return [os.fspath(path) for path in several]

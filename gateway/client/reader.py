@@ -110,6 +110,7 @@ class Reader:
         self._closed = False
         self._unordered = ordering == "unordered"
         self._reading = self._found(ordering, origin, start, end)
+        self._check_topics(connect_timeout)
 
     def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None) -> Reading:
         """What there is to read."""
@@ -122,6 +123,20 @@ class Reader:
         frontier = self._source.frontier()
         first = self._first(start, frontier)
         return Cursor(self._source, first, self._last(end, frontier, first), *how)
+
+    def _check_topics(self, timeout: float) -> None:
+        """Ask for the topics at the frontier where the range holds nothing; any other range asks as it is read.
+
+        Raises:
+            UsageError: one of them does not exist.
+            Unavailable: no gateway answered within `timeout` seconds.
+        """
+        if self._topics is None or self._follow or not self._reading.finished():
+            return
+        self._deadline.within(timeout)
+        end = self._source.frontier().offset
+        for _ in self._source.pieces(end, end, self._topics, self._columns, left=self._deadline.left):
+            pass  # nothing: the range is empty
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from gateway.data.columns import COLUMNS
 from tests.integration.cli.house import House, tutti
+from tutti import Producer
 
 
 def test_lines_come_out_of_the_lane_as_they_went_in(running: House) -> None:
@@ -42,6 +44,35 @@ def test_one_lane_has_offsets(running: House) -> None:
         shown = tutti("tail", *options, "--origin", origin, "--start", str(first + 5), "--end", str(first + 8))
         assert shown.lines == ["5", "6", "7"]
     assert tutti("tail", *options, "--follow", "--start", "earliest", "-n", "2").lines == ["0", "1"]
+
+
+def test_a_lane_is_no_place_to_replay_from(running: House, tmp_path: Path) -> None:
+    given = tutti("produce", "--topic", "lane", "--unordered", "--json", given=b"x\n" * 50, url=running.url)
+    (lane,) = given.json["lanes"]
+    done = tutti("replay", "--path", str(running.data / "lanes" / lane), "--out", str(tmp_path / "out.jsonl"))
+    assert (done.code, list(tmp_path.iterdir())) == (2, [])
+    assert f"--origin {lane}" in done.err
+
+
+def test_a_mistyped_topic_is_told_where_the_range_is_empty(running: House) -> None:
+    tutti("produce", "--topic", "there", "--unordered", given=b"x\n", url=running.url)
+    for options in ([], ["--unordered"], ["--unordered", "--origin", "g1"]):
+        done = tutti("tail", "--topic", "theer", "--start", "latest", *options, url=running.url)
+        assert (done.code, "did you mean 'there'" in done.err) == (2, True), done
+        done = tutti("tail", "--topic", "there", "--start", "latest", *options, url=running.url)
+        assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_topics_and_producers_count_the_ordered_log_alone(running: House) -> None:
+    with Producer(running.url, producer="beside") as producer:
+        producer.send("beside", b"x", ordering="unordered")
+        assert producer.flush(60) == 0
+    (found,) = [one for one in tutti("producers", "--json", url=running.url).json if one["name"] == "beside"]
+    assert (found["epoch"], found["sequence"]) == (1, 0)
+    (topic,) = [topic for topic in tutti("topics", "--json", url=running.url).json if topic["name"] == "beside"]
+    assert (topic["records"], topic["first_offset"]) == (0, None)
+    for command in (["topics"], ["producers", "list"]):
+        assert "Only the ordered log is counted" in " ".join(tutti(*command, "--help").out.split())
 
 
 def test_options_that_do_not_go_together_are_told(running: House) -> None:

@@ -113,6 +113,8 @@ def test_wrong_ranges(stopped: Path) -> None:
         with pytest.raises(UsageError, match="no topic 'c'"):
             list(files.scan(0, 5, topics=["c"]))
         assert list(files.scan(0, 5, topics=["c"], absent_ok=True)) == []
+    with pytest.raises(UsageError, match="no topic 'c'"):
+        Reader(path=stopped, topics=["c"], start="latest")
     with pytest.raises(UsageError, match="no data directory"):
         Files([])
 

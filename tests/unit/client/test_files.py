@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.client.files import Files
-from gateway.errors import Behind, DirectoryRefused
+from gateway.client.reader import Reader
+from gateway.errors import Behind, DirectoryRefused, WrongDirectory
 from gateway.log.scalars import Stored, read_scalars
 from tests.unit.log.history import History, other_boot, sample, write_log
 
@@ -34,6 +35,16 @@ def test_a_directory_that_cannot_be_read_any_more_is_passed_over(tmp_path: Path)
             files.frontier()
         with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
             next(files.pieces(0, end))
+
+
+def test_the_directory_of_a_lane_is_refused_as_wrong_use_and_not_as_damage(tmp_path: Path) -> None:
+    name = f"1-{'ab' * 16}"
+    lane = stopped(tmp_path / "data" / "lanes" / name, sample(5))
+    (tmp_path / "link").symlink_to(lane)
+    for path in (lane, tmp_path / "link"):
+        with pytest.raises(WrongDirectory, match=f"--origin {name}.*ordered log of that gateway is in {tmp_path / 'data'}") as told:
+            Reader(path=path)
+        assert told.value.exit_code == 2
 
 
 def test_a_directory_that_is_behind_answers_nothing_when_the_one_that_was_ahead_cannot_be_read(tmp_path: Path) -> None:

@@ -61,6 +61,26 @@ def test_the_position_is_behind_each_batch_that_was_given(gateway: ReadableGatew
     assert positions == [7, 15, 19]
 
 
+def test_topics_of_an_empty_range_are_asked_for_unless_it_is_followed(gateway: ReadableGateway) -> None:
+    with Reader(gateway.url, topics=["a"], start="latest") as reader:
+        assert list(reader) == []
+
+    def fail(what: str) -> None:
+        if what == "do_get":
+            raise error_of("unknown_topic", "there is no topic 'nope' in this log")
+
+    gateway.reads.fail = fail
+    for start, end in (("latest", None), (5, 5)):
+        with pytest.raises(UsageError, match="no topic 'nope'"):
+            Reader(gateway.url, topics=["nope"], start=start, end=end)
+    asked = [ticket for what, ticket in gateway.reads.asked if what == "do_get"]
+    assert [(ticket["start"], ticket["end"], ticket["absent_ok"]) for ticket in asked] == [(20, 20, False)] * 3
+    with Reader(gateway.url, topics=["nope"], start="latest", follow=True) as reader:
+        assert reader.position == 20
+    with Reader(gateway.url, start="latest") as reader:
+        assert list(reader) == []
+
+
 def test_places(gateway: ReadableGateway) -> None:
     assert Reader(gateway.url, start="latest", follow=True).position == 20
     assert Reader(gateway.url, start="earliest").position == 0

@@ -60,6 +60,18 @@ def test_an_origin_may_be_a_lane_and_the_range_be_cut(gateway: ReadableGateway) 
         Reader(gateway.url, ordering="unordered", origin="ewr")
 
 
+@pytest.mark.parametrize("origin", [None, "lga"])
+def test_topics_are_asked_for_where_no_lane_holds_anything_of_the_range(gateway: ReadableGateway, origin: str | None) -> None:
+    def fail(what: str) -> None:
+        if what == "do_get":
+            raise error_of("unknown_topic", "there is no topic 'nope' in this log")
+
+    gateway.reads.fail = fail
+    with pytest.raises(UsageError, match="no topic 'nope'"):
+        Reader(gateway.url, topics=["nope"], start="latest", ordering="unordered", origin=origin)
+    Reader(gateway.url, topics=["nope"], start="latest", follow=True, ordering="unordered", origin=origin).close()
+
+
 def test_one_origin_is_followed(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start="latest", follow=True, ordering="unordered", origin="lga") as reader:
         assert reader.poll(0.05) is None
