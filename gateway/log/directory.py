@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.birth import Birth, birth_of
-from gateway.log.lanes_there import lane_at
+from gateway.log.lanes_there import REPLACE, lane_at
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from gateway.log.room import no_room
 from gateway.log.storage import Storage, SyncFailed, read_file
@@ -216,7 +216,10 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
     """
     path = os.path.abspath(path)
     if lane_at(path) is not None:
-        raise WrongDirectory(f"{path} is a lane: its gateway looks after it at each start, and takes what is lost from the others")
+        raise WrongDirectory(
+            f"{path} is a lane, from which nothing is cut: its gateway takes what is lost from the others; where it is the "
+            f"gateway's own lane, and `halted` in `lanes` of the status, {REPLACE}"
+        )
     identity = read_identity(path)
     if identity is None:
         raise no_identity(path)

@@ -28,7 +28,7 @@ from gateway.errors import Damaged, DiskFull, WrongDirectory
 from gateway.log.lane_home import Owner, open_home
 from gateway.log.lane_mending import LaneMending
 from gateway.log.lanes_aside import LanesAside
-from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
+from gateway.log.lanes_there import OWN, REPLACE, lane_path, lanes_there, noted_lane
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
@@ -197,7 +197,7 @@ class LaneLogs:
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
         """What was decided in the own lane is not all known here: nobody may go on with it."""
-        reason = f"the lane of this gateway takes nothing more: {reason}"
+        reason = f"the lane of this gateway takes nothing more: {reason}; where that cannot be restored, {REPLACE}"
         self.told.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 

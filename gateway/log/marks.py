@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gateway.data.frame import Buffer, crc32c
 from gateway.errors import Damaged
+from gateway.log.lanes_there import lane_at
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, read_header, segment_path
 from gateway.log.storage import read_file
 
@@ -108,7 +109,9 @@ def check_end(directory: str, firsts: list[int], newest: int) -> None:
 
 
 def or_repair(directory: str) -> str:
-    """The other thing to be done about a damage."""
+    """The other thing to be done about a damage. Nothing is cut from a lane: see `gateway.log.lanes_there.REPLACE`."""
+    if lane_at(directory) is not None:
+        return "as it was when its gateway ended"
     return f"or see what would be lost with `tutti log repair {directory}`"
 
 

@@ -1,0 +1,63 @@
+"""Proves that all that is told about a halted own lane says the same: nothing is cut from it, and the gateway wants a new disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.data.lanes import LaneName
+from gateway.log.lanes_there import OWN, REPLACE, lane_path
+from gateway.log.layout import positions_named, segment_path
+from tests.unit.log.history import other_boot, write_log
+from tests.unit.log.history import sample as log_sample
+from tests.unit.log.lanes import opened, sample, written
+from tests.unit.log.test_lanes import rot
+
+
+@pytest.mark.parametrize("what", ["rotten at its end", "segment gone", "all gone"])
+def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, log_sample(20))
+    incarnation = bytes.fromhex(json.loads((tmp_path / "identity.json").read_text())["incarnation"])
+    lane = LaneName(1, incarnation)
+    history, path = sample(lane), lane_path(str(tmp_path), lane)
+    logs, _ = opened(tmp_path, incarnation=incarnation)
+    logs.persist(history.write(1, 11, attempt=1))
+    logs.sync()
+    logs.close()
+    (tmp_path / OWN).write_text(f"{lane.text}\n")
+    if what == "rotten at its end":
+        rot(Path(path), history, 9, 20)
+        other_boot(path)
+    elif what == "segment gone":
+        Path(segment_path(path, positions_named(path, "seg")[-1])).unlink()
+    else:
+        shutil.rmtree(path)
+    logs, found = opened(tmp_path, incarnation=incarnation)
+    halted = found[lane].halted
+    assert logs.told == [halted]  # as the log of its gateway tells it
+    logs.close()
+    assert main(["log", "verify", str(tmp_path)]) == 4
+    verified = capsys.readouterr().err
+    assert main(["log", "repair", path]) != 0
+    refused = capsys.readouterr().err
+    for told in (halted, verified, refused):
+        told = " ".join(told.split())
+        assert REPLACE in told, told
+        assert "log repair" not in told, told
+
+
+def test_another_gateways_lane_is_never_said_to_want_a_repair(tmp_path: Path) -> None:
+    history = sample()
+    written(tmp_path, history, 8)
+    path = lane_path(str(tmp_path), history.lane)
+    rot(Path(path), history, 9, 20)
+    other_boot(path)
+    logs, _ = opened(tmp_path)
+    (told,) = logs.told
+    assert "learned again from the other gateways" in told
+    assert "log repair" not in told
+    logs.close()
