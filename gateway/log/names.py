@@ -143,9 +143,7 @@ class Names:
         }[kind]
         if number >= below or number in named:
             return None
-        return Forgotten(
-            f"the log begins at position {first}, and forgot {_WHAT[kind]} number {number} before: its name is not known"
-        )
+        return Forgotten(str(trimmed(self._catalog.start)))  # the ordered records of that number lay below
 
     def _places(self, kind: Kind, number: int) -> Iterator[int]:
         """All segments, the likeliest first. Producers get their numbers in order, and each snapshot at the start of a segment says
