@@ -73,7 +73,7 @@ class Layers:
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
         self.force = Force(context, self.peers, self.flush)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes, self.force)
-        self.lanes = Lanes(context, lambda: by_age(context.window.state.members, self.peers.part()), self.order.upkeep.sends)
+        self.lanes = Lanes(context, self._part, self.order.upkeep.sends, self.peers)
         self.inbound = Inbound(context, self.peers, self.handlers())
 
     def start(self, event: Started) -> None:
@@ -110,6 +110,9 @@ class Layers:
             RepairMessage: self.repair.on_repair,
             **dict.fromkeys(get_args(LaneMessage), self.lanes.on_message),
         }
+
+    def _part(self) -> Sequence[int]:
+        return by_age(self.context.window.state.members, self.peers.part())
 
     def _on_asking(self, sender: int, message: Asking) -> None:
         if not isinstance(message.ask, AskRoster):

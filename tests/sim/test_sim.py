@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.flush.mending import Mending
+from gateway.core.flush.mending import LogMending
 from tests.sim.disk import Disk
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import Result, play
@@ -94,7 +94,7 @@ def test_what_rots_behind_the_frontier_is_mended_while_the_group_goes_on() -> No
 
 
 def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mending, "on_rotted", lambda *_: None)
+    monkeypatch.setattr(LogMending, "on_rotted", lambda *_: None)
     failed = play(Options(3, members=3, seconds=60, faults=frozenset({"rot"}), pace=1.5))
     assert "cannot read positions" in failed.violation
 

@@ -16,7 +16,7 @@ from gateway.core.flush.adopt import Adopting, Log
 from gateway.core.flush.candidate import Above, Candidate
 from gateway.core.flush.learner import Learner
 from gateway.core.flush.logs import Extent
-from gateway.core.flush.mending import Mending
+from gateway.core.flush.mending import LogMending
 from gateway.core.flush.relearning import Relearning
 from gateway.core.flush.serving import Serving
 from gateway.core.life import LIFE, Phase, Step
@@ -78,7 +78,7 @@ class Flush:
         self.serving = Serving(context)
         self.candidate = Candidate(context, self, layers, peers)
         self.learner = Learner(context, peers, self.adopting, self.relearning, layers.learned)
-        self.mending = Mending(context, peers)
+        self.mending = LogMending(context, peers)
         self.scalars = Scalars()
         self.token = 0
         self._install: Install | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
+from gateway.core.mending import Far
 from gateway.core.messages import LaneMessage
 from gateway.core.unordered.layer import Unordered
 from gateway.data.wire import RefusedAnswer
@@ -19,12 +20,14 @@ class Lanes:
     Args:
         part: the gateways that hear each other, this one among them, oldest first; nobody while it is no member.
         seen: who is told of every producer that something was decided of.
+        far: how far the others are.
     """
 
-    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None]) -> None:
+    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None], far: Far) -> None:
         self._context = context
         self._find_part = part
         self._seen = seen
+        self._far = far
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
@@ -40,7 +43,7 @@ class Lanes:
         """See whether lanes can begin, and whether the part has changed."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
-            self._layer = Unordered(context, self._logs, self._seen)
+            self._layer = Unordered(context, self._logs, self._seen, self._far)
             self._layer.space(self._low)
             self._logs = ()
             for event in self._rotted.values():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead, LaneRotted
+from gateway.core.mending import Far
 from gateway.core.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lines import LineTable
@@ -22,12 +23,12 @@ class Unordered:
         number: of this gateway in its lane.
     """
 
-    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None] = lambda producer: None) -> None:
+    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Far) -> None:
         self._standing = context.standing
         self._incarnation = context.identity.incarnation
         self.number = context.standing.me
         self._box = Box(context.outbox, seen)
-        self._member = Member(context, self._box)
+        self._member = Member(context, self._box, far)
         lane = self._member.restore(logs)
         mine = lane.origin, lane.incarnation
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead
+from gateway.core.mending import Far
 from gateway.core.messages import LaneEnd, LaneEnds, LaneFetch, LaneFetched, Post, Posted, Settled
 from gateway.core.runs import whole
 from gateway.core.unordered.box import Box
@@ -27,7 +28,7 @@ class Member:
         mending: what the disk lost of lanes.
     """
 
-    def __init__(self, context: Context, box: Box) -> None:
+    def __init__(self, context: Context, box: Box, far: Far) -> None:
         self._me = context.standing.me, context.identity.incarnation
         self._window = context.window
         self._box = box
@@ -39,7 +40,7 @@ class Member:
         self._disks: dict[int, bytes] = {}  # and the disk that the roster named then
         self.low = ""
         self.part: tuple[int, ...] = ()
-        self.mending = LaneMending(box, self._sources)
+        self.mending = LaneMending(box, far, self._sources)
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
         """Take over what a start found. What is known as decided of other lanes is handed out; the own lane is returned."""

@@ -10,7 +10,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.actions import Mend, Send
 from gateway.core.events import Rotted
-from gateway.core.flush.mending import Mending
+from gateway.core.flush.mending import LogMending
 from gateway.core.messages import Fetch, Fetched
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
@@ -37,6 +37,7 @@ class Others:
     def __init__(self) -> None:
         self.beats = {2: SimpleNamespace(view=9, frontier=20), 3: SimpleNamespace(view=9, frontier=20)}
         self.gone: set[int] = set()
+        self.round = 0
 
     def __iter__(self) -> Any:
         return iter([SimpleNamespace(number=number, beat=beat) for number, beat in self.beats.items()])
@@ -48,7 +49,7 @@ class Others:
         return number
 
     def round_beats(self) -> int:
-        return 0
+        return self.round
 
 
 class Bench:
@@ -59,7 +60,7 @@ class Bench:
         standing.me = 1
         self.outbox = Outbox(standing)
         self.others = Others()
-        self.mending = Mending(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
+        self.mending = LogMending(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
 
     def rotted(self, first: int, last: int) -> list[object]:
         self.mending.on_rotted(Rotted(first, last))
@@ -152,5 +153,28 @@ def test_who_is_in_no_view_or_has_not_decided_it_is_not_asked() -> None:
 def test_an_answer_that_nobody_was_asked_for_is_left_to_others() -> None:
     bench = Bench()
     bench.rotted(5, 9)
-    for sender, first, view in ((3, 5, 0), (2, 6, 0), (2, 5, 9)):
-        assert not bench.mending.on_fetched(sender, Fetched(view=view, first=first, frames=()))
+    for first, view in ((6, 0), (5, 9)):
+        assert not bench.mending.on_fetched(2, Fetched(view=view, first=first, frames=()))
+
+
+def test_who_is_far_is_waited_for() -> None:
+    bench = Bench()
+    bench.others.round = 3
+    bench.rotted(5, 9)
+    assert bench.beats(SILENCE + 5) == []
+    assert bench.beats(1) == [(3, Fetch(0, 5, 9))]
+
+
+def test_an_answer_that_comes_after_the_wait_is_as_good_as_any() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    bench.beats(SILENCE)
+    assert bench.gets(2, LOG[4:9]) == [[5, 6, 7, 8, 9]]
+    assert not bench.mending.on_fetched(3, Fetched(view=0, first=5, frames=tuple(LOG[4:9])))  # the disk is writing
+
+
+def test_nothing_that_comes_late_asks_once_more() -> None:
+    bench = Bench()
+    bench.rotted(5, 9)
+    bench.beats(SILENCE)
+    assert bench.gets(2, [], first=5) == []

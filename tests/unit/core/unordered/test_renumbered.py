@@ -16,7 +16,7 @@ from gateway.data.bodies import ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.wire import RefusedAnswer
-from tests.unit.core.unordered.rig import incarnation
+from tests.unit.core.unordered.rig import Near, incarnation
 
 
 def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
@@ -28,7 +28,7 @@ def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
     part = [1, 2, 3]
     identity = Identity("g1", incarnation(1), "test", {})
     context = Context(StackConfig(lanes=True), standing, outbox, Window(state, 1 << 20), identity, Random(0))
-    lanes = Lanes(context, lambda: part, lambda _: None)
+    lanes = Lanes(context, lambda: part, lambda _: None, Near())
     lanes.start(())
     outbox.take(None)
     assert lanes.halted == ""
@@ -43,7 +43,7 @@ def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
     (refused,) = outbox.answers(7)
     assert isinstance(refused, RefusedAnswer)
     assert (refused.code, refused.retry) == ("lane", True)
-    again = Lanes(context, lambda: part, lambda _: None)  # the next start
+    again = Lanes(context, lambda: part, lambda _: None, Near())  # the next start
     again.start(())
     again.beat()
     assert again.halted == ""
@@ -65,7 +65,7 @@ def test_what_it_said_yes_to_under_its_old_number_is_decided_after_a_start() -> 
     other.stamp(1, 1, 0)
     old = LaneLog(origin=1, incarnation=incarnation(1), attempt=1, tail=(view, batch))
     another = LaneLog(origin=2, incarnation=incarnation(2), attempt=1, tail=(other,))
-    lanes = Lanes(context, lambda: [2, 3, 4], lambda _: None)
+    lanes = Lanes(context, lambda: [2, 3, 4], lambda _: None, Near())
     lanes.start((old, another))
     actions = outbox.take(None)
     assert [(one.origin, one.frames) for one in actions if isinstance(one, DeliverUnordered)] == [(1, (view, batch))]
