@@ -129,12 +129,16 @@ def _were(count: int) -> str:
 
 @dataclass(slots=True)
 class _Held:
-    """A batch on its way, and the number of its last record in the input."""
+    """A batch on its way, and the number of its last record in the input.
+
+    `handed`: the producer was asked to send it, and did not refuse. Ctrl-C may strike when it has left and before there is a receipt.
+    """
 
     last: int
     batch: pa.RecordBatch
     progress: bytes
     receipt: Receipt | None = None
+    handed: bool = False
 
     @property
     def run(self) -> Run:
@@ -234,7 +238,7 @@ class Sending:
                 continue  # Ctrl-C struck before it was let go
             try:
                 if held.receipt is None:
-                    failed.append(held.run)  # it never went out
+                    (undecided if held.handed else failed).append(held.run)
                     continue
                 self._note(held, held.receipt.result(timeout=0.0))
             except (Unknown, Fenced, TimeoutError):
@@ -318,10 +322,15 @@ class Sending:
             self._send_again()
 
     def _transmit(self, held: _Held) -> None:
-        if self._lanes is not None:
-            held.receipt = self._producer.send_batch(self._topic, held.batch, ordering="unordered")
-        else:
-            held.receipt = self._producer.send_batch(self._topic, held.batch, progress=held.progress)
+        held.receipt, held.handed = None, True
+        try:
+            if self._lanes is not None:
+                held.receipt = self._producer.send_batch(self._topic, held.batch, ordering="unordered")
+            else:
+                held.receipt = self._producer.send_batch(self._topic, held.batch, progress=held.progress)
+        except TuttiError:
+            held.handed = False
+            raise
 
     def _take_receipt(self) -> None:
         """Wait for the oldest batch; after an abort send again what did not commit."""

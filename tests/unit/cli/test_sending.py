@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 import pyarrow as pa
@@ -277,6 +277,41 @@ def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pyt
         report = run.cut_short(0.0)
     assert (report.records, report.undecided) == (0, 0)
     assert report.sentence() == "0 records committed to t before it stopped: run it again"
+
+
+def test_what_ctrl_c_struck_while_it_was_handed_to_the_producer_is_told_as_not_known(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have left before the interpreter heard of it: to send it again would commit it twice."""
+    commit = FakeProducer.send_batch
+
+    def struck(producer: FakeProducer, topic: str, batch: pa.RecordBatch, progress: bytes) -> Promise:
+        promise = commit(producer, topic, batch, progress)
+        if batch.num_rows == 2:
+            raise KeyboardInterrupt
+        return promise
+
+    monkeypatch.setattr(FakeProducer, "send_batch", struck)
+    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+        run.send(Chunk([b"a"], None))
+        with pytest.raises(KeyboardInterrupt):
+            run.send(Chunk([b"b", b"c"], None))
+        report = run.cut_short(1.0)
+    assert (report.records, report.undecided, report.undecided_records) == (1, 2, [(2, 3)])
+
+
+def test_what_the_producer_refused_to_take_is_told_as_uncommitted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+        run.send(Chunk([b"a"], None))
+        monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: fenced())
+        with pytest.raises(Fenced):
+            run.send(Chunk([b"b", b"c"], None))
+        report = run.cut_short(1.0)
+    assert (report.records, report.undecided, report.uncommitted_from) == (1, 0, 2)
+
+
+def fenced() -> NoReturn:
+    raise Fenced("another")
 
 
 def test_an_input_that_is_refused_is_told_once(
