@@ -131,7 +131,7 @@ def _were(count: int) -> str:
 class _Held:
     """A batch on its way, and the number of its last record in the input.
 
-    `handed`: the producer was asked to send it, and did not refuse. Ctrl-C may strike when it has left and before there is a receipt.
+    `handed`: the producer was asked to send it, and did not refuse. Ctrl-C may strike when it has left and there is no receipt yet.
     """
 
     last: int
