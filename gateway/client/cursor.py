@@ -24,6 +24,10 @@ class Reading(Protocol):
     def mark(self) -> object:
         """Where it is now, to see whether somebody else went on."""
 
+    @property
+    def lane(self) -> str:
+        """The lane that the last piece is of; empty for the ordered log."""
+
     def advance(self, offset: int) -> None:
         """Everything below this offset was given, of the log that the last piece is of."""
 
@@ -49,6 +53,7 @@ class Cursor:
         follow: wait for what is committed later.
         topics, columns: only these; None is all.
         patience: seconds that a gateway is looked for.
+        lane: whose log it is; empty for the ordered one.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class Cursor:
         topics: Sequence[str] | None,
         columns: Sequence[str] | None,
         patience: float,
+        lane: str = "",
     ) -> None:
         """Begin at `position`; nothing is opened yet."""
+        self.lane = lane
         self.source = source
         self.position = position
         self.end = end

@@ -97,6 +97,11 @@ class Origins:
         cursor = self._cursors.get(self._now)
         return self._now, cursor.position if cursor is not None else 0
 
+    @property
+    def lane(self) -> str:
+        """As `Reading.lane`."""
+        return self._now
+
     def advance(self, offset: int) -> None:
         """As `Reading.advance`."""
         self._cursors[self._now].advance(offset)

@@ -108,6 +108,7 @@ class Reader:
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
+        self._lane = ""
         self._unordered = ordering == "unordered"
         self._reading = self._found(ordering, origin, start, end)
         self._check_topics(connect_timeout)
@@ -115,14 +116,16 @@ class Reader:
     def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None) -> Reading:
         """What there is to read."""
         how = self._follow, self._topics, self._columns, self._patience
+        lane = ""
         if ordering == "unordered" and isinstance(self._source, Reads):
             self._source.frontier()  # from now on one log, and gateways that know the names in it as far as this one does
             if origin is None:
                 return Origins(self._source, start, end, *how)
-            self._source = self._source.of_lane(lane_named(self._source, origin))
+            info = lane_named(self._source, origin)
+            lane, self._source = info.lane, self._source.of_lane(info)
         frontier = self._source.frontier()
         first = self._first(start, frontier)
-        return Cursor(self._source, first, self._last(end, frontier, first), *how)
+        return Cursor(self._source, first, self._last(end, frontier, first), *how, lane)
 
     def _check_topics(self, timeout: float) -> None:
         """Ask for the topics at the frontier where the range holds nothing; any other range asks as it is read.
@@ -173,6 +176,11 @@ class Reader:
         Of all lanes, a dict, as `position`.
         """
         return self._reading.end
+
+    @property
+    def lane(self) -> str:
+        """The lane of the last batch, as `position` of all lanes names it; empty before the first one, and for ordered records."""
+        return self._lane
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The reader itself: it goes on where it is."""
@@ -267,8 +275,11 @@ class Reader:
                     raise type(error)(f"{error} (and so it was at each poll, for {silence:.1f} s)") from error
                 return None  # this poll's time is over, and the next one goes on looking
             self._silent_since = None
-            if piece is not None or not (opened or self._deadline.left()):
+            if piece is not None:
+                self._lane = self._reading.lane
                 return piece
+            if not (opened or self._deadline.left()):
+                return None
         return None
 
     def _silence(self) -> float:

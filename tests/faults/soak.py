@@ -42,7 +42,7 @@ def mixed(seed: int, seconds: float, kinds: Sequence[str]) -> Iterator[str]:
 def group_trial(seed: int, seconds: float, kinds: Sequence[str], options: argparse.Namespace) -> tuple[Report, Path]:
     """One trial of a group as the command line says; what it found, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
-    how = {name: getattr(options, name) for name in ("members", "record", "transport", "keys")}
+    how = {name: getattr(options, name) for name in ("members", "record", "transport", "keys", "retention")}
     trial = Trial(root, seed, log=(lambda _: None) if options.quiet else print, **how)
     return trial.run(mixed(seed, seconds, kinds), twice=TWICE), root
 
@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
     parser.add_argument("--transport", choices=["mesh", "multicast"], default="mesh", help="between the gateways")
     parser.add_argument("--keys", action="store_true", help="encrypt what the gateways say to each other")
+    parser.add_argument("--retention", action="store_true", help="keep little of the log, so that it begins later and later")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     done: list[Done] = []

@@ -26,6 +26,7 @@ RECOVER_S = 45.0  # after a fault is over, until every producer is told of a com
 TOGETHER_S = 90.0  # after the last fault, until all are in one primary view
 MENDED_S = 120.0  # until every gateway has looked at all of its log
 RATE = 150.0
+RETENTION = '[retention]\nbytes = 67108864\ntime = "1m"\n'  # as little as may be: two segments, and a minute
 NS = 1_000_000_000
 _SPANS = (("begun", "ended"), ("ended", "recovered"))
 _GAPS = ("gap_s", "worst_gap_s", "lane_gap_s")
@@ -50,8 +51,8 @@ class Report:
 
     `gap_s` of a fault is the longest time without any receipt while it lasted, `worst_gap_s` that of the producer it hit hardest,
     both of what was sent ordered; `lane_gap_s` is that of unordered records, of the producer it hit hardest. `beside` counts what
-    was acknowledged of these, `lanes` the lanes that they stand in. `calm_gap_s` is the longest time without a receipt between the
-    faults.
+    was acknowledged of these, `lanes` the lanes that they stand in; `gone` counts the ordered records that retention let go
+    somewhere. `calm_gap_s` is the longest time without a receipt between the faults.
     """
 
     seed: int
@@ -62,6 +63,7 @@ class Report:
     unknown: int = 0
     beside: int = 0
     lanes: int = 0
+    gone: int = 0
     producers_killed: int = 0
     frontiers: int = 0
     calm_gap_s: float = 0.0
@@ -72,6 +74,7 @@ class Report:
         return (
             f"seed {self.seed}: {len(self.done)} faults, {self.records} records, {self.acknowledged} acknowledged, "
             f"{self.aborted} aborted, {self.unknown} unknown, {self.beside} unordered ones acknowledged in {self.lanes} lanes, "
+            f"{self.gone} gone by retention, "
             f"{self.frontiers} frontiers read, {len(self.findings)} findings"
         )
 
@@ -90,6 +93,7 @@ class Trial:
         keys: whether what they say to each other is encrypted.
         lanes: whether some producers send unordered.
         founders: so many of the first gateways found the group, each "grow" adds the next; all unless said otherwise.
+        retention: the gateways keep little of the log and of lanes, so that both begin later and later.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Trial:
         keys: bool = False,
         lanes: bool = True,
         founders: int | None = None,
+        retention: bool = False,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -117,7 +122,8 @@ class Trial:
         self._twice = 0.0
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
-        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys, founders=founders)
+        more = RETENTION if retention else ""
+        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys, more=more, founders=founders)
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate, lanes=lanes)
@@ -339,6 +345,7 @@ class Trial:
             report.findings += checker.check(stories, views, logs)
             report.findings += differing_digests({log.gateway: self.lab.members[log.gateway].data for log in logs}, logs)
             report.records = max(log.end for log in logs)
+            report.gone = max(log.start for log in logs)
         outcomes = [use.outcome for story in stories for use in story.uses.values()]
         self.report.acknowledged = outcomes.count("c")
         self.report.aborted, self.report.unknown = outcomes.count("a"), outcomes.count("u")

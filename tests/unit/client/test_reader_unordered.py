@@ -48,6 +48,7 @@ def test_one_origin_is_its_newest_lane_with_the_columns_and_offsets_as_ever(gate
 def test_an_origin_may_be_a_lane_and_the_range_be_cut(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered", origin=OLD) as reader:
         assert values(reader) == list(range(100, 105))
+        assert reader.lane == OLD
     with Reader(gateway.url, ["b"], 5, 15, columns=["value", "topic"], ordering="unordered", origin="jfk") as reader:
         records = list(reader.records())
         assert [(record.topic, record.value) for record in records] == [("b", b"%d" % number) for number in range(205, 215, 2)]
@@ -82,12 +83,14 @@ def test_one_origin_is_followed(gateway: ReadableGateway) -> None:
 
 def test_all_lanes_come_one_after_another_each_in_order(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered") as reader:
-        assert reader.position == {OLD: 0, NEW: 0, OTHER: 0}
-        batches = list(reader)
+        assert (reader.position, reader.lane) == ({OLD: 0, NEW: 0, OTHER: 0}, "")
+        batches, lanes = zip(*((batch, reader.lane) for batch in reader), strict=True)
         assert reader.position == reader.end == {OLD: 5, NEW: 20, OTHER: 10}
         assert reader.poll(0) is None
         assert next(reader, None) is None
     assert values(batches) == [*range(100, 105), *range(200, 220), *range(300, 310)]
+    assert list(dict.fromkeys(lanes)) == [OLD, NEW, OTHER]
+    assert [lane for batch, lane in zip(batches, lanes, strict=True) if 300 in values([batch])] == [OTHER]
     assert all(len(set(batch.column("gateway").to_pylist())) == 1 for batch in batches)
 
 
