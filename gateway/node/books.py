@@ -301,11 +301,14 @@ class Books:
         return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
 
     def _waits(self, transport: dict[str, object]) -> str:
-        """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then."""
+        """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then. Without a log that
+        is all that is known: whether a group is still to be founded, or has begun without it, is what they do not tell it.
+        """
         waits, peers = self._group.waits, transport.get("peers")
         if not waits or not isinstance(peers, list):
             return waits
-        return "; ".join([*(f"{peer['name']}: {peer['refused']}" for peer in peers if peer["refused"]), waits])
+        refused = [f"{peer['name']}: {peer['refused']}" for peer in peers if peer["refused"]]
+        return "; ".join(refused if refused and not self._stack.decided.log else [*refused, waits])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view

@@ -277,3 +277,13 @@ def test_who_does_not_take_what_it_says_is_told_before_what_it_waits_for() -> No
     assert json.decode(bench.books.status())["reason"] == "ewr: two gateways are named 'jfk'; not heard of lga and ewr"
     bench.driver.peers = []
     assert json.decode(bench.books.status())["reason"] == "not heard of lga and ewr"
+
+
+def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_group_too() -> None:
+    """The group that does not know it has begun: it stood in the reason that it was to be founded, and how to be let in, twice."""
+    bench = Bench()
+    bench.stack.decided.log = b""
+    bench.driver.peers = [{"name": "ewr", "refused": "it is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"}]
+    bench.group.waits = "the group is founded when ewr is here too: not heard of"
+    told = json.decode(bench.books.status())["reason"]
+    assert told == "ewr: it is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"
