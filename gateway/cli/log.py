@@ -133,7 +133,7 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
         print_json(found._asdict())
     else:
         print(found.sha256)
-        note(f"records [{found.start}, {found.end}) of log {found.log}")
+        note(f"records [{found.start}, {found.end}) of {_log_named(found.log, found.lane)}")
 
 
 @log.command()
@@ -251,6 +251,7 @@ def _report(report: Verified) -> dict[str, object]:
     return {
         "ok": not report.damage,
         "log": report.log,
+        "lane": report.lane,
         "gateway": report.gateway,
         "frontier": {"position": frontier.position, "offset": frontier.offset, "live": frontier.live},
         "durable": report.durable,
@@ -266,7 +267,7 @@ def _report(report: Verified) -> dict[str, object]:
 
 def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> None:
     state = "running" if report.frontier.live else "not running"
-    print(f"log {report.log or 'not begun'} of gateway {report.gateway}, which is {state}")
+    print(f"{_log_named(report.log, report.lane)} of gateway {report.gateway}, which is {state}")
     _print_report(report)
     for lane in lanes:
         print(f"lane {lane.lane}{', the own one' if lane.own else ''}")
@@ -279,6 +280,12 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
             print(f"not looked at: {lane.refused}")
     if not report.damage and not any(lane.damage or lane.refused for lane in lanes):
         print("good: no damage")
+
+
+def _log_named(log: str, lane: str) -> str:
+    """A log as it is told to people; that of a lane by the lane, and the ordered one beside which it stands."""
+    named = f"log {log or 'not begun'}"
+    return f"lane {lane} of {named}" if lane else named
 
 
 def _print_report(report: Verified) -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.log.lane_reader import reader_of
+from gateway.log.lane_reader import LaneReader, reader_of
 from gateway.log.scan import scan
 
 _COLUMNS = ("topic", "key", "value", "timestamp", "headers")
@@ -32,12 +32,13 @@ _HEAD = struct.Struct("<QQ")
 
 
 class Digest(NamedTuple):
-    """A digest (hex) of the records [start, end) of a log (uuid as hex)."""
+    """A digest (hex) of the records [start, end) of a log (uuid as hex), or of a lane beside it (NUMBER-INCARNATIONHEX)."""
 
     log: str
     start: int
     end: int
     sha256: str
+    lane: str = ""
 
 
 def digest(
@@ -59,7 +60,8 @@ def digest(
         low = reader.start if start is None else start
         high = reader.frontier().offset if end is None else end
         reader.check_range(low, high)
-        return Digest(reader.log, low, high, _digest(scan(reader, low, high, columns=_COLUMNS), low, high, progress))
+        found = _digest(scan(reader, low, high, columns=_COLUMNS), low, high, progress)
+        return Digest(reader.log, low, high, found, reader.lane.text if isinstance(reader, LaneReader) else "")
 
 
 def _digest(found: Iterable[pa.RecordBatch], low: int, high: int, progress: Callable[[int, int], None] | None) -> str:

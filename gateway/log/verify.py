@@ -16,7 +16,7 @@ from gateway.data.frame import Frame, Kind, check_payload
 from gateway.data.lanes import LaneName
 from gateway.data.schema import validate_body
 from gateway.data.state import LogState
-from gateway.errors import Damaged, DirectoryRefused, FormatError, WrongDirectory
+from gateway.errors import Damaged, DirectoryRefused, FormatError, TuttiError, WrongDirectory
 from gateway.log.directory import read_identity
 from gateway.log.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from gateway.log.lanes_there import OWN, is_begun, lane_at, lane_path, lanes_there, noted_lane
@@ -54,7 +54,8 @@ class Verified:
     """What was found.
 
     Attributes:
-        log, gateway: uuid (hex) and the gateway's name.
+        log, gateway: uuid (hex) and the gateway's name; of a lane the uuid of the ordered log, of whose group it is.
+        lane: NUMBER-INCARNATIONHEX of the lane that the log is of; empty for the ordered log.
         frontier: how far the log is decided; beyond it frames are pending.
         durable: position up to which the newest mark says that everything was synced.
         newest: first position of the newest segment that there must be, 0 if none is known.
@@ -76,6 +77,7 @@ class Verified:
     end: int = 0
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+    lane: str = ""
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Verified:
@@ -102,7 +104,18 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
+    found = lane_at(reader.path)
+    if found is not None:
+        report.log, report.lane = _log_of(found[0]), found[1].text
     return report
+
+
+def _log_of(directory: str) -> str:
+    """Uuid of a gateway's log, as hex; empty where its directory does not say it."""
+    with contextlib.suppress(TuttiError):
+        identity = read_identity(directory)
+        return identity.log if identity is not None else ""
+    return ""
 
 
 class LaneVerified(NamedTuple):

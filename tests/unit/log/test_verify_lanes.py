@@ -56,6 +56,27 @@ def test_all_lanes_are_checked(tmp_path: Path, own: LaneName, capsys: pytest.Cap
     assert shown[-1] == "good: no damage"
 
 
+def test_all_that_is_told_of_a_lane_names_it_and_its_log_alike(
+    tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = json.loads((tmp_path / "identity.json").read_text())["log"]
+    path = lane_path(str(tmp_path), own)
+    for command in ("verify", "digest"):
+        assert main(["log", command, path, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["log"], told["lane"]) == (log, own.text)
+        assert main(["log", command, path]) == 0
+        out, err = capsys.readouterr()
+        assert f"lane {own.text} of log {log}" in (out + err)
+        assert main(["log", command, str(tmp_path), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["log"], told["lane"]) == (log, "")
+        for lane in told.get("lanes", []):
+            assert lane["log"] == log
+    (tmp_path / "identity.json").write_text("no identity")
+    assert (verify(path).log, verify(path).lane) == ("", own.text)
+
+
 @pytest.mark.parametrize("whose", ["own", "other"])
 def test_a_damaged_lane_is_found_in_the_directory(
     tmp_path: Path, own: LaneName, whose: str, capsys: pytest.CaptureFixture[str]
