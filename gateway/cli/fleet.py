@@ -20,8 +20,9 @@ import orjson
 
 from gateway.children import ending_with_this
 from gateway.cli.homes import Home, removed
-from gateway.cli.output import note, print_json
+from gateway.cli.output import print_json
 from gateway.errors import Unavailable
+from gateway.unfailing import Unfailing
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
@@ -126,6 +127,7 @@ class Fleet:
         Who was removed from the group is not started.
         """
         self._homes = homes
+        self._notes = Unfailing(sys.stderr)  # who watches gateways waits for no terminal
         out = removed(homes)
         self._gateways = [Gateway(home, options) for home in homes if home.name not in out]
         for home in homes:
@@ -183,6 +185,10 @@ class Fleet:
             late = ", ".join(gateway.name for gateway in self._gateways if not gateway.ready)
             raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; what it logged stands above")
 
+    def _note(self, text: str) -> None:
+        """A line for people, if there is anybody who takes it."""
+        self._notes.write(f"dev: {text}\n")
+
     def _start(self, gateway: Gateway) -> None:
         process = gateway.start()
         self._selector.register(process.output, selectors.EVENT_READ, gateway)
@@ -198,7 +204,7 @@ class Fleet:
 
     def _leave_out(self, home: Home) -> None:
         back = f"`tutti serve --config {home.config}` and `tutti members add {home.name} {home.address}`"
-        note(f"dev: {home.name} was removed from the group and is not started; {back} bring it back")
+        self._note(f"{home.name} was removed from the group and is not started; {back} bring it back")
 
     def _end_with_the_last(self, code: int) -> None:
         """End with `code` if no gateway runs, or will, any more."""
@@ -207,7 +213,7 @@ class Fleet:
 
     def _is_ready(self, gateway: Gateway) -> None:
         if self._announced:
-            note(f"dev: {gateway.name} is ready again, process {gateway.told['pid']}")
+            self._note(f"{gateway.name} is ready again, process {gateway.told['pid']}")
         elif all(gateway.ready for gateway in self._gateways):
             self._announced = True
             url = "tutti://" + ",".join(gateway.home.address for gateway in self._gateways)
@@ -221,13 +227,13 @@ class Fleet:
                 raise Unavailable(f"gateway {gateway.name} {how} before it was ready")
             self._code = code or 1  # it said why
         elif code in _FOR_GOOD:
-            note(f"dev: {gateway.name} {how} and is not started again")
+            self._note(f"{gateway.name} {how} and is not started again")
             self._end_with_the_last(code)
         elif self._restart_after_s:
-            note(f"dev: {gateway.name} {how}; it is started again in {self._restart_after_s:g} s")
+            self._note(f"{gateway.name} {how}; it is started again in {self._restart_after_s:g} s")
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
-            note(f"dev: {gateway.name} {how}; --restart-after 0 leaves it down")
+            self._note(f"{gateway.name} {how}; --restart-after 0 leaves it down")
             self._end_with_the_last(max(code, 1))  # -9 is no exit code
 
     def _hear(self, process: Process) -> bool:
@@ -266,7 +272,7 @@ class Fleet:
                 elif gateway.process and key.fd == gateway.process.end:
                     code = self._forget(gateway, STOP_WAIT_S_MAX)
                     if code not in (0, -signal.SIGTERM):
-                        note(f"dev: {gateway.name} ended with {code} when it was told to stop")
+                        self._note(f"{gateway.name} ended with {code} when it was told to stop")
                 elif gateway.process:
                     self._hear(gateway.process)
 

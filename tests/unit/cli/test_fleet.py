@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,11 @@ sys.exit(main(sys.argv[1:]))
 class Dev:
     """A `tutti dev` whose gateways are stand-ins."""
 
-    def __init__(self, directory: Path, *options: str, port: int = 7400) -> None:
+    def __init__(self, directory: Path, *options: str, port: int = 7400, stderr: int = subprocess.PIPE) -> None:
         self.directory = directory
         given = ["dev", "--port", str(port), "--data", str(directory), *options]
         command = [sys.executable, "-c", DEV.format(gateway=GATEWAY), *given]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
     def ready(self) -> dict[str, object]:
         assert self.process.stdout is not None
@@ -84,6 +85,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
         dev.process.kill()
         dev.process.communicate()
     expect_end(*(pid for dev in started for pid in dev.starts()))
+
+
+def is_longer(dev: Dev, before: list[int]) -> bool:
+    return len(dev.starts()) > len(before)
 
 
 def until(happened: Callable[[], object]) -> None:
@@ -248,6 +253,28 @@ def test_what_it_says_of_its_gateways_may_be_heard_by_nobody(start: Callable[...
     os.kill(dev.starts()[-1], signal.SIGKILL)
     until(lambda: len(dev.starts()) == 2)
     assert dev.stop()[0] == 0
+
+
+def test_what_it_says_to_a_terminal_that_takes_nothing_keeps_no_gateway_down(tmp_path: Path) -> None:
+    """A terminal that was stopped, and a pipe that nobody reads, take what there is room for and no more."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"x" * 4096)
+    dev = Dev(tmp_path, "--restart-after", "0.1", stderr=writing)
+    try:
+        dev.ready()
+        for _ in range(3):
+            before = dev.starts()
+            os.kill(before[-1], signal.SIGKILL)
+            until(partial(is_longer, dev, before))
+        dev.process.send_signal(signal.SIGTERM)
+        assert dev.process.wait(20) == 0
+    finally:
+        dev.process.kill()
+        dev.process.communicate()
+        os.close(reading)
+        os.close(writing)
+    expect_end(*dev.starts())
 
 
 def test_restart_after_0_leaves_a_killed_gateway_down(start: Callable[..., Dev]) -> None:
