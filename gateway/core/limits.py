@@ -36,12 +36,15 @@ REQUESTS_A_SESSION_MAX = 1024
 
 # Between gateways
 JOINED_BODY_BYTES_MAX = 8 * KIB  # larger bodies travel as parts of their own, uncopied
-MESH_HIGH_WATER_MARK = 4096  # messages per connection that ZeroMQ holds; above it they are lost, and repair heals that
-MESH_DRAIN_MESSAGES_MAX = 256  # taken from the other gateways before the stack's actions are carried out
-MESH_DRAIN_BYTES_MAX = 8 * MIB
+MESH_HIGH_WATER_MARK = 4096  # messages that wait for one connection; above it they are lost, and repair heals that
+MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these, where no ZeroMQ holds them; large bodies are not copied, all connections have the same
+MESH_ASSEMBLY_BYTES_MAX = 256 * MIB  # of messages that are not all there, of all connections; above it who has most is cut off
+MESH_CONNECTIONS_MAX = 512  # that came in, met or not; one more takes the place of who said nothing yet
+MESH_ACCEPTS_A_TURN_MAX, MESH_READS_A_TURN_MAX = 64, 64  # of the group port; of one connection
+INTRODUCTION_BYTES_MAX = 64 * KIB  # one that names all members of the largest group; nothing larger is kept of a stranger
+MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # taken before the stack's actions are carried out
 MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
-MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX = 20, 500
-MESH_CONNECT_MS_MAX = 1_000
+MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX, MESH_CONNECT_MS_MAX = 20, 500, 1_000
 MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from the beginning
 MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
 MESH_BEATS_SILENT_MAX = 3  # one that does not answer so many is broken, and made anew
@@ -61,13 +64,11 @@ MULTICAST_BURST_BYTES_MIN, MULTICAST_BURST_BYTES_MAX = 64 * KIB, 1 * MIB  # that
 MULTICAST_RUN_BYTES = 256 * KIB  # frames that go as one message, one at least: what is lost with one fragment
 MULTICAST_PAYLOAD_BYTES_MAX = 1 * MIB  # a larger message goes over the mesh
 MULTICAST_QUEUE_BYTES_MAX = 32 * MIB  # datagrams that wait for their pace; above it messages go over the mesh
-MULTICAST_RECEIVE_BYTES = 8 * MIB  # asked of the kernel for what was not taken yet
-MULTICAST_SEND_BYTES = 2 * MIB
+MULTICAST_RECEIVE_BYTES, MULTICAST_SEND_BYTES = 8 * MIB, 2 * MIB  # asked of the kernel for what was not taken yet, or not sent
 MULTICAST_DATAGRAMS_A_TURN_MAX = 4096  # or runs of them that the kernel joined
 MULTICAST_WINDOW = 4096  # messages of one sender that may come in any order
 MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # of one sender that wait for fragments
-MULTICAST_ASSEMBLY_BYTES_MAX = 16 * MIB
-MULTICAST_ASSEMBLY_US_MAX = 1_000_000
+MULTICAST_ASSEMBLY_BYTES_MAX, MULTICAST_ASSEMBLY_US_MAX = 16 * MIB, 1_000_000
 MULTICAST_BEACON_US = 200_000  # a gateway says this often whom it hears
 MULTICAST_SILENT_US = 1_000_000  # who was not heard for so long gets all over the mesh
 MULTICAST_LOOK_US = 20_000  # at least, between looks at whom the mesh let in
@@ -346,9 +347,10 @@ def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int)
 
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
-invariant(
-    2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, and once more while its old connection is not given up"
-)
+invariant(2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, once more before its old connection is given up")
+invariant(2 * MESH_STRANGERS_MAX <= MESH_CONNECTIONS_MAX, "who introduced itself is never the one that makes room for who did not")
+invariant(UNDECIDED_BYTES_MAX + FORWARDED_MORE_BYTES_MAX <= MESH_QUEUE_BYTES_MAX, "what is under way can wait to be sent")
+invariant(ROSTER_MAX * (2 * ADDRESS_CHARACTERS_MAX) <= INTRODUCTION_BYTES_MAX, "an introduction may name the largest group")
 invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
 invariant(SEGMENT_BYTES_MIN <= LANE_SEGMENT_BYTES, "so does that of a lane")
 invariant(ROSTER_MAX < LANES_OPEN_MAX, "the lanes of all gateways of a group stay open")
@@ -389,9 +391,7 @@ invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster f
 invariant(REJOIN_HEARTBEATS << (REJOIN_BOOTS_MAX - 1) >= REJOIN_HEARTBEATS_MAX, "boots are counted until the wait is the longest")
 invariant(MESH_CONNECT_MS_MAX * 1000 < MESH_RENEW_US, "a connection has time to be made before it is given up")
 invariant(2 * MULTICAST_RUN_BYTES <= MULTICAST_PAYLOAD_BYTES_MAX < FRAME_BYTES_MAX, "runs are multicast, not the largest frames")
-invariant(
-    MULTICAST_PAYLOAD_BYTES_MAX // (MULTICAST_DATAGRAM_BYTES_MIN - KIB // 8) < 2**16, "a fragment's place fits into its field"
-)
+invariant(MULTICAST_PAYLOAD_BYTES_MAX // (MULTICAST_DATAGRAM_BYTES_MIN - KIB // 8) < 2**16, "a fragment's place fits its field")
 invariant(2 * MULTICAST_PAYLOAD_BYTES_MAX < MULTICAST_ASSEMBLY_BYTES_MAX, "a message can be put together while others wait")
 invariant(4 * MULTICAST_BEACON_US < MULTICAST_SILENT_US, "a few lost beacons make nobody deaf")
 invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")

@@ -7,8 +7,8 @@ import zmq
 from gateway.core import limits
 from gateway.data.addresses import Address
 from gateway.errors import TuttiError
-from gateway.transport.link import notice_silence
 from gateway.transport.security import Door
+from gateway.transport.zeromq_line import notice_silence
 
 
 def bind(context: zmq.Context[zmq.Socket[bytes]], listen: Address, door: Door | None) -> zmq.Socket[bytes]:

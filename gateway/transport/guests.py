@@ -51,6 +51,11 @@ class Guests:
         """All that introduced themselves and were not refused; those with `number` 0 are not taken."""
         return iter(self._guests.values())
 
+    def known(self, routing: bytes) -> bool:
+        """Whether what comes by the connection is taken."""
+        guest = self._guests.get(routing)
+        return guest is not None and guest.number != 0
+
     def clear(self) -> None:
         """Every connection is gone."""
         self._guests.clear()

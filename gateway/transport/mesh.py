@@ -1,19 +1,15 @@
-"""The ZeroMQ mesh: one ROUTER that all others send to, and one DEALER to each of them (design, section 8).
+"""The mesh: every gateway sends to each of the others by a connection of its own (design, section 8).
 
-Each direction of a pair has a connection of its own, so that a gateway sends without being asked and who is unreachable is known by
-its number. A connection begins with an introduction; what comes before it, or after one that was refused, is not taken. Nothing is
-queued for a connection that does not stand: what is sent then is lost, and counted. ZeroMQ connects again by itself.
+Each direction of a pair has its connection, so that a gateway sends without being asked and who is unreachable is known by its
+number. A connection begins with an introduction; what comes before it, or after one that was refused, is not taken. Nothing is
+queued for a connection that does not stand: what is sent then is lost, and counted. What moves the bytes is a `Wire`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
-import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from gateway.core import limits
 from gateway.core.events import LinkChanged, Received
@@ -27,30 +23,35 @@ from gateway.transport.codec import (
     Refusal,
     decode,
     decode_refusal,
-    encode,
     encode_introduction,
     encode_refusal,
 )
-from gateway.transport.group_port import bind
 from gateway.transport.guests import Guest, Guests
 from gateway.transport.handshake import introduced
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
-from gateway.transport.link import NOT_SET_UP, UP, Link
+from gateway.transport.link import Formed, Link
 from gateway.transport.names import Names
-from gateway.transport.security import USER, Door
+from gateway.transport.sockets import Sockets
 from gateway.transport.troubles import Troubles
+from gateway.transport.wire import Arrival, Clock, Kind, Knows, News, NoSocket, Wire
+from gateway.transport.zeromq import ZeroMQ
 
 WHO = ""  # the reason for which who never introduced itself is refused
-#: Flags as numbers: ZeroMQ's names cost a microsecond where they are joined.
-_LAST, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)
-PARTS_MAX = 1 + limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX
+Opener = Callable[[Address, Clock, Keyring | None, Knows], Wire]
+
+
+def open_wire(listen: Address, clock_us: Clock, keyring: Keyring | None, knows: Knows) -> Wire:
+    """What carries a mesh: plain sockets, or ZeroMQ where there are keys: it encrypts."""
+    return Sockets(listen, clock_us, knows) if keyring is None else ZeroMQ(listen, clock_us, keyring)
 
 
 class Mesh:
-    """The transport over ZeroMQ. Owned by one thread."""
+    """The transport over connections to each of the others. Owned by one thread."""
 
-    def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int], keyring: Keyring | None = None) -> None:
+    def __init__(
+        self, me: Introduction, listen: Address, clock_us: Clock, keyring: Keyring | None = None, opener: Opener = open_wire
+    ) -> None:
         """Bind.
 
         Args:
@@ -58,31 +59,27 @@ class Mesh:
             listen: where the others connect to.
             clock_us: a monotonic clock, us.
             keyring: its keys; None: nothing is encrypted, and gateways are who they say they are.
+            opener: opens what carries it.
 
         Raises:
             TuttiError: the address cannot be bound.
         """
         self._me = me
-        self._listen = listen
         self._clock_us = clock_us
         self._links: dict[int, Link] = {}
-        self._names = Names()
         self._guests = Guests(me, clock_us)
         self._troubles = Troubles()
         self._peers: dict[int, tuple[str, str]] = {}
         self._links_made = 0
-        self.changes = 0
+        self._links_left = 0
         self._malformed = self._untaken = 0
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._door = Door(self._context, keyring, clock_us) if keyring is not None else None
-        try:
-            self._socket = bind(self._context, listen, self._door)
-        except TuttiError:
-            self._names.close()
-            if self._door is not None:
-                self._door.close()
-            self._context.term()
-            raise
+        self._wire = opener(listen, clock_us, keyring, self._guests.known)
+        self._names = Names()
+
+    @property
+    def changes(self) -> int:
+        """Counts how often `sockets` became others."""
+        return self._links_left + self._wire.changes
 
     # Who is who
 
@@ -105,41 +102,38 @@ class Mesh:
         """Have a link to each peer, and to each guest that nobody told of."""
         wanted = self._guests.unnamed() | self._peers
         for number, link in list(self._links.items()):
-            if wanted.get(number) != (link.name, link.address) or link.key != self._key_of(link.name):
+            if wanted.get(number) != (link.name, link.address) or link.key != self._wire.key_of(link.name):
                 del self._links[number]
-                link.close()
-                self.changes += 1
+                link.line.close()
+                self._links_left += 1
         for number, (name, address) in wanted.items():
             if number not in self._links:
                 self._connect(number, name, address)
 
-    def _key_of(self, gateway: str) -> str:
-        return self._door.key_of(gateway) if self._door is not None else ""
-
     def _connect(self, number: int, name: str, address: str) -> None:
-        link = Link(number, name, address, self._key_of(name))
+        link = Link(number, name, address, self._wire.key_of(name))
         if self._open(link):
             self._links[number] = link
 
     def _open(self, link: Link) -> bool:
-        """Give it a socket and have that connect; False, and nothing is left of it, when none can be had."""
+        """Give it a line and have that connect; False, and nothing is left of it, when none can be had."""
         self._links_made += 1
-        self.changes += 1
         link.made_us = self._clock_us()
+        link.awaits = None
         try:
-            link.open(self._context, self._me.process + self._links_made.to_bytes(4, "big"))
-        except zmq.ZMQError as error:
-            self._tell(link.name, f"no socket can be had for the connection to it: {error.strerror}; raise the limit of open files")
+            link.line = self._wire.line(link, self._me.process + self._links_made.to_bytes(4, "big"))
+        except NoSocket as error:
+            self._tell(link.name, f"no socket can be had for the connection to it: {error}; raise the limit of open files")
             return False
         self._begin(link)
         return True
 
     def _begin(self, link: Link) -> None:
-        """Have its socket connect, or say why not."""
-        if self._door is not None and not self._door.lead(link.socket, link.name):
-            reason = "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
+        """Have its line connect, or say why not."""
+        reason = self._wire.barred(link.name)
+        if reason:
             self._cut_off(link, reason)
-            return  # until it is
+            return  # until it is not
         try:
             link.awaits = parse_member(link.address).group
         except TuttiError as error:
@@ -163,12 +157,13 @@ class Mesh:
                 self._cut_off(link, f"{reason}; it is looked up again and again")
 
     def _lead(self, link: Link, group: Address, host: str) -> None:
+        link.awaits = None
         try:
-            link.connect(Address(host, group.port))
-        except zmq.ZMQError as error:
-            self._astray(link, error)
+            link.line.connect(Address(host, group.port))
+        except OSError as error:
+            self._astray(link, error.strerror or str(error))
 
-    def _astray(self, link: Link, error: Exception) -> None:
+    def _astray(self, link: Link, error: object) -> None:
         self._cut_off(link, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
 
     def _cut_off(self, link: Link, reason: str) -> None:
@@ -176,19 +171,21 @@ class Mesh:
         self._tell(link.name, reason)
 
     def _renew(self) -> None:
-        """Connect again where ZeroMQ gave up, as after what was no handshake of a gateway, or no socket could be had."""
+        """Connect from the beginning where that takes long: the host may have another address, or ZeroMQ gave up, as it does after
+        what was no handshake of a gateway, or no socket could be had.
+        """
         now_us = self._clock_us()
         for number, link in list(self._links.items()):
             if not link.up and now_us - max(link.made_us, link.broke_us) > limits.MESH_RENEW_US:
-                link.close()
+                link.line.close()
                 if not self._open(link):
                     del self._links[number]
+                    self._links_left += 1
         self._reach()
 
     def _introduce(self, link: Link) -> None:
         link.refused = ""  # until it says so again
-        with contextlib.suppress(zmq.ZMQError):  # no connection: it is said when there is one
-            link.socket.send(encode_introduction(self._me), zmq.NOBLOCK)
+        link.line.say(encode_introduction(self._me))
 
     def guests(self) -> Iterable[Guest]:
         """Who is at the other ends of the connections that came in."""
@@ -204,7 +201,9 @@ class Mesh:
 
     def flush(self) -> None:
         """Send what was queued. What several get is made into bytes once."""
-        made: dict[int, list[Buffer]] = {}
+        self._wire.tick()
+        made: dict[int, Formed] = {}
+        form = self._wire.form
         for link in self._links.values():
             if not link.queue:
                 continue
@@ -212,77 +211,39 @@ class Mesh:
             if not link.up:
                 link.lost += len(queue)
                 continue
+            messages = []
             for message in queue:
-                parts = made.get(id(message))
-                if parts is None:
-                    parts = made[id(message)] = encode(message)
-                link.put(parts)
+                formed = made.get(id(message))
+                if formed is None:
+                    formed = made[id(message)] = form(message)
+                messages.append(formed)
+            link.line.put(messages)
 
     # Receiving
 
     def sockets(self) -> Sequence[object]:
-        """What becomes readable when there is something to drain. Of links, on which there hardly ever is, only the descriptors:
-        ZeroMQ's poll asks each of its sockets twice, which is two system calls each time.
-        """
-        links = self._links.values()
-        door = [self._door.socket] if self._door is not None else []
-        return [self._socket, self._names.fd, *door, *(fd for link in links for fd in link.fds)]
+        """What becomes readable when there is something to drain."""
+        return [*self._wire.sockets(), self._names.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
         """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
         events: list[Received | LinkChanged] = []
-        if self._door is not None and (ready is None or self._door.socket in ready):
-            for knock in self._door.answer():
-                self._tell(knock.address, f"a connection to the group port was turned away: {knock.reason}")
         if ready is None or self._names.fd in ready:
             self._found()
-        for link in self._links.values():
-            if ready is None or link.fds[0] in ready or link.fds[1] in ready:
-                self._hear_of(link, events)
-                self._read(link)
-        if ready is None or self._socket in ready:
-            self._receive(events, messages_max, bytes_max, ready is not None)
-        return events
-
-    def _receive(self, events: list[Received | LinkChanged], messages_max: int, bytes_max: int, found: bool) -> None:
-        """Take messages; `found`: there is one, as far as is known."""
-        socket = self._socket
-        size = 0
-        for _ in range(messages_max):
-            # A receive in vain costs five times as much as to ask.
-            if size >= bytes_max or not (found or int(socket.get(zmq.EVENTS)) & _READABLE):
-                return
-            found = False
-            try:
-                routing = socket.recv(_LAST)
-            except zmq.Again:
-                return
-            first, parts, length = self._rest()
-            size += length
-            received = self._take(routing, first, parts, length)
+        for news in self._wire.news(ready):
+            changed = self._hear(news)
+            if changed is not None:
+                events.append(changed)
+        for arrival in self._wire.arrivals(messages_max, bytes_max, ready):
+            received = self._take(arrival)
             if received is not None:
                 events.append(received)
+        return events
 
-    def _rest(self) -> tuple[zmq.Frame, list[Buffer], int]:
-        """The first part behind the routing id, and the buffers of all; none when they are too many or too large."""
-        receive = self._socket.recv
-        first = part = receive(copy=False)
-        size = len(part)
-        parts: list[Buffer] = [part.buffer]
-        kept = True
-        while part.more:
-            part = receive(copy=False)
-            size += len(part)
-            if kept and (len(parts) == PARTS_MAX or size > 2 * limits.MESSAGE_BYTES_MAX):
-                kept = False
-                parts.clear()
-            if kept:
-                parts.append(part.buffer)
-        return first, parts, size
-
-    def _take(self, routing: bytes, first: zmq.Frame, parts: list[Buffer], size: int) -> Received | None:
+    def _take(self, arrival: Arrival) -> Received | None:
+        routing, parts, size, holder = arrival
         if parts and parts[0][:1] == INTRODUCTION:
-            self._meet(routing, parts[0], str(first.get(USER)) if self._door is not None else "")
+            self._meet(routing, parts[0], holder)
             return None
         guest = self._guests.heard(routing)
         if guest is None:
@@ -330,46 +291,34 @@ class Mesh:
 
     def _refuse(self, routing: bytes, reason: str) -> None:
         """Say on the connection that it came by why it is not taken."""
-        refusal = Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)
-        with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
-            self._socket.send(routing, zmq.SNDMORE | zmq.NOBLOCK)
-            self._socket.send(encode_refusal(refusal), zmq.NOBLOCK)
+        self._wire.answer(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
 
-    def _hear_of(self, link: Link, events: list[Received | LinkChanged]) -> None:
-        """What a connection's monitor tells."""
-        while True:
-            try:
-                event = int(parse_monitor_message(link.monitor.recv_multipart(zmq.NOBLOCK))["event"])
-            except zmq.Again:
-                return
-            if event & NOT_SET_UP:
-                reason = link.turned_away(event)
-                if reason:
-                    self._cut_off(link, reason)
-            elif event == UP:
-                link.up = True
-                link.connects += 1
-                link.broken_off = 0
-                self._introduce(link)
-                events.append(LinkChanged(link.number, up=True))
-            elif link.up:
-                link.up = False
-                link.broke_us = self._clock_us()
-                events.append(LinkChanged(link.number, up=False))
+    def _hear(self, news: News) -> LinkChanged | None:
+        """Something is new of a link; what the core is told of it."""
+        link = news.link
+        if news.kind is Kind.SAID:
+            self._said(link, news.data)
+        elif news.kind is Kind.AWAY:
+            reason = link.turned_away(news.why)
+            if reason:
+                self._cut_off(link, reason)
+        elif news.kind is Kind.UP:
+            link.up = True
+            link.connects += 1
+            link.broken_off = 0
+            self._introduce(link)
+            return LinkChanged(link.number, up=True)
+        elif link.up:
+            link.up = False
+            link.broke_us = self._clock_us()
+            return LinkChanged(link.number, up=False)
+        return None
 
-    def _read(self, link: Link) -> None:
-        """What the other end says on a connection of this one's, which is why it takes nothing."""
-        for _ in range(limits.REFUSALS_A_LOOK_MAX):
-            try:
-                data = link.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if data[:1] != REFUSAL or link.socket.get(zmq.RCVMORE):
-                self._malformed += 1
-                continue
-            self._refused(link, data)
-
-    def _refused(self, link: Link, data: bytes) -> None:
+    def _said(self, link: Link, data: bytes) -> None:
+        """The other end says why it takes nothing: nothing else is said there."""
+        if data[:1] != REFUSAL:
+            self._malformed += 1
+            return
         try:
             refusal = decode_refusal(data)
         except FormatError:
@@ -387,58 +336,38 @@ class Mesh:
         self._troubles.tell(peer, reason, self._clock_us())
 
     def next_us(self) -> int | None:
-        """Nothing waits for time."""
-        return None
+        """Microseconds until `flush` wants to be called although nothing came, None if it does not."""
+        return self._wire.next_us()
 
     def troubles(self) -> list[Trouble]:
         """What went wrong since this was asked last. It is asked now and then: a moment to look after keys and links, too."""
-        if self._door is not None:
-            self._door.refresh()
+        for news in self._wire.keep():
+            self._hear(news)  # nothing connects or breaks here
         self._renew()
-        for link in self._links.values():
-            self._read(link)  # a send may have swallowed the wake-up
-        if self._door is not None and self._door.trouble:
-            self._tell(self._me.gateway, self._door.trouble)
+        for peer, reason in self._wire.told():
+            self._tell(peer or self._me.gateway, reason)
         return self._troubles.take()
 
     def relieve(self) -> None:
         """Memory is short: drop what came and was not taken, and every connection that came in."""
-        self._socket.close(0)
         self._guests.clear()
-        self.changes += 1
-        give_up_us = self._clock_us() + limits.PORT_WAIT_US
-        while True:  # the old socket lets go of its address in ZeroMQ's own time
-            try:
-                self._socket = bind(self._context, self._listen, self._door)
-            except TuttiError:
-                if self._clock_us() > give_up_us:
-                    raise
-                time.sleep(limits.PORT_LOOK_US / 1_000_000)
-            else:
-                return
+        self._wire.relieve()
 
     def facts(self) -> dict[str, object]:
         """For the status."""
-        return {
+        return self._wire.facts() | {
             "kind": "mesh",
-            "keys": self._door is not None,
             "malformed": self._malformed,
             "not_taken": self._untaken,
             "untold": self._troubles.untold,
-            "door": self._door.facts() if self._door is not None else None,
             "peers": [link.facts() for link in self._links.values()],
         }
 
     def close(self) -> None:
         """Stop; what was sent has a moment to leave."""
-        for link in self._links.values():
-            link.close()
         self._links.clear()
         self._names.close()
-        self._socket.close()
-        if self._door is not None:
-            self._door.close()
-        self._context.term()
+        self._wire.close()
 
 
 def _too_large(size: int) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import socket
 import urllib.error
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
+from gateway.core import limits
 from gateway.core.messages import Confirm, Fetch, Heartbeat, Install, Message, Missing, Order, Propose, Reject, State, Vote
 from gateway.transport.codec import encode, encode_introduction
 from gateway.transport.interface import Introduction
@@ -253,22 +255,53 @@ def test_a_flood_of_large_messages_harms_nobody(group: Group) -> None:
             connection.sendall(part)
 
 
-def test_a_message_that_never_ends_is_cut_off_and_members_come_again(group: Group) -> None:
+@pytest.mark.parametrize("let_in", [False, True])
+def test_a_message_that_never_ends_is_cut_off(group: Group, let_in: bool) -> None:
     part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
-    highest = sent = 0
-    with unharmed(group, same_view=False), zmtp.connect(group.port) as connection:
+    before = highest = resident_bytes(group.gateways[0].pid)
+    sent = 0
+    cut_off = False
+    with unharmed(group), zmtp.connect(group.port) as connection:
+        if let_in:
+            connection.sendall(zmtp.frame(introduction(group)))
         try:
-            while sent < 4 << 30:
+            while sent < 1 << 30:
                 connection.sendall(part)
                 sent += len(part)
                 highest = max(highest, resident_bytes(group.gateways[0].pid))
         except OSError:
             cut_off = True
-        else:
-            cut_off = False
     assert cut_off
-    assert highest < 3000 << 20
-    assert "all connections of other gateways are closed" in group.gateways[0].log.read_text()
+    assert highest - before < 200 << 20
+    assert "all connections of other gateways are closed" not in group.gateways[0].log.read_text()
+
+
+def test_parts_that_are_announced_and_never_complete_take_bounded_memory(group: Group) -> None:
+    """Forty that are let in send most of the largest part there may be, and no end of it."""
+    most = zmtp.frame(bytes(16 << 20))[: 15 << 20]
+    before = highest = resident_bytes(group.gateways[0].pid)
+    with unharmed(group), contextlib.ExitStack() as closing:
+        for _ in range(40):
+            connection = closing.enter_context(zmtp.connect(group.port))
+            connection.sendall(zmtp.frame(introduction(group)))
+            with contextlib.suppress(OSError):  # it was cut off
+                connection.sendall(most)
+            highest = max(highest, resident_bytes(group.gateways[0].pid))
+    assert highest - before < limits.MESH_ASSEMBLY_BYTES_MAX + (128 << 20)
+    assert "memory is above its bound" not in group.gateways[0].log.read_text()
+
+
+def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:
+    descriptors = f"/proc/{group.gateways[0].pid}/fd"
+    before = len(os.listdir(descriptors))
+    with unharmed(group), contextlib.ExitStack() as closing:
+        for _ in range(limits.MESH_CONNECTIONS_MAX + 100):
+            connection = closing.enter_context(zmtp.connect(group.port, handshake=False))
+            connection.sendall(zmtp.GREETING[:20])
+        late = closing.enter_context(zmtp.connect(group.port))
+        late.sendall(zmtp.frame(introduction(group, gateway="g1")))
+        expect(lambda: b"two gateways are named" in late.recv(4096), "who comes late is not answered")
+        assert len(os.listdir(descriptors)) - before <= limits.MESH_CONNECTIONS_MAX
 
 
 def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from gateway.core.messages import Message, Probe
 from gateway.data.addresses import Address
 from gateway.transport.interface import Introduction, Transport
 from gateway.transport.keys import Keyring, generate
-from gateway.transport.mesh import Mesh
+from gateway.transport.mesh import Mesh, Opener, open_wire
+from gateway.transport.sockets import Sockets
+from gateway.transport.wire import Clock, Knows
+from gateway.transport.zeromq import ZeroMQ
 
 WAIT_S = 20.0
 LOG = b"l" * 16
@@ -82,8 +85,28 @@ def exchange(sender: Node, to: Node, nodes: Sequence[Node]) -> None:
     run(nodes, came)
 
 
+def open_sockets(listen: Address, clock: Clock, keyring: Keyring | None, knows: Knows) -> Sockets:
+    assert keyring is None
+    return Sockets(listen, clock, knows)
+
+
+def open_zeromq(listen: Address, clock: Clock, keyring: Keyring | None, knows: Knows) -> ZeroMQ:
+    return ZeroMQ(listen, clock, keyring)
+
+
+#: What meshes without keys are carried by, in turn: both say the same on the wire, also to each other.
+WIRES: dict[str, list[Opener]] = {
+    "sockets": [open_sockets],
+    "zeromq": [open_zeromq],
+    "sockets-zeromq": [open_sockets, open_zeromq],
+    "zeromq-sockets": [open_zeromq, open_sockets],
+}
+
+
 class Town:
     """Meshes that know of each other."""
+
+    openers: Sequence[Opener] = (open_wire,)
 
     def __init__(self, keys: Path | None = None) -> None:
         self.keys = keys
@@ -106,7 +129,8 @@ class Town:
             "process": (name * 8).encode()[:8],
             "address": address,
         }
-        mesh = Mesh(Introduction(**values | said), Address(host, group), clock_us, ring)
+        opener = self.openers[len(self.nodes) % len(self.openers)] if ring is None else open_wire
+        mesh = Mesh(Introduction(**values | said), Address(host, group), clock_us, ring, opener)
         self._closing.callback(mesh.close)
         node = self.nodes[name] = Node(name, number, mesh)
         return node

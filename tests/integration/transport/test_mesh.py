@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import zmq
 
 from gateway.core.messages import Order, Probe
 from gateway.data.frame import Frame, Kind
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
+
+pytestmark = pytest.mark.usefixtures("wire")
 
 BOUND = 10
 

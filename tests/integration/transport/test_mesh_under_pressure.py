@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pytest
 import zmq
 
 from gateway.core import limits
-from tests.integration.transport.meshes import exchange, run, town
+from tests.integration.transport.meshes import WIRES, Town, exchange, run, town
 from tests.ports import free_ports
 
 
 @pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.usefixtures("wire")
 def test_who_was_disconnected_for_want_of_memory_comes_again(tmp_path: Path, keys: bool) -> None:
     with town(tmp_path if keys else None, ["jfk", "lga"]) as place:
         ports = free_ports(4)
@@ -23,14 +26,15 @@ def test_who_was_disconnected_for_want_of_memory_comes_again(tmp_path: Path, key
         jfk.transport.peers([(2, "lga", addresses[1])])
         lga.transport.peers([(1, "jfk", addresses[0])])
         exchange(jfk, lga, [jfk, lga])
-        changes = lga.transport.changes
+        polled, changes = lga.transport.sockets(), lga.transport.changes
         lga.transport.relieve()
-        assert lga.transport.changes > changes
+        assert lga.transport.sockets() == polled or lga.transport.changes > changes
         exchange(jfk, lga, [jfk, lga])
         exchange(lga, jfk, [jfk, lga])
         assert (2, False) in [(link.peer, link.up) for link in jfk.links]
 
 
+@pytest.mark.usefixtures("wire")
 def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() -> None:
     with town() as place:
         ports = free_ports(4)
@@ -48,6 +52,10 @@ def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() 
         assert "no-such-host.invalid" in refused["ewr"]
 
 
+def _no_socket(*_: object, **__: object) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _none_left(*_: object, **__: object) -> Any:
     raise zmq.ZMQError(errno.EMFILE)
 
@@ -56,6 +64,7 @@ def _none_left(*_: object, **__: object) -> Any:
 def test_a_link_for_which_no_descriptor_is_left_is_made_when_there_is_one(
     monkeypatch: pytest.MonkeyPatch, of: type, what: str
 ) -> None:
+    monkeypatch.setattr(Town, "openers", WIRES["zeromq"])
     monkeypatch.setattr(limits, "MESH_RENEW_US", 0)
     with town() as place:
         ports = free_ports(4)
@@ -72,5 +81,32 @@ def test_a_link_for_which_no_descriptor_is_left_is_made_when_there_is_one(
             run([jfk], lambda: not jfk.transport.facts()["peers"])
         lga = place.add("lga", 2, addresses[1])
         lga.transport.peers([(1, "jfk", addresses[0])])
-        monkeypatch.undo()
+        monkeypatch.setattr(limits, "MESH_RENEW_US", 3_000_000)
         exchange(jfk, lga, [jfk, lga])
+
+
+def test_a_socket_for_which_no_descriptor_is_left_is_made_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with town() as place:
+        ports = free_ports(4)
+        addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
+        jfk, lga = place.add("jfk", 1, addresses[0]), place.add("lga", 2, addresses[1])
+        lga.transport.peers([(1, "jfk", addresses[0])])
+        with monkeypatch.context() as full:
+            full.setattr(socket, "socket", _no_socket)
+            jfk.transport.peers([(2, "lga", addresses[1])])
+            run([jfk], lambda: any("lga: no socket can be had for the connection to it" in line for line in jfk.said))
+            assert not jfk.up(2)
+        exchange(jfk, lga, [jfk, lga])
+        exchange(lga, jfk, [jfk, lga])
+
+
+def test_who_comes_while_no_descriptor_is_left_is_taken_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with town() as place:
+        ports = free_ports(4)
+        addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
+        jfk, lga = place.add("jfk", 1, addresses[0]), place.add("lga", 2, addresses[1])
+        with monkeypatch.context() as full:
+            full.setattr(socket.socket, "accept", _no_socket)
+            lga.transport.peers([(1, "jfk", addresses[0])])
+            run([jfk, lga], lambda: any("jfk: no connection is taken on the group port" in line for line in jfk.said))
+        exchange(lga, jfk, [jfk, lga])

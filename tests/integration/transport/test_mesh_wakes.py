@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import zmq
 
 from gateway.core import limits
 from gateway.core.events import Received
 from gateway.core.messages import Probe
-from gateway.transport.link import uncopied
 from gateway.transport.mesh import Mesh
-from tests.integration.transport.meshes import WAIT_S, Node, exchange, town
+from gateway.transport.zeromq_line import ZeroMQLine, uncopied
+from tests.integration.transport.meshes import WAIT_S, WIRES, Node, Town, exchange, town
 from tests.ports import free_ports
 
 
@@ -36,6 +37,12 @@ def woken_turn(node: Node) -> None:
     node.received += [event for event in mesh.drain(256, 8 << 20, dict(poller.poll(20))) if isinstance(event, Received)]
 
 
+@pytest.fixture
+def over_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Town, "openers", WIRES["zeromq"])
+
+
+@pytest.mark.usefixtures("over_zeromq")
 def test_of_links_only_the_descriptors_are_polled() -> None:
     with town() as place:
         ports = free_ports(6)
@@ -49,6 +56,7 @@ def test_of_links_only_the_descriptors_are_polled() -> None:
         assert len(polled) == 2 + 2 * 2
 
 
+@pytest.mark.usefixtures("over_zeromq")
 def test_a_refusal_whose_wake_up_a_send_swallowed_is_heard_all_the_same() -> None:
     """A gateway that forgot who is at the other end says so; ZeroMQ tells of it while something else is asked of the socket."""
     with town() as place:
@@ -57,13 +65,14 @@ def test_a_refusal_whose_wake_up_a_send_swallowed_is_heard_all_the_same() -> Non
         jfk.transport.peers([(2, "lga", address(ports, 2))])
         lga.transport.peers([(1, "jfk", address(ports, 1))])
         exchange(lga, jfk, [jfk, lga])
-        link = mesh_of(lga)._links[1]
+        line = mesh_of(lga)._links[1].line
+        assert isinstance(line, ZeroMQLine)
         mesh_of(jfk)._guests.clear()
         lga.transport.send(1, Probe())
         lga.transport.flush()
         before = len(jfk.received)
         deadline = time.monotonic() + WAIT_S
-        while not int(link.socket.get(zmq.EVENTS)) & int(zmq.POLLIN):  # jfk refuses, and this swallows the wake-up
+        while not int(line.socket.get(zmq.EVENTS)) & int(zmq.POLLIN):  # jfk refuses, and this swallows the wake-up
             assert time.monotonic() < deadline
             woken_turn(jfk)
         for _ in range(3):

@@ -11,6 +11,8 @@ from gateway.transport.interface import PROTOCOL
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.usefixtures("wire")
+
 
 def address(ports: list[int], number: int) -> str:
     return f"127.0.0.1:{ports[2 * number - 2]}/{ports[2 * number - 1]}"

@@ -18,6 +18,8 @@ from gateway.transport.interface import Introduction
 from tests.integration.transport.meshes import Node, run, town
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.usefixtures("wire")
+
 WAIT_MS = 20_000
 
 

@@ -1,0 +1,310 @@
+"""A connection to one other gateway by a plain socket, made again and again until it is closed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from gateway.core import limits
+from gateway.data.addresses import Address
+from gateway.data.frame import Buffer
+from gateway.errors import FormatError
+from gateway.transport.link import Away, Formed, Link
+from gateway.transport.stream import Ended, Stream
+from gateway.transport.wire import Kind, News
+from gateway.transport.zmtp import GREETING, HANDSHAKE_BYTES_MAX, Handshake, Mismatch, frame, ready
+
+_US_PER_MS = 1000
+_WINDOW = 2 * limits.REFUSALS_A_LOOK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BUFFERS_MAX = 512  # of one system call; the kernel takes twice as many
+_NOT_NOW = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+
+
+class Watch(Protocol):
+    """What a line needs of the wire that it is one of."""
+
+    epoll: select.epoll
+    scratch: memoryview
+    lines: dict[int, SocketLine]
+    clock_us: Callable[[], int]
+
+    def tell(self, peer: str, reason: str) -> None:
+        """An operator must know it."""
+
+
+def notice_silence(connection: socket.socket) -> None:
+    """Send at once, and break connections whose other end's host is silent for three beats, by the kernel's means, with data on its
+    way or without. Those that a socket accepts have it from that.
+    """
+    seconds = limits.MESH_BEAT_MS // 1000
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, seconds),
+        (socket.TCP_KEEPINTVL, seconds),
+        (socket.TCP_KEEPCNT, limits.MESH_BEATS_SILENT_MAX),
+        (socket.TCP_USER_TIMEOUT, limits.MESH_BEATS_SILENT_MAX * limits.MESH_BEAT_MS),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class SocketLine:
+    """A connection to one other gateway.
+
+    Attributes:
+        link: whose it is.
+        due_us: when `tick` has something to do, on the wire's clock; 0: nothing.
+        closed: it is made no more.
+    """
+
+    def __init__(self, watch: Watch, link: Link, identity: bytes) -> None:
+        """`connect` comes next. `identity` is what it is known as at the other end."""
+        self.link = link
+        self._watch = watch
+        self._hello = GREETING + ready(b"DEALER", identity)
+        self._to: Address | None = None
+        self._socket: socket.socket | None = None
+        self._handshake: Handshake | None = None
+        self._stream: Stream | None = None  # while the connection stands
+        self._wait_ms = limits.MESH_RECONNECT_MS_MIN
+        self._waiting: deque[Formed] = deque()
+        self._waiting_bytes = 0
+        self._gone = 0  # bytes of the first one that waits
+        self._full = False  # the kernel is to tell when there is room
+        self.due_us = 0
+        self.closed = False
+
+    def connect(self, to: Address) -> None:
+        """Begin to connect.
+
+        Raises:
+            OSError: it cannot be an address.
+        """
+        self._to = to
+        error = self._try()
+        if error is not None:
+            raise error
+
+    # Connecting
+
+    def _try(self) -> OSError | None:
+        """Try to connect; what says that it is of no use."""
+        to = self._to
+        self.due_us = 0
+        if to is None:
+            return None
+        try:
+            connection = socket.socket(socket.AF_INET6 if ":" in to.host else socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                return error
+            reason = f"no socket can be had for the connection to it: {error.strerror}; raise the limit of open files"
+            self._watch.tell(self.link.name, reason)
+            self._again()
+            return None
+        connection.setblocking(False)
+        notice_silence(connection)
+        code = connection.connect_ex((to.host, to.port))
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            if code not in _NOT_NOW:
+                return OSError(code, os.strerror(code))
+            self._again()
+            return None
+        self._socket = connection
+        self._due(limits.MESH_CONNECT_MS_MAX)
+        self._watch.lines[connection.fileno()] = self
+        self._watch.epoll.register(connection.fileno(), _WRITE)
+        return None
+
+    def _again(self) -> None:
+        """Try anew after a while, which is longer each time; not all lines at once."""
+        self._due(int(self._wait_ms * random.uniform(0.75, 1.25)))
+        self._wait_ms = min(2 * self._wait_ms, limits.MESH_RECONNECT_MS_MAX)
+
+    def _due(self, after_ms: int) -> None:
+        self.due_us = self._watch.clock_us() + after_ms * _US_PER_MS
+
+    def tick(self) -> Iterator[News]:
+        """It is due: the other end took too long, or it is time to try again."""
+        if self._socket is None:
+            if self._try() is not None:
+                self._again()
+        else:
+            yield from self._fail(Away.BROKEN_OFF)
+
+    def _fail(self, why: Away) -> Iterator[News]:
+        """Something ended the connection, or the attempt to have one."""
+        shaking, stood = self._handshake is not None, self._stream is not None
+        self._let_go()
+        self._again()
+        if stood:
+            yield News(self.link, Kind.DOWN)
+        elif shaking:
+            yield News(self.link, Kind.AWAY, why=why)
+
+    def _let_go(self) -> None:
+        connection, self._socket = self._socket, None
+        self._handshake = self._stream = None
+        if connection is not None:
+            del self._watch.lines[connection.fileno()]
+            connection.close()  # the kernel stops watching it with that
+        self.link.lost += len(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = self._gone = 0
+        self._full = False
+
+    def happened(self, mask: int) -> Iterator[News]:
+        """The kernel tells of the connection."""
+        try:
+            if self._stream is not None:
+                if mask & _WRITE:
+                    self._send()
+                if mask & ~_WRITE:
+                    yield from self._heard(self._stream)
+            elif self._handshake is not None:
+                yield from self._shake(self._handshake)
+            else:
+                self._greet()
+        except BlockingIOError:
+            return
+        except Mismatch:
+            yield from self._fail(Away.MISMATCH)
+        except (OSError, Ended, FormatError):
+            yield from self._fail(Away.BROKEN_OFF)
+
+    def _greet(self) -> None:
+        connection = self._connection()
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, "")
+        self._handshake = Handshake(b"ROUTER")
+        connection.sendall(self._hello)  # the first bytes of a connection: there is room
+        self._due(limits.HANDSHAKE_MS_MAX)
+        self._watch.epoll.modify(connection.fileno(), _READ)
+
+    def _shake(self, handshake: Handshake) -> Iterator[News]:
+        connection = self._connection()
+        data = connection.recv(HANDSHAKE_BYTES_MAX)
+        if not data:
+            raise Ended
+        rest = handshake.take(data)
+        if rest is not None:
+            self._handshake = None
+            self._stream = Stream(connection, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW)
+            self.due_us = 0
+            self._wait_ms = limits.MESH_RECONNECT_MS_MIN
+            yield News(self.link, Kind.UP)
+            if rest:
+                yield from self._heard(self._stream)
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            raise Ended
+        return self._socket
+
+    def _heard(self, stream: Stream) -> Iterator[News]:
+        for parts, _ in stream.read():
+            yield News(self.link, Kind.SAID, data=bytes(parts[0]) if len(parts) == 1 else b"")
+
+    # Sending
+
+    def put(self, messages: Sequence[Formed]) -> None:
+        """Send messages, all with one system call where the kernel takes them; what it does not take waits, or is lost."""
+        link = self.link
+        waiting = self._waiting
+        waited = bool(waiting)
+        for message in messages:
+            if self._keep(message):
+                link.sent += 1
+                link.sent_bytes += message.size
+            else:
+                link.lost += 1
+        if not waited:
+            self._send()
+
+    def say(self, data: bytes) -> None:
+        """Send what is no message of the group, behind what waits."""
+        said = frame(data)
+        waited = bool(self._waiting)
+        if self._keep(Formed([said], len(said))) and not waited:
+            self._send()
+
+    def _keep(self, message: Formed) -> bool:
+        """Have a message wait for its turn; whether there is room, and somebody to send it to."""
+        waiting = self._waiting
+        size = self._waiting_bytes + message.size
+        if self._stream is None or len(waiting) >= limits.MESH_HIGH_WATER_MARK or size > limits.MESH_QUEUE_BYTES_MAX:
+            return False
+        waiting.append(message)
+        self._waiting_bytes = size
+        return True
+
+    def _send(self) -> None:
+        """Send what waits, as far as the kernel takes it; the rest when it says that it has room."""
+        connection = self._connection()
+        waiting = self._waiting
+        try:
+            while waiting:
+                self._left(connection.sendmsg(self._next_buffers()))
+        except OSError:
+            pass  # there is no room now, or the connection broke, which is told in its own time
+        if bool(waiting) != self._full:
+            self._full = bool(waiting)
+            self._watch.epoll.modify(connection.fileno(), _READ | _WRITE if waiting else _READ)
+
+    def _next_buffers(self) -> list[Buffer]:
+        """Of what waits, as much as goes at once."""
+        buffers: list[Buffer] = []
+        for message in self._waiting:
+            buffers += message.buffers
+            if len(buffers) >= _BUFFERS_MAX:
+                del buffers[_BUFFERS_MAX:]
+                break
+        skip = self._gone
+        while skip:
+            first = buffers[0]
+            if skip < len(first):
+                buffers[0] = memoryview(first)[skip:]
+                break
+            skip -= len(first)
+            del buffers[0]
+        return buffers
+
+    def _left(self, gone: int) -> None:
+        """So many bytes of what waits left."""
+        gone += self._gone
+        waiting = self._waiting
+        while waiting and gone >= waiting[0].size:
+            size = waiting.popleft().size
+            gone -= size
+            self._waiting_bytes -= size
+        self._gone = gone
+
+    def close(self) -> None:
+        """Let go of it, and of what waits."""
+        self.closed = True
+        self.due_us = 0
+        self._let_go()
+
+    def leave(self, until_us: int) -> None:
+        """Let go of it; what waits has until then to leave."""
+        while self._waiting and not self.closed:
+            left_us = until_us - self._watch.clock_us()
+            poll = select.poll()
+            poll.register(self._connection(), select.POLLOUT)
+            if left_us <= 0 or not poll.poll(left_us // _US_PER_MS):
+                break
+            before = self._waiting_bytes - self._gone
+            self._send()
+            if self._waiting_bytes - self._gone == before:
+                break  # it broke
+        self.close()
