@@ -87,6 +87,7 @@ class Sparing:
     def __init__(self, log: FilteringBoundLogger) -> None:
         """`log` is for the operator."""
         self._log = log
+        self._trouble = ""  # that was told and lasts
         self.over = False
 
     def spared(self, act: Callable[[], Result]) -> Result | None:
@@ -96,14 +97,19 @@ class Sparing:
             DiskFull, DiskFailed: as `act`.
         """
         try:
-            return act()
+            done = act()
         except (DiskFull, DiskFailed):
             raise
         except OSError as error:  # a file that cannot be opened now: the next look may find it, or find it lost
-            self._log.warning("a look for damage could not be finished; it is begun again", error=str(error))
+            trouble, self._trouble = self._trouble, str(error)
+            if trouble != self._trouble:
+                self._log.warning("a look for damage could not be finished; it is begun again until it can be", error=str(error))
         except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
             self.over = True
             self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
+        else:
+            self._trouble = ""
+            return done
         return None
 
 

@@ -23,7 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core import limits
 from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
 from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered
-from gateway.core.messages import Confirm, Forward, LaneFetched, No, Order, Post, Posted, Repair, Settled, Vote
+from gateway.core.messages import Confirm, Fetched, Forward, LaneFetched, No, Order, Post, Posted, Repair, Settled, Vote
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState
@@ -68,7 +68,7 @@ class Tracer:
                 self._tell("submitted", event.frames, session=event.session)
             case SubmittedUnordered():
                 self._tell("submitted", event.frames, self._own(), session=event.session)
-            case Received(message=Order() | Repair() | Forward() as message):
+            case Received(message=Order() | Repair() | Forward() | Fetched() as message):
                 self._tell("received", message.frames, by=type(message).__name__, sender=event.sender)
             case Received(message=Vote() | Confirm() as message):
                 name = type(message).__name__.lower()

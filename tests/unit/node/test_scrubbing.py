@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.core.actions import Mend, ReadLog
 from gateway.core.events import Event, LogRead, Persisted, Rotted, WriteFailed
@@ -124,6 +125,32 @@ def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     bench.disk.mend(frames(3))
     assert not bench.disk.run_once()
     assert bench.writer.mender.mended == 0
+
+
+def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told four times a second, in a log that nobody may ever look at."""
+    bench = Bench()
+    mender = bench.writer.mender
+    look = mender.look
+
+    def refused() -> bool:
+        look()
+        raise OSError(13, "Permission denied")
+
+    def looks(count: int) -> list[str]:
+        with capture_logs() as told:
+            for _ in range(count):
+                clock.now += 1
+                bench.disk.scrubbing.look()
+        return [line["error"] for line in told]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mender, "look", refused)
+        assert looks(50) == ["[Errno 13] Permission denied"]
+        assert mender.looks == 50
+    assert looks(1) == []
+    monkeypatch.setattr(mender, "look", refused)
+    assert looks(2) == ["[Errno 13] Permission denied"]
 
 
 def test_a_defect_in_looking_ends_the_looking_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

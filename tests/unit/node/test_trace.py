@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
 from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered, TimeAdvanced
-from gateway.core.messages import Confirm, LaneFetched, No, Order, Post, Posted, Settled, Vote
+from gateway.core.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
 from gateway.data.frame import Frame
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer, Topic
@@ -90,6 +90,12 @@ def in_lane(frame: Frame, lane: LaneName, attempt: int, position: int) -> Frame:
     frame.origin = lane.origin
     frame.stamp(attempt, position, 0)
     return frame
+
+
+def test_what_a_gateway_catches_up_with_is_received_too() -> None:
+    frame = placed(batch_frame(sequence=4), 9)
+    (line,) = Rig().lines(Received(3, Fetched(view=1, first=9, frames=(frame,), stop=9)))
+    assert (line["event"], line["by"], line["sender"], line["position"], line["first"]) == ("received", "Fetched", 3, 9, 4)
 
 
 @pytest.mark.parametrize("lane", [OWN, OTHER])
