@@ -327,7 +327,7 @@ class Mender:
             return self._indexer.state.chain
         try:
             return read_header(self._directory, last + 1).chain
-        except (Damaged, FileNotFoundError):
+        except (Damaged, OSError):
             snapshot = read_snapshot(self._directory, last + 1)
             return snapshot.state.chain if snapshot is not None else None
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, Frame, padded
 from gateway.log.index import index_sealed
-from gateway.log.layout import FRAMES_AT, PAGE, index_path, positions_named
+from gateway.log.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, positions_named, read_header
 from gateway.log.mending import Mender
 from gateway.log.quarantine import copies, keep_copy
 from gateway.log.reader import LogReader
@@ -286,6 +286,27 @@ def test_sectors_that_cannot_be_read_are_written_whole(tmp_path: Path, piece: in
     assert serve(writer, piece=piece)
     assert storage.bad == set()
     assert images(tmp_path) == before
+    whole(tmp_path, writer, close)
+
+
+def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was lost was never told, and nothing behind it looked at."""
+    writer, close = written(tmp_path)
+    following = positions_named(str(tmp_path), "seg")[1]
+    spoil(tmp_path, following - 1)
+
+    def unreadable(directory: str, first: int) -> SegmentHeader:
+        if first == following:
+            raise OSError(5, "Input/output error")
+        return read_header(directory, first)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.log.mending.read_header", unreadable)
+        round_of(writer.mender)
+        assert lost_of(writer) == (following - 1, following - 1)
+    assert serve(writer)
     whole(tmp_path, writer, close)
 
 
