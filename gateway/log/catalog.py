@@ -8,6 +8,7 @@ restarted, or an index file is damaged). A reader never writes.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -132,8 +133,10 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
     """The header of a segment's index if it is sealed; its rows are another look."""
     try:
         return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        return None  # what it says is made from the frames
 
 
 class Catalog:

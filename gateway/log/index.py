@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from gateway.data.bodies import TickBody, decode_body
 from gateway.data.frame import Buffer, Frame, Kind, crc32c
+from gateway.log.paging import populate
 from gateway.log.storage import Storage
 
 Rows = npt.NDArray[np.void]
@@ -235,7 +236,9 @@ class IndexWriter:
 
 
 def map_rows(path: str) -> tuple[Buffer, Rows] | None:
-    """The file of an index, mapped, and all the rows that its size has room for (the caller knows how many are good)."""
+    """The file of an index, mapped, and all the rows that its size has room for (the caller knows how many are good); None if there
+    are none, or they cannot be read: then they are made from the frames.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -244,9 +247,14 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
         size = os.fstat(fd).st_size
         if size < ROWS_AT + ROW_SIZE:
             return None
-        view = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
     finally:
         os.close(fd)
+    try:
+        populate(mapped, 0, size)
+    except OSError:
+        return None
+    view = memoryview(mapped)
     return view[:ROWS_AT], np.frombuffer(view, dtype=ROW, count=(size - ROWS_AT) // ROW_SIZE, offset=ROWS_AT)
 
 

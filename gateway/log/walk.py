@@ -36,8 +36,8 @@ from gateway.data.frame import (
 )
 from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
+from gateway.log.paging import populate
 
-MADV_POPULATE_READ = 22  # Linux 5.14; reads pages in at once, and a bad sector is an error here and not a signal later
 _AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
 _BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
 _FIXED = struct.Struct("<4sBBHQQ")
@@ -115,10 +115,8 @@ class SegmentMap:
         if length <= 0:
             return
         try:
-            self.map.madvise(MADV_POPULATE_READ, start, length)
+            populate(self.map, start, length)
         except OSError as error:
-            if error.errno in _NOT_KNOWN:
-                return  # an older kernel: the pages come one by one
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {start + length}: {error.strerror}") from error
 
     def readable(self, start: int, end: int, least: int) -> int:
@@ -140,9 +138,6 @@ class SegmentMap:
         end -= end % page
         if start < end:
             self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
-_NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
 
 
 class Walk:

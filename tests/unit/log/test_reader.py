@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
 import pickle
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gateway.log.index import ROW_SIZE, ROWS_AT
 from gateway.log.layout import positions_named
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
+from gateway.log.storage import read_file
 from tests.unit.log.history import (
     LOG,
     History,
@@ -218,6 +220,40 @@ def test_rows_that_were_not_written_are_made_from_the_frames(tmp_path: Path) -> 
     assert seen(scan(reader, 0, len(history.records))) == expected(history)
     assert reader.state().position == len(history.frames)
     close()
+
+
+@pytest.mark.parametrize("at_its_begin", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_rows_on_sectors_that_cannot_be_read_are_made_from_the_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: bool, at_its_begin: bool
+) -> None:
+    """A page of a mapped file that is touched and cannot be read ends the process: they are read in before."""
+    touched: list[str] = []
+
+    def unreadable(mapped: mmap.mmap, start: int, length: int) -> None:
+        touched.append("index")
+        raise OSError(errno.EFAULT, "Bad address")
+
+    def first_page(path: str, size: int = -1) -> bytes:
+        if path.endswith(".idx"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read_file(path, size)
+
+    history = sample(40, size=1500)
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames)
+    writer.sync()
+    decide(writer, history, 1, len(history.frames))
+    if sealed:
+        close()
+    monkeypatch.setattr("gateway.log.index.populate", unreadable)
+    if at_its_begin:
+        monkeypatch.setattr("gateway.log.catalog.read_file", first_page)
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, len(history.records))) == expected(history)
+    assert touched
+    if not sealed:
+        close()
 
 
 @pytest.mark.parametrize("byte", range(ROW_SIZE))

@@ -1,0 +1,21 @@
+"""Pages of mapped files, read in before they are touched: a bad sector is an error here, and not a signal that ends the process."""
+
+from __future__ import annotations
+
+import mmap
+
+MADV_POPULATE_READ = 22  # Linux 5.14
+_NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
+
+
+def populate(mapped: mmap.mmap, start: int, length: int) -> None:
+    """Read bytes of a file in, from the beginning of a page on.
+
+    Raises:
+        OSError: the device cannot read them, or the file ends before.
+    """
+    try:
+        mapped.madvise(MADV_POPULATE_READ, start, length)
+    except OSError as error:
+        if error.errno not in _NOT_KNOWN:  # an older kernel: the pages come one by one
+            raise
