@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.group.broken import expect_found
 from tests.faults.group.checker import Record
 from tests.faults.group.journal import Life, Story, Use, View, Writer, lanes_journal, read_story, read_view
 from tests.faults.group.lane_checker import Copy, check_lanes
@@ -200,11 +201,7 @@ def read_and_gone(told: History) -> None:
     ],
 )
 def test_each_broken_promise_is_found(break_it: Callable[[History], None], what: str) -> None:
-    told = History()
-    assert told.check() == []
-    break_it(told)
-    findings = told.check()
-    assert any(finding.startswith(what) for finding in findings), findings
+    expect_found(History(), break_it, what)
 
 
 def test_what_is_allowed_is_no_finding() -> None:
