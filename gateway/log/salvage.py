@@ -70,7 +70,7 @@ def _leads_to(damaged: str, first: int, following: int) -> bool:
     """Whether the frames of a segment are those right before the next one's."""
     try:
         chain, wanted = (read_header(damaged, one).chain for one in (first, following))
-    except Damaged:
+    except (Damaged, OSError):
         return False
     segment = SegmentMap(segment_path(damaged, first), first)
     found = walk(segment, FRAMES_AT, first, chain, last=following - 1, bodies_from=None)

@@ -16,7 +16,7 @@ from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log import lane_home, lanes, layout, salvage
 from gateway.log.directory import Identity, read_identity
 from gateway.log.lanes_there import lane_path
-from gateway.log.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, segment_path
+from gateway.log.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, read_header, segment_path
 from gateway.log.options import LogOptions
 from gateway.log.start import start_path
 from gateway.log.verify import verify
@@ -168,7 +168,8 @@ def test_a_trimmed_lane_whose_start_is_damaged_keeps_what_is_good_of_it(tmp_path
     logs.close()
 
 
-def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gap", ["a frame", "a header that the disk does not give"])
+def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: str) -> None:
     """It may be left over from a log that was replaced: nobody has decided its end."""
     small(monkeypatch)
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
@@ -176,9 +177,18 @@ def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: p
     firsts = positions_named(path, "seg")
     assert len(firsts) > 3
     Path(start_path(path)).write_bytes(b"no start")
-    with open(segment_path(path, firsts[1]), "r+b") as file:
-        file.seek(FRAMES_AT + 20)
-        file.write(b"\xff\xff\xff")
+
+    def unreadable(directory: str, first: int) -> SegmentHeader:
+        if first == firsts[1]:
+            raise OSError(errno.EIO, "Input/output error")
+        return read_header(directory, first)
+
+    if gap == "a frame":
+        with open(segment_path(path, firsts[1]), "r+b") as file:
+            file.seek(FRAMES_AT + 20)
+            file.write(b"\xff\xff\xff")
+    else:
+        monkeypatch.setattr("gateway.log.salvage.read_header", unreadable)
     other_boot(path)
     logs, found = opened(tmp_path)
     log = found[OTHER]
