@@ -31,10 +31,12 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneAsk,
     LaneBegin,
     LaneEnds,
     LaneFetch,
     LaneFetched,
+    LaneTail,
     Message,
     Missing,
     No,
@@ -175,6 +177,10 @@ def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
     return _size(first) or _size(last)
 
 
+def _run_or_none(frames: Sequence[Frame]) -> str:
+    return _run(frames, limits.FETCHED_FRAMES_MAX) if frames else ""
+
+
 def _size(frame: Frame) -> str:
     length = len(frame.body)
     if length > limits.BODY_BYTES_MAX or length != frame.body_length:
@@ -307,14 +313,6 @@ def _heartbeat(message: Heartbeat) -> str:
     return views or _view_or_none(message.claim) or _members(message.members) or _members(message.hears)
 
 
-def _probe(message: Probe) -> str:
-    return ""
-
-
-def _propose(message: Propose) -> str:
-    return _view(message.view) or _proposed(message.view, message.members)
-
-
 def _proposed(view: int, members: Sequence[int]) -> str:
     """A candidate is a member of what it proposes."""
     return _members(members) or ("" if coordinator_of(view) in members else f"view {view} is without its coordinator")
@@ -388,7 +386,7 @@ def _lane(incarnation: bytes, origin: int = 1) -> str:
     return ""
 
 
-def _lane_vote(message: Posted | Settled) -> str:
+def _lane_vote(message: Posted | Settled | LaneAsk | LaneTail) -> str:
     if not (0 <= message.attempt <= _VIEW_MAX and 0 <= message.up_to <= _POSITION_MAX):
         return f"attempt {message.attempt} does not come to position {message.up_to}"
     return _lane(message.incarnation) or (_text(message.low, _LOW_MAX) if isinstance(message, Posted) else "")
@@ -412,8 +410,7 @@ def _lane_begin(begin: LaneBegin) -> str:
 
 def _lane_fetched(message: LaneFetched) -> str:
     begin = _lane_begin(message.begin) if message.begin is not None else ""
-    run = _run(message.frames, limits.FETCHED_FRAMES_MAX) if message.frames else ""
-    return begin or _lane(message.incarnation, message.origin) or run
+    return begin or _lane(message.incarnation, message.origin) or _run_or_none(message.frames)
 
 
 _CHECKS: dict[type, Callable[[Any], str]] = {
@@ -423,6 +420,8 @@ _CHECKS: dict[type, Callable[[Any], str]] = {
     LaneEnds: _lane_ends,
     LaneFetch: lambda message: _lane(message.incarnation, message.origin) or _position(message.first),
     LaneFetched: _lane_fetched,
+    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),
+    LaneTail: lambda message: _lane_vote(message) or _run_or_none(message.frames),
     Forward: _forward,
     Asking: lambda message: _view(message.view) or _ask(message.ask),
     Order: lambda message: _view(message.view) or _run(message.frames),
@@ -434,8 +433,8 @@ _CHECKS: dict[type, Callable[[Any], str]] = {
     No: _no,
     Confirm: _confirm,
     Heartbeat: _heartbeat,
-    Probe: _probe,
-    Propose: _propose,
+    Probe: lambda message: "",
+    Propose: lambda message: _view(message.view) or _proposed(message.view, message.members),
     State: _state,
     Reject: _reject,
     Install: _install,

@@ -18,7 +18,7 @@ from gateway.core.machine import Input, State
 from gateway.core.messages import Message
 from gateway.core.order.received import LINE, LineState
 from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
-from gateway.core.unordered import origin
+from gateway.core.unordered import phases
 from gateway.core.window import Stage
 
 INTRODUCTION = """\
@@ -52,7 +52,7 @@ def page() -> str:
             stages(),
             "## The attempts of a lane (*unordered*)\n",
             "An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.\n",
-            state_diagram(origin.ATTEMPT, origin.Phase.NONE),
+            state_diagram(phases.ATTEMPT, phases.Phase.NONE),
             "## What happens, what is done, what is said\n",
             catalogue("Events", "gateway/core/events.py", get_args(Event)),
             catalogue("Actions, in the order in which a step gives them", "gateway/core/actions.py", get_args(Action)),

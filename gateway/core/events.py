@@ -61,6 +61,27 @@ class Scalars(msgspec.Struct, frozen=True):
 Lines = dict[int, tuple[int, int]]  # producer -> (epoch, highest sequence in it)
 
 
+class LostEnd(msgspec.Struct, frozen=True):
+    """What a disk lost of the end of the lane that is its own.
+
+    Attributes:
+        first: the first position that is gone; last: the last one that was durable for certain (below `first` where all of it is
+            here again, and only what stood behind may be missing).
+        attempt, chain: of the frame at `last`.
+        promised: the last attempt that this gateway may have begun.
+        members: of the attempt of the frame before `first`, oldest first; empty if that is not known.
+        shown: up to where clients or readers were shown it; 0 if that is not more than `last`.
+    """
+
+    first: int
+    last: int
+    attempt: int
+    chain: int
+    promised: int
+    members: tuple[int, ...] = ()
+    shown: int = 0
+
+
 class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
     """What a start found of one lane; all of it is durable.
 
@@ -71,6 +92,8 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
         tail: the frames behind it.
         lines: of the own lane, the producers up to `position`.
         halted: of the own lane, why nothing can follow in it: something that was decided is gone, and all else here is empty.
+        lost: of the own lane, what is gone behind the tail, and is to be had from the others; None if nothing is. `attempt` is that
+            of the last frame then.
     """
 
     origin: int
@@ -82,6 +105,7 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
     tail: tuple[Frame, ...] = ()
     lines: Lines = msgspec.field(default_factory=dict)
     halted: str = ""
+    lost: LostEnd | None = None
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -408,7 +408,36 @@ class LaneFetched(msgspec.Struct, frozen=True, tag=True):
     begin: LaneBegin | None = None
 
 
+class LaneAsk(msgspec.Struct, frozen=True, tag=True):
+    """Origin to everybody, when its disk lost the end of its lane: how far do you have it?
+
+    Attributes:
+        incarnation: of the lane.
+        token: of the run that asks.
+        attempt, up_to: of the last frame that was durable at the origin: it is decided, with all before it.
+        behind: the undecided frames behind this position are wanted; 0: none.
+    """
+
+    incarnation: bytes
+    token: int
+    attempt: int
+    up_to: int
+    behind: int = 0
+
+
+class LaneTail(msgspec.Struct, frozen=True, tag=True):
+    """Answer to LaneAsk, with its token: the lane is durable here up to the position, its end in this attempt; and the frames that
+    were wanted, as many as one message takes.
+    """
+
+    incarnation: bytes
+    token: int
+    attempt: int
+    up_to: int
+    frames: tuple[Frame, ...] = ()
+
+
 Views = Heartbeat | Probe | Propose | State | Reject | Install | Installed | Fetch | Fetched | FetchSnapshot | FetchedSnapshot
 Repairs = Missing | Repairing | Repair
-LaneMessage = Post | Posted | Settled | LaneEnds | LaneFetch | LaneFetched
+LaneMessage = Post | Posted | Settled | LaneEnds | LaneFetch | LaneFetched | LaneAsk | LaneTail
 Message = Forward | Asking | Order | Echo | Resend | Refuse | Deny | Vote | No | Confirm | Views | Repairs | LaneMessage

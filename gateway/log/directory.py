@@ -17,9 +17,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gateway.data.lanes import REPLACE
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.birth import Birth, birth_of
-from gateway.log.lanes_there import REPLACE, lane_at
+from gateway.log.lanes_there import lane_at
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from gateway.log.room import no_room
 from gateway.log.storage import Storage, SyncFailed, read_file

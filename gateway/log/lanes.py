@@ -17,18 +17,21 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from gateway.core import limits
 from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import LaneLog, LaneRotted, Recovered, Scalars
 from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame
-from gateway.data.lanes import LaneName
+from gateway.data.lanes import REPLACE, LaneName
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, WrongDirectory
 from gateway.log.lane_home import Owner, open_home
 from gateway.log.lane_mending import LaneMending
 from gateway.log.lanes_aside import LanesAside
-from gateway.log.lanes_there import OWN, REPLACE, lane_path, lanes_there, noted_lane
+from gateway.log.lanes_lost import lost_end, note_of, told_of
+from gateway.log.lanes_there import OWN, lane_path, lanes_there, noted_lane
 from gateway.log.options import LogOptions
 from gateway.log.room import failure_of
 from gateway.log.salvage import salvage
@@ -172,7 +175,13 @@ class LaneLogs:
                 return self._halted(lane, str(error))
             with self._watching(lane):
                 recovered = self._learn_again(lane, str(error))
-        return self._log_of(lane, recovered)
+        log = self._log_of(lane, recovered)
+        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._own(lane) else None
+        if lost is None:
+            return log
+        self._writers[lane].write_scalars(note_of(lost))
+        self.told.append(told_of(lane, lost))
+        return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
     def _own(self, lane: LaneName) -> bool:
         """Whether this gateway is the origin: with this disk, and under the number that it has, where that is known."""
@@ -241,7 +250,9 @@ class LaneLogs:
         with self._watching(lane):
             home = open_home(self._owner, lane, self._storage)
         self.told += [home.renewed] if home.renewed else []
-        writer, recovered = LaneWriter.open(home, replace(self._options, lane=lane.incarnation), self._storage)
+        writer, recovered = LaneWriter.open(
+            home, replace(self._options, lane=lane.incarnation, heals=self._own(lane)), self._storage
+        )
         with self._lock:
             self._writers[lane] = writer
         self.starts[lane] = writer.trimming.start.offset

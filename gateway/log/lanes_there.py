@@ -10,7 +10,6 @@ from gateway.log.storage import patiently, read_file
 
 LANES = "lanes"
 OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it
-REPLACE = "give the gateway an empty directory and `tutti members replace` it"  # what ends the halt of an own lane
 SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it: all of it is looked at
 
 

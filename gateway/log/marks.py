@@ -109,7 +109,7 @@ def check_end(directory: str, firsts: list[int], newest: int) -> None:
 
 
 def or_repair(directory: str) -> str:
-    """The other thing to be done about a damage. Nothing is cut from a lane: see `gateway.log.lanes_there.REPLACE`."""
+    """The other thing to be done about a damage. Nothing is cut from a lane: see `gateway.data.lanes.REPLACE`."""
     if lane_at(directory) is not None:
         return "as it was when its gateway ended"
     return f"or see what would be lost with `tutti log repair {directory}`"

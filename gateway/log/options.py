@@ -25,6 +25,8 @@ class LogOptions:
         retention_bytes, retention_us: the oldest segments may go when all of them take more than so many bytes, or once what they
             hold was committed so long ago (0: they stay).
         lane: incarnation of the disk whose lane it is (16 bytes), which stands for the log's uuid; empty for the ordered log.
+        heals: a lane whose end, where it is damaged, is to be had from others: that of this gateway. (Lanes of others are learned
+            again; whether an ordered log heals, its roster tells.)
         snapshot_frames: after so many decided frames a further snapshot is written, which bounds the time that a start takes.
     """
 
@@ -37,6 +39,7 @@ class LogOptions:
     retention_bytes: int = 0
     retention_us: int = 0
     lane: bytes = b""
+    heals: bool = False
     snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 

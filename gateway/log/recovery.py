@@ -25,7 +25,7 @@ from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
 from gateway.core.messages import Damage
 from gateway.data.bodies import RosterBody, Voter, decode_body
-from gateway.data.frame import HEADER_SIZE, POSITION_AT, TERMINATOR, Kind
+from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.headers import mend_headers
@@ -44,13 +44,13 @@ from gateway.log.layout import (
     snapshot_path,
 )
 from gateway.log.marks import Mark, check_end, newest_mark, or_repair, segment_marks
+from gateway.log.moved import moved_on
+from gateway.log.options import LogOptions
 from gateway.log.scalars import Stored, check_kept, read_scalars
 from gateway.log.snapshot import Snapshot, beginning, newest_snapshot, rows_before
 from gateway.log.start import read_start
 from gateway.log.storage import Storage
 from gateway.log.walk import SegmentMap, Walk, voided, walk
-
-_LOOK_BYTES = 1 << 20  # of a segment that is searched, at a time
 
 
 @dataclass(slots=True)
@@ -86,6 +86,7 @@ class Found:
         finished: segments that were walked and whose every position is decided: first position and rows.
         boundaries: the snapshots of the starts of segments that the decided log passed on the way.
         later: first positions of the segments behind a damage, which do not go on from the end.
+        shown: up to where the run before showed it as decided, where that is behind the end of a log that heals; else 0.
     """
 
     recovered: Recovered
@@ -99,6 +100,7 @@ class Found:
     finished: list[tuple[int, Rows]] = field(default_factory=list)
     boundaries: list[Snapshot] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
+    shown: int = 0
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class _Ending:
     later: list[int]
 
 
-def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, int], failed: bool, lane: bytes = b"") -> Found:
+def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
     """Find the log's end, cut what is torn, and make the tail durable. Behind a damage that the group may heal nothing is changed.
 
     Args:
@@ -119,7 +121,6 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
         log: uuid that the directory is known to hold, empty if none is known.
         live: frontier (position, offset) that the run before showed, if that was under this boot; else zeros.
         failed: whether that run may have ended with a failed sync: what is not surely durable is then written again.
-        lane: incarnation of the disk whose lane this is; empty for the ordered log.
 
     Raises:
         Damaged: something durable is damaged or gone; nothing was changed.
@@ -135,21 +136,24 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
     base = _base(directory, frontier)
-    if lane or _several(base.state.roster.values()):
-        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, lane or base.state.log)
+    if options.lane or _several(base.state.roster.values()):
+        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log)
     check_end(directory, firsts, stored.segment)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")
     header = _check_segments(directory, firsts, base, log)
     ending = _go_along(directory, firsts, base, frontier)
-    if ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
+    shown = 0
+    if options.heals and 0 < ending.position < frontier:
+        shown, frontier = frontier, ending.position  # no ABORT in a lane reaches back
+    elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
     # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
-    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0))
+    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals)
     if damage is None:
         _check_later(directory, ending, mark)
     else:
-        mark = _moved_on(directory, firsts[-1], mark)
+        mark = moved_on(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     if failed:
         _write_again(storage, ending, mark.position)
@@ -162,6 +166,7 @@ def recover(directory: str, storage: Storage, *, log: bytes, live: tuple[int, in
         _remove(directory, storage, 0)
         return _blank(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
+    found.shown = shown
     if damage is not None:
         found.recovered = msgspec.structs.replace(found.recovered, damage=damage)
         found.later = ending.later
@@ -231,14 +236,14 @@ def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int, 
     return _Ending(walks, position - 1, chain, [])
 
 
-def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int) -> Damage | None:
+def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int, heals: bool) -> Damage | None:
     """The log must reach to position `decided`, and to the mark unless others may hold what is missing; and hold the frame that the
     mark names.
     """
     if ending.position < decided:
         raise _damage(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
-        if not ending.walks or not _others_vote(base, ending, decided):
+        if not ending.walks or not ((heals and ending.position) or _others_vote(base, ending, decided)):
             raise _damage(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     chain = base.state.chain if mark.position == base.state.position else None
@@ -251,36 +256,6 @@ def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, 
             f"made durable (chain {mark.chain:#010x}): files of different logs or times were mixed; restore them"
         )
     return None
-
-
-def _moved_on(directory: str, first: int, mark: Mark) -> Mark:
-    """The mark, moved on to the last whole frame behind it in the last segment: synced a moment before the end it may have been
-    voted for though no mark names it yet, and a damage before it does not make it torn.
-    """
-    segment = SegmentMap(segment_path(directory, first), first)
-    place = FRAMES_AT if mark.position + 1 == first else _place_behind(segment, mark)
-    found = walk(segment, place, mark.position + 1, mark.chain)
-    if not found.places:
-        return mark
-    return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
-
-
-def _place_behind(segment: SegmentMap, mark: Mark) -> int:
-    """Where the frame behind the mark stands, found by its position and its chain, as no headers may lead there; else the end."""
-    wanted = (mark.position + 1).to_bytes(8, "little")
-    for start in range(FRAMES_AT, segment.size, _LOOK_BYTES):
-        end = min(start + _LOOK_BYTES + HEADER_SIZE, segment.size)
-        if not segment.readable(start, end, end):
-            continue  # a bad sector
-        data = bytes(segment.view[start:end])
-        at = data.find(wanted, POSITION_AT)
-        while at >= 0:
-            place = start + at - POSITION_AT
-            if walk(segment, place, mark.position + 1, mark.chain, last=mark.position + 1, bodies_from=None).places:
-                return place
-            at = data.find(wanted, at + 1)
-        segment.release(start, end)
-    return segment.size
 
 
 def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.data.lanes import REPLACE
 from gateway.log.digest import Digest, digest
 from gateway.log.inspect import FrameInfo, inspect
-from gateway.log.lanes_there import REPLACE, SUSPECT
+from gateway.log.lanes_there import SUSPECT
 from gateway.log.repair import Repair, repair
 from gateway.log.verify import Finding, LaneVerified, Verified, lane_of, verify, verify_lanes
 

@@ -40,7 +40,9 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`. `mender` looks for damage in what is decided, `trimming` for what may go."""
+    """Writes one directory. Made by `open`. `mender` looks for damage in what is decided, `trimming` for what may go; `shown` is
+    that of `Found`.
+    """
 
     def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
         """Go on where `found` ends."""
@@ -57,7 +59,7 @@ class LogWriter:
         self._end: End = found.end
         self._synced_at = time.monotonic()
         self._spoiled = found.recovered.damage is not None  # what is damaged still stands behind the end
-        self._later = found.later
+        self._later, self.shown = found.later, found.shown
         self._cutting = False  # from the mark that is lowered on
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
@@ -86,9 +88,8 @@ class LogWriter:
             raise failure_of("making the live page of", directory.path, error) from error
         try:
             finish_replacing(directory.path, storage, options)
-            found = recover(
-                directory.path, storage, log=directory.log, live=live.inherited(), failed=live.failed_before, lane=options.lane
-            )
+            args = directory.path, storage, options
+            found = recover(*args, log=directory.log, live=live.inherited(), failed=live.failed_before)
             (directory.renew if forgot(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)

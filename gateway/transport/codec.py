@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.core import limits
-from gateway.core.messages import Fetched, Forward, LaneFetched, Message, Order, Post, Repair
+from gateway.core.messages import Fetched, Forward, LaneFetched, LaneTail, Message, Order, Post, Repair
 from gateway.data.frame import (
     HEADER_SIZE,
     Buffer,
@@ -35,7 +35,7 @@ from gateway.transport.interface import Introduction
 
 CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
 JOINED, APART = 0, 1
-WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched)
+WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched, LaneTail)
 
 _PREFIX = struct.Struct("<cBHI")
 _PADDING = tuple(bytes(n) for n in range(8))

@@ -8,8 +8,9 @@ from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead, LaneRotted
 from gateway.core.mending import Far
-from gateway.core.messages import LaneEnds, LaneFetch, LaneFetched, LaneMessage, Post, Posted, Settled
+from gateway.core.messages import LaneAsk, LaneEnds, LaneFetch, LaneFetched, LaneMessage, LaneTail, Post, Posted, Settled
 from gateway.core.unordered.box import Box
+from gateway.core.unordered.healing import Healing
 from gateway.core.unordered.lines import LineTable
 from gateway.core.unordered.member import Member
 from gateway.core.unordered.origin import Origin
@@ -33,7 +34,11 @@ class Unordered:
         mine = lane.origin, lane.incarnation
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = LineTable(context.window.state, own.lines)
-        self._origin = Origin(context, self._box, lane, self._lines, own.halted)
+        healing = Healing(context, self._box, lane, own.lost) if own.lost is not None else None
+        self._member.healing = healing
+        self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
+        if healing is not None:
+            healing.settle = self._origin.settle
         lane.confirm(lane.end)  # whatever the own disk has of the own lane is its YES, which came last
         self._origin.settle()
         self._part: tuple[int, ...] = ()
@@ -75,6 +80,10 @@ class Unordered:
             self._member.on_fetch(sender, message)
         elif isinstance(message, LaneFetched):
             self._member.on_fetched(sender, message)
+        elif isinstance(message, LaneAsk):
+            self._member.on_ask(sender, message)
+        elif isinstance(message, LaneTail):
+            self._origin.on_tail(sender, message)
 
     def _on_ends(self, sender: int, message: LaneEnds) -> None:
         self._origin.on_end(sender, self._member.on_ends(sender, message))

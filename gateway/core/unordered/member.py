@@ -9,9 +9,10 @@ from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.events import LaneLog, LaneRead
 from gateway.core.mending import Far
-from gateway.core.messages import LaneEnd, LaneEnds, LaneFetch, LaneFetched, Post, Posted, Settled
-from gateway.core.runs import whole
+from gateway.core.messages import LaneAsk, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Post, Posted, Settled
+from gateway.core.runs import parts, whole
 from gateway.core.unordered.box import Box
+from gateway.core.unordered.healing import Healing
 from gateway.core.unordered.lane import Lane
 from gateway.core.unordered.mending import LaneMending
 from gateway.data.frame import Frame, Kind, chained
@@ -20,12 +21,14 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
 class Member:
-    """The lanes here. The own one is among them to be read; all else about it is the origin's.
+    """The lanes here. The own one is among them to be read; all else about it is the origin's, unless its end is lost: then it is
+    learned like any other.
 
     Attributes:
         low: why this member's disk takes no batches; empty if it does.
         part: the gateways that hear each other, this one among them.
         mending: what the disk lost of lanes.
+        healing: what the disk lost of the own lane's end, None if it lost nothing.
     """
 
     def __init__(self, context: Context, box: Box, far: Far) -> None:
@@ -41,6 +44,7 @@ class Member:
         self.low = ""
         self.part: tuple[int, ...] = ()
         self.mending = LaneMending(box, far, self._sources)
+        self.healing: Healing | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
         """Take over what a start found. What is known as decided of other lanes is handed out; the own lane is returned."""
@@ -55,15 +59,20 @@ class Member:
         return own
 
     def _others(self) -> Iterator[Lane]:
-        return (lane for key, lane in self._lanes.items() if key != self._me)
+        return (lane for key, lane in self._lanes.items() if key != self._me or self._learns)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the own lane is learned."""
+        return self.healing is not None and self.healing.learns
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
-        """The lane, a new one if there is room; None for the own, and for one too many."""
+        """The lane, a new one if there is room; None for the own unless that is learned, and for one too many."""
         key = origin, incarnation
         lane = self._lanes.get(key)
         if lane is None and len(self._lanes) < limits.LANES_MAX:
             lane = self._lanes[key] = Lane(LaneLog(origin=origin, incarnation=incarnation))
-        return None if key == self._me else lane
+        return None if key == self._me and not self._learns else lane
 
     # The origin's attempt
 
@@ -130,6 +139,19 @@ class Member:
             lane.gap = True
             self._vote(lane, again=True)
 
+    def on_ask(self, sender: int, message: LaneAsk) -> None:
+        """The origin lost the end of its lane. It says what was durable there and so is decided, and hears what is durable here."""
+        lane = self._lane(sender, message.incarnation)
+        if lane is None:
+            self._box.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
+        elif lane.begin is None:
+            if message.attempt == lane.attempt:
+                lane.confirm(min(message.up_to, lane.end))
+                self._settle(lane)
+            wanted = lane.behind(message.behind) if message.behind and message.behind >= lane.decided else ()
+            run = next(parts([frame for frame in wanted if frame.position <= lane.durable]), ())
+            self._box.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
+
     def _persist(self, lane: Lane, cut: int | None) -> None:
         self._writing.append((self._box.persist(lane, up_to=lane.end, cut=cut), lane))
 
@@ -150,6 +172,9 @@ class Member:
         self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
 
     def _settle(self, lane: Lane) -> None:
+        if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
+            self.healing.settle()
+            return
         offset, frames = lane.settle()
         if frames:
             self._box.deliver(lane, offset, frames)
@@ -213,6 +238,9 @@ class Member:
             return
         lane = self._lane(message.origin, message.incarnation)
         if lane is None or lane.begin is not None or lane.bytes > limits.LANE_BYTES_MAX:
+            return
+        if message.begin is not None and (lane.origin, lane.incarnation) == self._me:
+            self._box.drop(message, sender, "the origin of the lane needs all of it: what was let go says who sent what")
             return
         if message.begin is not None:
             self._begin(lane, sender, message)

@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.machine import Machine
-from gateway.core.messages import Post, Posted, Settled
+from gateway.core.messages import LaneTail, Post, Posted, Settled
 from gateway.core.runs import parts
 from gateway.core.unordered.box import Box
+from gateway.core.unordered.entries import Entry, Name, name_of, refused
+from gateway.core.unordered.healing import Healing
 from gateway.core.unordered.lane import Lane
 from gateway.core.unordered.lines import Entrance, LineTable
+from gateway.core.unordered.phases import ATTEMPT, VOTING, Input, Phase
 from gateway.core.window import weight
 from gateway.data.bodies import ViewBody, encode_body
 from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
+from gateway.data.wire import Answer, Committed, Duplicate, Expected, FencedAnswer
 from gateway.errors import invariant
-
-
-class Phase(enum.Enum):
-    """Where the origin is between two attempts."""
-
-    NONE = "no attempt yet"
-    ENDING = "writing that the last attempt is over"
-    ASKING = "hearing how far its members are"
-    OPEN = "in an attempt"
-
-
-class Input(enum.Enum):
-    """What moves it."""
-
-    END = "members changed / one said NO"
-    DURABLE = "persisted"
-    HEARD = "all told their ends / waited long enough"
-
-
-#: An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.
-ATTEMPT: dict[tuple[Phase, Input], Phase] = {
-    (Phase.NONE, Input.END): Phase.ENDING,
-    (Phase.ENDING, Input.DURABLE): Phase.ASKING,
-    (Phase.ASKING, Input.HEARD): Phase.OPEN,
-    (Phase.OPEN, Input.END): Phase.ENDING,
-}
-
-
-Name = tuple[int, int, int, int]  # producer, epoch, first sequence, count
-
-
-def _name(frame: Frame) -> Name:
-    return frame.producer, frame.epoch, frame.first_sequence, frame.count
-
-
-class Entry:
-    """An undecided batch and the session that sent it last, 0 for none."""
-
-    __slots__ = ("frame", "session")
-
-    def __init__(self, frame: Frame, session: int) -> None:
-        self.frame = frame
-        self.session = session
 
 
 class Origin:
@@ -68,10 +27,11 @@ class Origin:
 
     Attributes:
         low: why this member's disk takes nothing new; empty if it does.
-        halted: why nothing can follow in the lane: something that was decided in it is gone. It begins no attempt then.
     """
 
-    def __init__(self, context: Context, box: Box, lane: Lane, lines: LineTable, halted: str = "") -> None:
+    def __init__(
+        self, context: Context, box: Box, lane: Lane, lines: LineTable, halted: str = "", healing: Healing | None = None
+    ) -> None:
         self._context = context
         self._me = context.standing.me
         self._box = box
@@ -96,7 +56,14 @@ class Origin:
         self._settled: Settled | None = None
         self._repeats = 0
         self.low = ""
-        self.halted = halted
+        self._halted, self._healing = halted, healing
+
+    @property
+    def halted(self) -> str:
+        """Why the lane takes nothing: something that was decided in it is gone, for good or until it is learned from others. No
+        attempt begins then.
+        """
+        return self._halted or (self._healing.reason if self._healing is not None else "")
 
     @property
     def quiet(self) -> bool:
@@ -117,27 +84,27 @@ class Origin:
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
-            refused = self._unknown(frame)
+            no = self._unknown(frame)
             how, line = self._lines.judge(frame)
-            if isinstance(refused, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
-                refused = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
-            if refused is None and how is Entrance.TAKE:
-                refused = self._full(frame)
-            if refused is not None:
-                answers.append(refused)
+            if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
+                no = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
+            if no is None and how is Entrance.TAKE:
+                no = self._full(frame)
+            if no is not None:
+                answers.append(no)
             elif how is Entrance.TAKE:
                 self._lines.take(frame)
                 self._bytes += weight(frame)
-                entry = self._entries[_name(frame)] = Entry(frame, session)
+                entry = self._entries[name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is Entrance.WAITS:
                 # Whoever sent it last is answered. One that was cut otherwise is asked for again, when that is decided.
-                waiting = self._entries.get(_name(frame))
+                waiting = self._entries.get(name_of(frame))
                 if waiting is not None:
                     waiting.session = session
                 else:
                     reason = "part of it is undecided here, cut otherwise: send it again later"
-                    answers.append(_refused(frame, "busy", reason, retry=True))
+                    answers.append(refused(frame, "busy", reason, retry=True))
             elif how is Entrance.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
             elif how is Entrance.EXPECTED:
@@ -150,27 +117,27 @@ class Origin:
     def _unknown(self, frame: Frame) -> Answer | None:
         """Why a batch is not even looked at: what the lane holds is lost, or the ordered log does not know producer or topic."""
         if self.halted:
-            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
+            return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
         producer = state.producers.get(frame.producer)
         if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
             code = "producer" if producer is None else "topic" if frame.topic not in state.topics else "epoch"
-            return _refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
+            return refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
         """Why a new batch is not taken now."""
         closed = self._context.standing.closed
         if closed is not None:
-            return _refused(frame, *closed, retry=True)
+            return refused(frame, *closed, retry=True)
         if not self._part:
             reason = "this gateway is no member of the group; send again, here or at another gateway"
-            return _refused(frame, "not_primary", reason, retry=True)
+            return refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
-            return _refused(frame, "space", self._low_reason, retry=True)
+            return refused(frame, "space", self._low_reason, retry=True)
         if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
             reason = f"{len(self._entries)} batches with {self._bytes} bytes are undecided here: send it again later"
-            return _refused(frame, "busy", reason, retry=True)
+            return refused(frame, "busy", reason, retry=True)
         return None
 
     @property
@@ -194,9 +161,11 @@ class Origin:
         """
         invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
         self._part = part
+        if self._healing is not None:
+            self._healing.part = part
         self._told &= set(part)
         self._near &= set(part)
-        if part and not self.halted:
+        if part:
             self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
@@ -219,8 +188,11 @@ class Origin:
         neither decided nor ended nor refused, but for what the disk was given before: whether it was decided in what is gone is not
         known here any more.
         """
-        self.halted = f"the lane of this gateway takes nothing more: {reason}"
-        self._context.outbox.suspect(self._me, self.halted)
+        self._halted = f"the lane of this gateway takes nothing more: {reason}"
+        if self._healing is not None:
+            self._healing.learns = False
+            self._healing = None
+        self._context.outbox.suspect(self._me, self._halted)
 
     @property
     def _wanted(self) -> tuple[int, ...]:
@@ -228,6 +200,8 @@ class Origin:
 
     def _change(self) -> None:
         """Begin another attempt if the members that it wants are not those that it has."""
+        if self.halted:
+            return
         phase = self._machine.state
         if phase is Phase.NONE:
             self._begin()
@@ -285,24 +259,63 @@ class Origin:
         for part in parts(frames):
             self._box.send(member, Post(self._lane.incarnation, part))
 
+    # What the disk lost of the end
+
+    def on_tail(self, sender: int, message: LaneTail) -> None:
+        """A gateway says what it has of the end."""
+        if self._healing is not None:
+            self._healing.on_tail(sender, message)
+            self._resume()
+
+    def _resume(self) -> None:
+        """Go on with the last attempt, once nothing of it can be missing: it is not known to what of it this member said YES, so
+        none of it gets a NO.
+        """
+        healing, lane = self._healing, self._lane
+        tail = healing.tail() if healing is not None and healing.learns else None
+        if healing is None or tail is None:
+            return
+        self._machine.on(Input.LEARNED)
+        healing.learns, self._waited = False, 0
+        self._attempt, self._members, self._began = healing.attempt, healing.members, lane.end + 1
+        self._votes = {member: healing.vote(member) for member in healing.needed}
+        for frame in tail:
+            lane.append(frame)
+            if frame.kind == Kind.BATCH:
+                self._lines.take(frame)
+                self._bytes += weight(frame)
+                self._entries[name_of(frame)] = Entry(frame, 0)
+        self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
+        for member, vote in self._votes.items():
+            self._post(member, lane.behind(vote))
+        self._advance()
+        self._healed()
+
+    def _healed(self) -> None:
+        """Begin a new attempt when all of the last one is decided."""
+        if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
+            self._healing = None
+            self._end()
+
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
         """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
         vote = self._votes.get(sender)
-        if vote is None or self.halted or self._machine.state is not Phase.OPEN or message.attempt > self._attempt:
+        if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
-        current = message.attempt == self._attempt
-        if current and message.up_to > self._lane.end:
-            self._box.drop(message, sender, f"it votes beyond position {self._lane.end}")
+        current, end = message.attempt == self._attempt, self._lane.end
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more
+            self._box.drop(message, sender, f"it votes beyond position {end}")
             return
         if current:
-            self._votes[sender] = max(vote, message.up_to)
+            self._votes[sender] = max(vote, min(message.up_to, end))
         self._lows.pop(sender, None)
         if message.low:
             self._lows[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
-        if message.low and current and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
+        ends = message.low and current and self._machine.state is Phase.OPEN
+        if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
         elif message.again:
             self._post(sender, self._lane.behind(self._votes[sender]))
@@ -323,17 +336,20 @@ class Origin:
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
+        self._healed()
 
     def settle(self) -> None:
         """Hand out what is decided, answer its clients, tell the members."""
         offset, frames = self._lane.settle()
         if not frames:
             return
+        if self._healing is not None and (wrong := self._healing.learned(frames)):
+            self._halt(wrong)
         self._box.deliver(self._lane, offset, frames)
         for frame in frames:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
-                entry = self._entries.pop(_name(frame), None)
+                entry = self._entries.pop(name_of(frame), None)
                 if entry is not None:  # after a start there is none
                     self._bytes -= weight(frame)
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
@@ -352,7 +368,7 @@ class Origin:
         """A member has no room: nothing of what is undecided is or will be in the lane by this sending."""
         reason = self._low_reason
         for entry in self._entries.values():
-            self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
+            self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
         self._entries.clear()
         self._bytes = 0
         self._lines.rollback()
@@ -369,13 +385,16 @@ class Origin:
         if self._repeats:
             self._repeats -= 1
             self._tell()
+        if self._healing is not None:
+            self._healing.beat()
+            self._resume()
         if self._machine.state is Phase.NONE:
             self._waited += 1
             self._begin()
         elif self._machine.state is Phase.ASKING:
             self._waited += 1
             self._open()
-        elif self._machine.state is Phase.OPEN and not self.halted:
+        elif self._machine.state in VOTING and not self._halted:
             self._look()
 
     def _look(self) -> None:
@@ -398,7 +417,3 @@ class Origin:
             self._late[member] = self._lane.confirmed
         if late:
             self._change()
-
-
-def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
-    return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry)

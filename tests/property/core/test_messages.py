@@ -238,6 +238,8 @@ def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
         messages.LaneEnds((messages.LaneEnd(1, bytes(16), 5),)),
         messages.LaneFetch(1, bytes(16), 1),
         messages.LaneFetched(1, bytes(16), run),
+        messages.LaneAsk(bytes(16), 7, 1, 1, 1),
+        messages.LaneTail(to.disk.incarnation, 7, 1, 1, run),
     ]
 
 

@@ -70,9 +70,14 @@ all_messages = st.one_of(
     st.builds(messages.LaneEnds, st.lists(st.builds(messages.LaneEnd, u16, ids, u64), max_size=3).map(tuple)),
     st.builds(messages.LaneFetch, u16, ids, u64),
     st.builds(messages.LaneFetched, u16, ids, runs),
+    st.builds(messages.LaneAsk, ids, u64, u64, u64, u64),
+    st.builds(messages.LaneTail, ids, u64, u64, u64, runs),
 )
 lines = st.dictionaries(u32, st.tuples(u32, u64), max_size=2)
-lanes = st.builds(events.LaneLog, origin=u16, incarnation=ids, attempt=u64, position=u64, chain=u32, tail=runs, lines=lines)
+losses = st.none() | st.builds(events.LostEnd, u64, u64, u64, u32, u64, st.lists(u16, max_size=3).map(tuple), u64)
+lanes = st.builds(
+    events.LaneLog, origin=u16, incarnation=ids, attempt=u64, position=u64, chain=u32, tail=runs, lines=lines, lost=losses
+)
 all_events = st.one_of(
     st.builds(
         events.Started,

@@ -105,9 +105,7 @@ class Run:
                 group.split()
             case 16:
                 if random.random() < self.wipes / 4 and up:
-                    group.wipe(number)
-                    self.clients.sent = {key: bodies for key, bodies in self.clients.sent.items() if key[0] != number}
-                    self.clients.done = {key: last for key, last in self.clients.done.items() if key[0] != number}
+                    self.wipe(number)
             case 17:
                 layer = group[number].layer
                 if random.random() < self.lows and layer is not None:
@@ -118,6 +116,12 @@ class Run:
                 for _ in range(random.randint(1, 6)):
                     self.arrive()
         self.clients.read()
+
+    def wipe(self, number: int) -> None:
+        """Its disk is lost, and nothing that was sent into its lane is asked for any more."""
+        self.group.wipe(number)
+        self.clients.sent = {key: bodies for key, bodies in self.clients.sent.items() if key[0] != number}
+        self.clients.done = {key: last for key, last in self.clients.done.items() if key[0] != number}
 
     def split(self) -> None:
         """Whole parts, or some links, or one way only."""
@@ -157,8 +161,9 @@ class Run:
                 gateway.layer.space("")
         group.settle(30)
         self.clients.read()
+        healing = group.healing  # a part without all that may have more of a lane waits for them
         for number, gateway in group.gateways.items():
-            if gateway.layer is not None:
+            if gateway.layer is not None and number not in healing:
                 for producer in range(1, PRODUCERS + 1):
                     self.clients.again(number, producer)
                 self.clients.produce(number, 1, 2, self.random)
@@ -166,7 +171,7 @@ class Run:
         self.clients.read()
         for part in parts.values():
             up = [number for number in part if group[number].layer is not None]
-            for number in up:
+            for number in set(up) - healing:
                 bodies = self.clients.sent[number, 1]
                 assert self.clients.done.get((number, 1)) == len(bodies), f"gateway {number} does not go on in {part}"
             for key in {key for key, _ in group.decided}:

@@ -22,6 +22,7 @@ from gateway.core.events import Recovered
 from gateway.data.frame import Frame, Kind
 from gateway.errors import Damaged
 from gateway.log.marks import Mark
+from gateway.log.options import LogOptions
 from gateway.log.recovery import recover
 from gateway.log.storage import Storage
 from tests.unit.log.history import LOG, SMALL, History, decide, opened, other_boot, sample, write_log
@@ -113,13 +114,13 @@ def check(case: Case, data: bytes) -> None:
     kind, one, other = outcome(case, data)
     if kind != "found":
         with pytest.raises(Damaged) as caught:
-            recover(str(case.path), Storage(), log=case.log, live=(0, 0), failed=False)
+            recover(str(case.path), Storage(), LogOptions(), log=case.log, live=(0, 0), failed=False)
         assert kind != "head" or f"segment {case.file} is damaged at byte" in str(caught.value)
         if kind == "damaged":
             assert f"the log is damaged at position {one} (offset {offset_before(case.history, one)})" in str(caught.value)
         assert case.file.read_bytes() == data  # nothing was changed
         return
-    found = recover(str(case.path), Storage(), log=case.log, live=(0, 0), failed=False).recovered
+    found = recover(str(case.path), Storage(), LogOptions(), log=case.log, live=(0, 0), failed=False).recovered
     same(case.history, found, one, other)
     if not other:
         assert not case.file.exists()  # nothing was ever durable: the log has not begun
@@ -128,7 +129,7 @@ def check(case: Case, data: bytes) -> None:
     assert len(after) == len(case.whole)
     place = FRAMES_AT + sum(frame.size for frame in case.frames if frame.position <= other)
     assert after[place : place + HEADER] == bytes(HEADER)  # the end is an end
-    again = recover(str(case.path), Storage(), log=case.log, live=(0, 0), failed=False).recovered
+    again = recover(str(case.path), Storage(), LogOptions(), log=case.log, live=(0, 0), failed=False).recovered
     same(case.history, again, one, other)
 
 

@@ -29,11 +29,13 @@ from gateway.core.messages import (
     Heartbeat,
     Install,
     Installed,
+    LaneAsk,
     LaneBegin,
     LaneEnd,
     LaneEnds,
     LaneFetch,
     LaneFetched,
+    LaneTail,
     Message,
     Missing,
     No,
@@ -156,6 +158,10 @@ GOOD: tuple[Any, ...] = (
     LaneFetched(1, ID, ()),
     LaneFetched(1, ID, run(3)),
     LaneFetched(1, ID, (), LaneBegin(5, 1, 7, 3, (1, 2))),
+    LaneAsk(ID, 7, 1, 9),
+    LaneAsk(ID, 7, 1, 9, 9),
+    LaneTail(ID, 7, 0, 0),
+    LaneTail(ID, 7, 1, 3, run(3)),
 )
 BEGINS = (
     LaneBegin(0, 1, 7, 3, (1,)),
@@ -251,6 +257,8 @@ BAD: dict[type, dict[str, tuple[Any, ...]]] = {
     LaneEnds: {"ends": ((LaneEnd(0, ID, 0),), (LaneEnd(1, b"", 0),), (LaneEnd(1, ID, -1),), (LaneEnd(1, ID, 0),) * 1025)},
     LaneFetch: {"origin": (0, 0x10000), "incarnation": (b"",), "first": (0, *POSITIONS)},
     LaneFetched: {"origin": (0, 0x10000), "incarnation": (b"",), "frames": RUNS[1:], "begin": BEGINS},
+    LaneAsk: {"incarnation": (b"",), "attempt": POSITIONS, "up_to": POSITIONS, "behind": POSITIONS},
+    LaneTail: {"incarnation": (b"",), "attempt": POSITIONS, "up_to": POSITIONS, "frames": RUNS[1:]},
 }
 
 

@@ -125,7 +125,7 @@ def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: 
     written(tmp_path, history, 11)
     path = Path(lane_path(str(tmp_path), OWN))
     if what == "rotten":
-        rot(path, history, 9, 20)
+        rot(path, history, 1, 20)
         other_boot(path)
     elif what == "no identity":
         (path / "identity.json").unlink()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import OWN, REPLACE, lane_path
+from gateway.data.lanes import REPLACE, LaneName
+from gateway.log.lanes_there import OWN, lane_path
 from gateway.log.layout import positions_named, segment_path
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
@@ -18,7 +18,7 @@ from tests.unit.log.lanes import opened, sample, written
 from tests.unit.log.test_lanes import rot
 
 
-@pytest.mark.parametrize("what", ["rotten at its end", "segment gone", "all gone"])
+@pytest.mark.parametrize("what", ["rotten from its start on", "segment gone", "all gone"])
 def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_log(tmp_path, log_sample(20))
     incarnation = bytes.fromhex(json.loads((tmp_path / "identity.json").read_text())["incarnation"])
@@ -29,8 +29,8 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
     logs.sync()
     logs.close()
     (tmp_path / OWN).write_text(f"{lane.text}\n")
-    if what == "rotten at its end":
-        rot(Path(path), history, 9, 20)
+    if what == "rotten from its start on":
+        rot(Path(path), history, 1, 20)
         other_boot(path)
     elif what == "segment gone":
         Path(segment_path(path, positions_named(path, "seg")[-1])).unlink()

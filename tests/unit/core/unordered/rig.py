@@ -11,18 +11,18 @@ import msgspec
 
 from gateway.core.actions import DeliverUnordered, Dropped, LaneHeld, MendLane, PersistLane, ReadLane, Reply, Send, Suspect
 from gateway.core.context import Context
-from gateway.core.events import Identity, LaneLog, LaneRead, Lines, StackConfig
+from gateway.core.events import Identity, LaneRead, StackConfig
 from gateway.core.messages import LaneBegin, LaneMessage, Post, Posted
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
 from gateway.core.unordered.layer import Unordered
 from gateway.core.window import Window
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import ViewBody, Voter, decode_body
 from gateway.data.frame import Frame, Kind, decode_frame
 from gateway.data.state import LogState, Producer, Topic
 from gateway.data.wire import Answer, Committed, Duplicate, RefusedAnswer
+from tests.unit.core.unordered.lane_disk import Key, LaneDisk
 
-Key = tuple[int, bytes]
 PRODUCERS = 3
 
 
@@ -56,43 +56,6 @@ class Near:
 
 
 @dataclass
-class LaneDisk:
-    """One lane on one disk. `writes` wait for a sync; `delivered` is known lazily."""
-
-    frames: list[Frame] = field(default_factory=list)
-    attempt: int = 0
-    delivered: int = 0
-    halted: str = ""
-
-    def apply(self, action: PersistLane, frames: int | None = None) -> None:
-        """Carry a write out, or only its first frames."""
-        if action.cut is not None:
-            del self.frames[action.cut :]
-        for frame in action.frames[:frames]:
-            assert frame.position == len(self.frames) + 1, f"{frame!r} is written behind {len(self.frames)}"
-            self.frames.append(frame)
-        if frames is None and action.attempt is not None:
-            self.attempt = action.attempt
-
-    def log(self, key: Key) -> LaneLog:
-        """What a start finds: everything up to `delivered`, and the tail."""
-        at = self.delivered
-        before = self.frames[:at]
-        lines: Lines = {frame.producer: (frame.epoch, frame.last_sequence) for frame in before if frame.kind == Kind.BATCH}
-        return LaneLog(
-            origin=key[0],
-            incarnation=key[1],
-            attempt=max(self.attempt, self.frames[-1].view if self.frames else 0),
-            position=at,
-            chain=before[-1].header_crc if before else 0,
-            offset=sum(frame.count for frame in before),
-            tail=tuple(self.frames[at:]),
-            lines=lines,
-            halted=self.halted,
-        )
-
-
-@dataclass
 class Gateway:
     """One gateway: its disk survives, the rest does not. `layer` is None while it is down."""
 
@@ -119,7 +82,7 @@ class Group:
     """All of them, and the checks: each step of each gateway is looked at as it happens."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
-        self.random = Random(seed)
+        self.random, self.tokens = Random(seed), Random(seed)
         self.gateways = {number: Gateway(number) for number in range(1, count + 1)}
         self.network: list[tuple[int, int, LaneMessage]] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to) that do not reach each other
@@ -130,9 +93,9 @@ class Group:
         self.decided: dict[tuple[Key, int], Frame] = {}
         self.offsets: dict[tuple[Key, int], int] = {}
         self.members: dict[tuple[Key, int], tuple[int, ...]] = {}  # (lane, attempt) -> members
-        self.refused: set[tuple[Key, int, int]] = (
-            set()
-        )  # (lane, producer, first sequence): nothing sent so far may be decided any more
+        # (lane, producer, first sequence) -> the attempt that was promised when it was refused: nothing sent before is decided any
+        # more, but in that attempt, which an earlier run began and did not end
+        self.refused: dict[tuple[Key, int, int], int] = {}
         self.begins: dict[Key, LaneBegin] = {}  # lanes that every disk let go up to there
         self.dropped: list[Dropped] = []
         self.suspects: list[Suspect] = []
@@ -148,11 +111,11 @@ class Group:
         """Start it from its disk."""
         gateway = self[number]
         standing = self.standings[number] = Standing()
-        standing.me = number
+        standing.me, standing.primary = number, True
         config = StackConfig()
         gateway.outbox = Outbox(standing)
         identity = Identity(f"g{number}", gateway.key[1], "test", {})
-        context = Context(config, standing, gateway.outbox, Window(self.state, 1 << 20), identity, Random(0))
+        context = Context(config, standing, gateway.outbox, Window(self.state, 1 << 20), identity, Random(self.tokens.random()))
         logs = [disk.log(key) for key, disk in gateway.disks.items()]
         gateway.seen = {key: disk.delivered for key, disk in gateway.disks.items()}
         gateway.layer = Unordered(context, logs, lambda _: None, Near())
@@ -183,10 +146,37 @@ class Group:
         self[number].disks.clear()
         self[number].disk += 1
 
+    def vote(self) -> None:
+        """The log says who votes: all of them, with the disks that they have."""
+        self.state.roster = {number: Voter(number, f"g{number}", gateway.key[1], "") for number, gateway in self.gateways.items()}
+
+    def lose_end(self, number: int) -> bool:
+        """It dies, and its disk loses the end of its own lane, as marks tell; whether there was one that others can give."""
+        self.crash(number)
+        gateway = self[number]
+        disk = gateway.disks.get(gateway.key)
+        if disk is None or len(disk.frames) < 2 or disk.found_lost() is not None:
+            return False
+        marked = self.random.randint(max(disk.named, 2), len(disk.frames))
+        first = self.random.randint(max(2, marked - 6), marked)
+        elsewhere = [other.disks[gateway.key].frames for other in self.gateways.values() if gateway.key in other.disks]
+        for frame in disk.frames[first - 1 :]:
+            if not any(frame in frames for frames in elsewhere if frames is not disk.frames):
+                return False
+        disk.lose(first, marked)
+        return True
+
+    @property
+    def healing(self) -> set[int]:
+        """Gateways that lost something of their lanes that is not all here again."""
+        return {n for n, one in self.gateways.items() if one.key in one.disks and one.disks[one.key].found_lost() is not None}
+
     def sync(self, number: int, count: int = 1 << 30) -> None:
         """The disk carries out what was written first."""
         gateway = self[number]
         done, gateway.queue = gateway.queue[:count], gateway.queue[count:]
+        for disk in gateway.disks.values():
+            disk.named = len(disk.frames)
         for action in done:
             key = action.origin, action.incarnation
             if action.begin is not None:  # of what was before it this rig keeps what was decided
@@ -227,7 +217,8 @@ class Group:
             Frame(Kind.BATCH, body, producer=producer, epoch=epoch, first_sequence=sequence, count=count, topic=1)
             for producer, sequence, body in batches
         ]
-        self.refused -= {(self[number].key, producer, sequence) for producer, sequence, _ in batches}
+        for producer, sequence, _ in batches:
+            self.refused.pop((self[number].key, producer, sequence), None)
         layer.submit(session, frames)
         self.carry_out(number)
 
@@ -338,12 +329,14 @@ class Group:
             assert first == frame, f"two frames at {place}: {first!r}, {frame!r}"
             assert self.offsets.setdefault(place, offset) == offset
             offset += frame.count
-            assert (key, frame.producer, frame.first_sequence) not in self.refused, f"{frame!r} was refused and is decided"
+            refused = self.refused.get((key, frame.producer, frame.first_sequence), frame.view)
+            assert refused == frame.view, f"{frame!r} was refused in attempt {refused} and is decided"
             if first is frame:
                 for member in self.members[key, frame.view]:
                     other = self[member]
-                    # A disk that was wiped has voted and is lost; all others have it.
-                    assert other.disk or self.holds(other, key, frame), f"gateway {member} does not have {frame!r}"
+                    # A disk that was wiped has voted and is lost, and so is what a disk lost of its own lane; all others have it.
+                    had = other.key == key and frame.position <= other.disks[key].had
+                    assert had or other.disk or self.holds(other, key, frame), f"gateway {member} does not have {frame!r}"
 
     def holds(self, gateway: Gateway, key: Key, frame: Frame) -> bool:
         """Whether the frame is durable there."""
@@ -358,11 +351,12 @@ class Group:
             assert self.offsets[gateway.key, frame.position] == answer.offset
         elif isinstance(answer, Duplicate):
             assert self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence) is not None, f"{answer} of nothing"
-        elif isinstance(answer, RefusedAnswer) and answer.code != "busy":
+        elif isinstance(answer, RefusedAnswer) and answer.code not in ("busy", "lane"):  # these say nothing of earlier copies
             assert self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence) is None, (
                 f"{answer} of what is decided"
             )
-            self.refused.add((gateway.key, answer.producer, answer.first_sequence))
+            attempt = gateway.disks[gateway.key].attempt if gateway.key in gateway.disks else 0
+            self.refused[gateway.key, answer.producer, answer.first_sequence] = attempt
 
     def find(self, key: Key, producer: int, epoch: int, sequence: int) -> Frame | None:
         """The decided batch of a lane with that record."""

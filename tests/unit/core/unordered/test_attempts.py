@@ -6,11 +6,12 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.messages import LaneEnds, LaneMessage, Post, Posted, Settled
-from gateway.core.unordered.origin import ATTEMPT, Input, Phase
+from gateway.core.unordered.phases import ATTEMPT, Input, Phase
 from gateway.data.bodies import Voter
 from gateway.data.frame import Kind
 from gateway.data.wire import Committed, Duplicate
-from tests.unit.core.unordered.rig import Group, LaneDisk, answers, arrive, group, incarnation_key, members, under_way
+from tests.unit.core.unordered.lane_disk import LaneDisk
+from tests.unit.core.unordered.rig import Group, answers, arrive, group, incarnation_key, members, under_way
 
 
 def test_without_a_member_the_origin_ends_its_attempt_durably_and_tries_again_with_who_is_left() -> None:

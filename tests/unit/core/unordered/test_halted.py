@@ -7,7 +7,8 @@ import pytest
 from gateway.core import limits
 from gateway.core.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
 from gateway.data.wire import RefusedAnswer
-from tests.unit.core.unordered.rig import Group, LaneDisk, answers, group, quiet, under_way
+from tests.unit.core.unordered.lane_disk import LaneDisk
+from tests.unit.core.unordered.rig import Group, answers, group, quiet, under_way
 
 
 def test_a_lane_that_a_start_found_damaged_takes_nothing_and_begins_no_attempt() -> None:

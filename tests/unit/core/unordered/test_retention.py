@@ -7,7 +7,8 @@ from gateway.core.actions import LaneHeld
 from gateway.core.messages import LaneBegin, LaneFetched, Settled
 from gateway.data.bodies import Voter
 from gateway.data.frame import Frame
-from tests.unit.core.unordered.rig import Group, Key, arrive, incarnation
+from tests.unit.core.unordered.lane_disk import Key
+from tests.unit.core.unordered.rig import Group, arrive, incarnation
 
 
 def group_of_roster() -> Group:
