@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, House, tutti
+from tests.integration.cli.house import House, tutti
 from tests.ports import free_base
 
 
@@ -113,6 +114,16 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
 
 
+#: `tutti` that looks for a gateway for 2 s in place of 10.
+HASTY = """\
+import sys
+from gateway.core import limits
+limits.CONNECT_TIMEOUT_US = limits.REQUEST_TIMEOUT_US = 2_000_000
+from gateway.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
     port = free_base()
     commands = [
@@ -124,7 +135,7 @@ def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
         ["replay", "--out", "x.jsonl"],
         ["produce", "--topic", "t"],
     ]
-    asked = [[*TUTTI, *command, "--url", f"tutti://127.0.0.1:{port}"] for command in commands]
+    asked = [[sys.executable, "-c", HASTY, *command, "--url", f"tutti://127.0.0.1:{port}"] for command in commands]
     with ThreadPoolExecutor(len(asked)) as pool:  # each waits for its whole time limit
         answers = list(pool.map(lambda line: subprocess.run(line, capture_output=True, text=True, input="", check=False), asked))
     for command, answer in zip(commands, answers, strict=True):
