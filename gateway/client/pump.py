@@ -178,11 +178,10 @@ class Pump:
                 channel.peeks = False
 
     def _sleep(self, timeout: float) -> None:
-        links = [(channel.link, channel.blocked) for channel in self._channels.values() if channel.link is not None]
+        links = [channel.link for channel in self._channels.values() if channel.link is not None]
         if len(links) == 1:
-            link, blocked = links[0]
-            link.wait(timeout, blocked)
-            woken = link.woken
+            links[0].wait(timeout)
+            woken = links[0].woken
         elif links:
             woken = wait_any(links, self._wake_fd, timeout)
         else:

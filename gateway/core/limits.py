@@ -40,7 +40,7 @@ MESH_HIGH_WATER_MARK = 4096  # messages that wait for one connection; above it t
 MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these, where no ZeroMQ holds them; large bodies are not copied, all connections have the same
 MESH_ASSEMBLY_BYTES_MAX = 256 * MIB  # of messages that are not all there, of all connections; above it who has most is cut off
 MESH_CONNECTIONS_MAX = 512  # that came in, met or not; one more takes the place of who said nothing yet
-MESH_ACCEPTS_A_TURN_MAX, MESH_READS_A_TURN_MAX = 64, 64  # of the group port; of one connection
+MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port takes before it looks at others
 INTRODUCTION_BYTES_MAX = 64 * KIB  # one that names all members of the largest group; nothing larger is kept of a stranger
 MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # taken before the stack's actions are carried out
 MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
@@ -235,8 +235,9 @@ READS_STOP_US_MAX = 2_000_000  # for streams to end
 
 # Node: the socket thread, the disk thread, the process
 DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepped
+CLIENT_CONNECTIONS_MAX, CLIENT_ASSEMBLY_BYTES_MAX = SESSIONS_MOST + 512, 512 * MIB  # that came in; of messages not all there
 DRAIN_BYTES_MAX = 512 * KIB  # so that the disk has work while the rest is looked at
-SEND_HIGH_WATER_MARK = 4096  # answers per connection that ZeroMQ holds; above it they are dropped and the client asks again
+SEND_HIGH_WATER_MARK = 4096  # answers that wait for one connection; above it they are dropped and the client asks again
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
 CONNECTION_BEAT_MS = 1_000  # a gateway says so often that a connection stands, however much its client waits for
 CONNECTION_SILENT_MS_MAX = 15_000  # a connection whose other end was not heard for so long is closed; what waits is not heard

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 import zmq
 from structlog.typing import FilteringBoundLogger
@@ -19,6 +21,7 @@ US = 1_000_000
 US_PER_MS = 1000
 NS_PER_US = 1000
 _HOUSEKEEPING_S = 1.0
+_READABLE = int(zmq.POLLIN)  # select.POLLIN is the same
 _NONE_SEEN = -1  # of the transport's changes: its sockets and the port's are to be polled anew, and looked at
 
 
@@ -61,12 +64,15 @@ class Loop:
     def _make_pollers(self) -> None:
         """One for everything, and one without the clients, for when nothing more is taken from them."""
         self._changes = self._transport.changes
-        self._all, self._others = zmq.Poller(), zmq.Poller()
+        sockets = self._transport.sockets()
+        # ZeroMQ's own costs four times as much.
+        kind: Callable[[], Any] = select.poll if all(isinstance(one, int) for one in sockets) else zmq.Poller
+        self._all, self._others = kind(), kind()
         for poller in (self._all, self._others):
-            poller.register(self._inbox.fd, zmq.POLLIN)
-            for socket in self._transport.sockets():
-                poller.register(socket, zmq.POLLIN)
-        self._all.register(self._port.socket, zmq.POLLIN)
+            poller.register(self._inbox.fd, _READABLE)
+            for socket in sockets:
+                poller.register(socket, _READABLE)
+        self._all.register(self._port.fd, _READABLE)
 
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
@@ -79,7 +85,7 @@ class Loop:
             if happenings:
                 driver.turn((), happenings)  # what the disk and the others finished leaves before anything new is looked at
             messages: list[Message] = []
-            if port.socket in ready and driver.takes_messages:
+            if port.fd in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
@@ -95,7 +101,7 @@ class Loop:
             ready = self._wait(driver.takes_messages)
 
     def _sockets(self) -> Collection[object]:
-        return (self._port.socket, *self._transport.sockets())
+        return (self._port.fd, *self._transport.sockets())
 
     def _wait(self, open_: bool) -> Collection[object]:
         """Sleep until something comes in; the sockets that have something.
@@ -107,9 +113,12 @@ class Loop:
             self._make_pollers()
             return self._sockets()
         inbox = self._inbox
-        timeout_ms = self._sleep_ms() if inbox.sleep_begins() else 0
+        unread = open_ and self._port.unread
+        timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
         ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
+        if unread:
+            ready[self._port.fd] = _READABLE
         return ready
 
     def _sleep_ms(self) -> int:
@@ -120,6 +129,7 @@ class Loop:
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
         self._look()
+        self._port.keep()
         self._driver.network.look()
         self._driver.sweep()
         resident = memory.resident_bytes()

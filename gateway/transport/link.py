@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gateway.core.messages import Message
 from gateway.data.addresses import Address
-from gateway.data.frame import Buffer
+from gateway.zmtp.form import Formed
 
 _BROKEN_OFF_TOLD = 3  # in a row: one alone is a gateway that ends or starts
-
-
-class Formed(NamedTuple):
-    """One message as it goes over the wire, the same to everybody, and its bytes. Large buffers are not copied: they must not
-    change.
-    """
-
-    buffers: list[Buffer]
-    size: int
 
 
 class Away(enum.Enum):

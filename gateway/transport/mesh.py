@@ -30,12 +30,13 @@ from gateway.transport.guests import Guest, Guests
 from gateway.transport.handshake import introduced
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
-from gateway.transport.link import Formed, Link
+from gateway.transport.link import Link
 from gateway.transport.names import Names
 from gateway.transport.sockets import Sockets
 from gateway.transport.troubles import Troubles
 from gateway.transport.wire import Arrival, Clock, Kind, Knows, News, NoSocket, Wire
 from gateway.transport.zeromq import ZeroMQ
+from gateway.zmtp.form import Formed
 
 WHO = ""  # the reason for which who never introduced itself is refused
 Opener = Callable[[Address, Clock, Keyring | None, Knows], Wire]

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import select
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from gateway.core import limits
 from gateway.data.addresses import Address
-from gateway.data.frame import Buffer
 from gateway.errors import FormatError
-from gateway.transport.link import Away, Formed, Link
-from gateway.transport.stream import Ended, Stream
+from gateway.transport.link import Away, Link
 from gateway.transport.wire import Kind, News
-from gateway.transport.zmtp import GREETING, HANDSHAKE_BYTES_MAX, Handshake, Mismatch, frame, ready
+from gateway.zmtp.callers import NONE_LEFT
+from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, Formed, Handshake, Mismatch, frame, ready
+from gateway.zmtp.outgoing import Outgoing
+from gateway.zmtp.stream import Ended, Stream
 
 _US_PER_MS = 1000
 _WINDOW = 2 * limits.REFUSALS_A_LOOK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
-_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_BUFFERS_MAX = 512  # of one system call; the kernel takes twice as many
 _NOT_NOW = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
@@ -75,9 +74,7 @@ class SocketLine:
         self._handshake: Handshake | None = None
         self._stream: Stream | None = None  # while the connection stands
         self._wait_ms = limits.MESH_RECONNECT_MS_MIN
-        self._waiting: deque[Formed] = deque()
-        self._waiting_bytes = 0
-        self._gone = 0  # bytes of the first one that waits
+        self._waiting: Outgoing | None = None  # while there is a socket
         self._full = False  # the kernel is to tell when there is room
         self.due_us = 0
         self.closed = False
@@ -104,7 +101,7 @@ class SocketLine:
         try:
             connection = socket.socket(socket.AF_INET6 if ":" in to.host else socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
-            if error.errno not in _NONE_LEFT:
+            if error.errno not in NONE_LEFT:
                 return error
             reason = f"no socket can be had for the connection to it: {error.strerror}; raise the limit of open files"
             self._watch.tell(self.link.name, reason)
@@ -120,6 +117,7 @@ class SocketLine:
             self._again()
             return None
         self._socket = connection
+        self._waiting = Outgoing(connection)
         self._due(limits.MESH_CONNECT_MS_MAX)
         self._watch.lines[connection.fileno()] = self
         self._watch.epoll.register(connection.fileno(), _WRITE)
@@ -157,9 +155,9 @@ class SocketLine:
         if connection is not None:
             del self._watch.lines[connection.fileno()]
             connection.close()  # the kernel stops watching it with that
-        self.link.lost += len(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = self._gone = 0
+        if self._waiting is not None:
+            self.link.lost += len(self._waiting)
+            self._waiting = None
         self._full = False
 
     def happened(self, mask: int) -> Iterator[News]:
@@ -220,74 +218,44 @@ class SocketLine:
     def put(self, messages: Sequence[Formed]) -> None:
         """Send messages, all with one system call where the kernel takes them; what it does not take waits, or is lost."""
         link = self.link
-        waiting = self._waiting
-        waited = bool(waiting)
         for message in messages:
             if self._keep(message):
                 link.sent += 1
                 link.sent_bytes += message.size
             else:
                 link.lost += 1
-        if not waited:
+        if not self._full:
             self._send()
 
     def say(self, data: bytes) -> None:
         """Send what is no message of the group, behind what waits."""
         said = frame(data)
-        waited = bool(self._waiting)
-        if self._keep(Formed([said], len(said))) and not waited:
+        if self._keep(Formed([said], len(said))) and not self._full:
             self._send()
 
     def _keep(self, message: Formed) -> bool:
         """Have a message wait for its turn; whether there is room, and somebody to send it to."""
         waiting = self._waiting
-        size = self._waiting_bytes + message.size
-        if self._stream is None or len(waiting) >= limits.MESH_HIGH_WATER_MARK or size > limits.MESH_QUEUE_BYTES_MAX:
+        if (
+            waiting is None
+            or self._stream is None
+            or len(waiting) >= limits.MESH_HIGH_WATER_MARK
+            or waiting.bytes + message.size > limits.MESH_QUEUE_BYTES_MAX
+        ):
             return False
-        waiting.append(message)
-        self._waiting_bytes = size
+        waiting.put(message)
         return True
 
     def _send(self) -> None:
         """Send what waits, as far as the kernel takes it; the rest when it says that it has room."""
-        connection = self._connection()
         waiting = self._waiting
-        try:
-            while waiting:
-                self._left(connection.sendmsg(self._next_buffers()))
-        except OSError:
-            pass  # there is no room now, or the connection broke, which is told in its own time
+        if waiting is None:
+            return
+        with contextlib.suppress(OSError):  # it broke, which is told in its own time
+            waiting.send()
         if bool(waiting) != self._full:
             self._full = bool(waiting)
-            self._watch.epoll.modify(connection.fileno(), _READ | _WRITE if waiting else _READ)
-
-    def _next_buffers(self) -> list[Buffer]:
-        """Of what waits, as much as goes at once."""
-        buffers: list[Buffer] = []
-        for message in self._waiting:
-            buffers += message.buffers
-            if len(buffers) >= _BUFFERS_MAX:
-                del buffers[_BUFFERS_MAX:]
-                break
-        skip = self._gone
-        while skip:
-            first = buffers[0]
-            if skip < len(first):
-                buffers[0] = memoryview(first)[skip:]
-                break
-            skip -= len(first)
-            del buffers[0]
-        return buffers
-
-    def _left(self, gone: int) -> None:
-        """So many bytes of what waits left."""
-        gone += self._gone
-        waiting = self._waiting
-        while waiting and gone >= waiting[0].size:
-            size = waiting.popleft().size
-            gone -= size
-            self._waiting_bytes -= size
-        self._gone = gone
+            self._watch.epoll.modify(self._connection().fileno(), _READ | _WRITE if waiting else _READ)
 
     def close(self) -> None:
         """Let go of it, and of what waits."""
@@ -297,14 +265,15 @@ class SocketLine:
 
     def leave(self, until_us: int) -> None:
         """Let go of it; what waits has until then to leave."""
-        while self._waiting and not self.closed:
+        waiting = self._waiting
+        while waiting and not self.closed:
             left_us = until_us - self._watch.clock_us()
             poll = select.poll()
             poll.register(self._connection(), select.POLLOUT)
             if left_us <= 0 or not poll.poll(left_us // _US_PER_MS):
                 break
-            before = self._waiting_bytes - self._gone
+            before = waiting.bytes
             self._send()
-            if self._waiting_bytes - self._gone == before:
+            if waiting.bytes == before:
                 break  # it broke
         self.close()

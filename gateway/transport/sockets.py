@@ -6,7 +6,6 @@ that they can take: connections, memory of messages that are not complete, time 
 
 from __future__ import annotations
 
-import errno
 import select
 import socket
 from collections.abc import Container, Iterator, Sequence
@@ -14,29 +13,25 @@ from collections.abc import Container, Iterator, Sequence
 from gateway.core import limits
 from gateway.core.messages import Message
 from gateway.data.addresses import Address
-from gateway.errors import FormatError, TuttiError
+from gateway.errors import TuttiError
 from gateway.transport.codec import encode
-from gateway.transport.link import Formed, Link
+from gateway.transport.link import Link
 from gateway.transport.socket_line import SocketLine, notice_silence
-from gateway.transport.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
-from gateway.transport.wire import Arrival, Clock, Knows, News
-from gateway.transport.zmtp import GREETING, HANDSHAKE_BYTES_MAX, Handshake, form, frame, ready
+from gateway.transport.wire import PARTS_MAX, Arrival, Clock, Knows, News
+from gateway.zmtp.callers import NONE_LEFT, Callers, Terms, open_port
+from gateway.zmtp.form import Formed, form
+from gateway.zmtp.stream import SCRATCH_BYTES
 
-_HELLO = GREETING + ready(b"ROUTER", b"")
 _US_PER_MS = 1000
+_TERMS = Terms(
+    name="group port",
+    connections=limits.MESH_CONNECTIONS_MAX,
+    assembly_bytes=limits.MESH_ASSEMBLY_BYTES_MAX,
+    parts=PARTS_MAX,
+    forgives=False,
+    waiting=limits.MESH_STRANGERS_MAX,
+)
 _ANSWERS_BYTES = 64 * limits.KIB  # that wait in the kernel for one stranger
-
-
-class Caller:
-    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
-
-    def __init__(self, connection: socket.socket, since_us: int) -> None:
-        self.socket = connection
-        self.since_us = since_us
-        self.handshake = Handshake(b"DEALER")
-        self.stream: Stream | None = None
-        self.routing = b""
-        self.spoke = False
 
 
 class Sockets:
@@ -54,22 +49,17 @@ class Sockets:
             TuttiError: the address cannot be had.
         """
         self.clock_us = clock_us
-        self._knows = knows
         self.changes = 0
         self.lines: dict[int, SocketLine] = {}
         self._all: list[SocketLine] = []
-        self._callers: dict[int, Caller] = {}
-        self._routed: dict[bytes, Caller] = {}
-        self._callers_made = 0
-        self._readable: list[Caller] = []
         self._later: list[News] = []  # of what was due
         self._told: list[tuple[str, str]] = []
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._listener = _listen(listen)
-        self._accepts = True
+        listener = _listen(listen)
         self.epoll = select.epoll()
         self._fd = self.epoll.fileno()
-        self.epoll.register(self._listener, select.EPOLLIN)
+        self._callers = Callers(_TERMS, self.epoll, clock_us, knows=knows, tell=lambda reason: self.tell("", reason))
+        self._callers.listen(listener)
 
     def tell(self, peer: str, reason: str) -> None:
         """An operator must know it."""
@@ -119,7 +109,6 @@ class Sockets:
     def news(self, ready: Container[object] | None) -> list[News]:
         """What is new of links; connections that come in are taken, and those that have something are remembered."""
         news, self._later = self._later, []
-        self._readable = []
         if ready is not None and self._fd not in ready:
             return news
         for fd, mask in self.epoll.poll(0):
@@ -127,157 +116,23 @@ class Sockets:
             if line is not None:
                 news += line.happened(mask)
                 continue
-            caller = self._callers.get(fd)
-            if caller is None:
-                self._accept()
-            elif caller.stream is not None:
-                self._readable.append(caller)
-            else:
-                self._greet(caller)
+            self._callers.happened(fd, mask)
         return news
 
     def arrivals(self, messages_max: int, bytes_max: int, ready: Container[object] | None) -> Iterator[Arrival]:
         """What came in by those that have something, each of them in its turn."""
-        messages = size = 0
-        for caller in self._readable:
-            for _ in range(limits.MESH_READS_A_TURN_MAX):
-                stream = caller.stream
-                if stream is None or messages >= messages_max or size >= bytes_max:
-                    break  # the kernel tells again of what is left
-                try:
-                    for parts, length in stream.read():
-                        messages += 1
-                        caller.spoke = True
-                        yield Arrival(caller.routing, parts, length, "")
-                except BlockingIOError:
-                    break
-                except TooLarge as error:
-                    yield Arrival(caller.routing, [], error.size, "")
-                    self._drop(caller)
-                    break
-                except (OSError, Ended, FormatError):
-                    self._drop(caller)
-                    break
-                size += stream.came
-                if not stream.full:
-                    break
-        self._readable = []
+        for routing, parts, size in self._callers.arrivals(messages_max, bytes_max):
+            yield Arrival(routing, parts, size, "")
 
     def answer(self, routing: bytes, data: bytes) -> None:
         """Say something on a connection that came in."""
-        caller = self._routed.get(routing)
-        if caller is None:
-            return
-        said = frame(data)
-        try:
-            whole = caller.socket.send(said) == len(said)
-        except BlockingIOError:
-            return  # it does not read
-        except OSError:
-            whole = False
-        if not whole:
-            self._drop(caller)
-
-    # Connections that come in
-
-    def _accept(self) -> None:
-        for _ in range(limits.MESH_ACCEPTS_A_TURN_MAX):
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self.tell("", f"no connection is taken on the group port: {error.strerror}; raise the limit of open files")
-                    self._accepts = False
-                    self.epoll.unregister(self._listener)
-                    return
-                continue  # it is gone already
-            if len(self._callers) >= limits.MESH_CONNECTIONS_MAX:
-                self._drop(
-                    min(self._callers.values(), key=lambda one: (one.spoke and self._knows(one.routing), one.spoke, one.since_us))
-                )
-            self._take(connection)
-
-    def _worth(self, caller: Caller) -> tuple[bool, bool, int]:
-        """Who has least makes room: who said nothing, then whom nobody knows, each time the one that is there for longest."""
-        return caller.spoke and self._knows(caller.routing), caller.spoke, caller.since_us
-
-    def _take(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        fd = connection.fileno()
-        try:
-            connection.send(_HELLO)  # the first bytes of a connection: there is room
-        except OSError:
-            connection.close()
-            return
-        self._callers[fd] = Caller(connection, self.clock_us())
-        self.epoll.register(fd, select.EPOLLIN)
-
-    def _greet(self, caller: Caller) -> None:
-        """Something came of a connection whose handshake is not over."""
-        try:
-            data = caller.socket.recv(HANDSHAKE_BYTES_MAX)
-            if not data:
-                raise Ended
-            rest = caller.handshake.take(data)
-        except BlockingIOError:
-            return
-        except (OSError, Ended, FormatError):
-            self._drop(caller)
-            return
-        if rest is None:
-            return
-        self._callers_made += 1
-        identity = caller.handshake.identity
-        if not identity or identity[0] == 0:  # nobody may choose what is given here
-            identity = b"\0" + self._callers_made.to_bytes(8, "big")
-        earlier = self._routed.get(identity)
-        if earlier is not None:  # who connects again is the same, though its old connection was not given up yet
-            self._drop(earlier)
-        caller.routing = identity
-        self._routed[identity] = caller
-        caller.stream = Stream(caller.socket, self.scratch, limits.MESSAGE_BYTES_MAX, lambda size: self._keeps(caller, size), rest)
-        if rest:
-            self._readable.append(caller)
-
-    def _keeps(self, caller: Caller, size: int) -> bool:
-        """Whether a message of so many bytes is kept until it is complete; who takes most makes room for it, if need be.
-
-        Raises:
-            FormatError: the caller is the one.
-        """
-        if not self._knows(caller.routing):
-            return False
-        streams = {one: one.stream.held for one in self._callers.values() if one.stream is not None and one is not caller}
-        streams[caller] = size
-        while sum(streams.values()) > limits.MESH_ASSEMBLY_BYTES_MAX:
-            most = max(streams, key=lambda one: streams[one])
-            self.tell("", f"messages on the group port that are not complete take more than {limits.MESH_ASSEMBLY_BYTES_MAX} bytes")
-            if most is caller:
-                raise FormatError(f"no room for a message of {size} bytes")
-            del streams[most]
-            self._drop(most)
-        return True
-
-    def _drop(self, caller: Caller) -> None:
-        if self._callers.pop(caller.socket.fileno(), None) is None:
-            return
-        if self._routed.get(caller.routing) is caller:
-            del self._routed[caller.routing]
-        caller.stream = None
-        caller.socket.close()  # the kernel stops watching it with that
+        self._callers.say(routing, data)
 
     # The rest
 
     def keep(self) -> list[News]:
-        """Close connections that said nothing for long, and take others again when there may be descriptors for them."""
-        if not self._accepts:
-            self._accepts = True
-            self.epoll.register(self._listener, select.EPOLLIN)
-        since_us = self.clock_us() - limits.HANDSHAKE_MS_MAX * _US_PER_MS
-        for caller in [caller for caller in self._callers.values() if not caller.spoke and caller.since_us < since_us]:
-            self._drop(caller)
+        """Close connections that said nothing for long."""
+        self._callers.keep()
         return []
 
     def told(self) -> list[tuple[str, str]]:
@@ -287,8 +142,7 @@ class Sockets:
 
     def relieve(self) -> None:
         """Drop every connection that came in, and what came by them."""
-        for caller in list(self._callers.values()):
-            self._drop(caller)
+        self._callers.clear()
 
     def facts(self) -> dict[str, object]:
         """For the status."""
@@ -299,8 +153,7 @@ class Sockets:
         until_us = self.clock_us() + limits.LINGER_MS_MAX * _US_PER_MS
         for line in self._all:
             line.leave(until_us)
-        self.relieve()
-        self._listener.close()
+        self._callers.close(until_us)
         self.epoll.close()
 
 
@@ -310,24 +163,15 @@ def _listen(address: Address) -> socket.socket:
     Raises:
         TuttiError: the address cannot be had, or no socket.
     """
-    six = ":" in address.host
     try:
-        listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
+        listener = open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX)
     except OSError as error:
-        raise TuttiError(f"no socket can be had for the group port: {error.strerror}; raise the limit of open files") from error
-    try:
-        if six:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ANSWERS_BYTES)
-        notice_silence(listener)
-        listener.setblocking(False)
-        listener.bind((address.host, address.port))
-        listener.listen(limits.MESH_CONNECTIONS_MAX)
-    except OSError as error:
-        listener.close()
+        if error.errno in NONE_LEFT:
+            raise TuttiError(f"no socket can be had for the group port: {error.strerror}; raise the limit of open files") from error
         raise TuttiError(
             f"the group port {address} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
             "`ports.group` to an address of this host that is free"
         ) from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ANSWERS_BYTES)
+    notice_silence(listener)
     return listener

@@ -12,7 +12,8 @@ from gateway.core import limits
 from gateway.core.messages import Message
 from gateway.data.frame import Buffer
 from gateway.errors import TuttiError
-from gateway.transport.link import Away, Formed, Line, Link
+from gateway.transport.link import Away, Line, Link
+from gateway.zmtp.form import Formed
 
 Clock = Callable[[], int]  # monotonic, us
 Knows = Callable[[bytes], bool]  # whether messages of who is at the other end of that connection are taken

@@ -16,10 +16,11 @@ from gateway.errors import TuttiError
 from gateway.transport.codec import encode
 from gateway.transport.group_port import bind
 from gateway.transport.keys import Keyring
-from gateway.transport.link import Formed, Link
+from gateway.transport.link import Link
 from gateway.transport.security import USER, Door
 from gateway.transport.wire import PARTS_MAX, Arrival, Clock, News, NoSocket
 from gateway.transport.zeromq_line import ZeroMQLine
+from gateway.zmtp.form import Formed
 
 #: Flags as numbers: ZeroMQ's names cost a microsecond where they are joined.
 _LAST, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)

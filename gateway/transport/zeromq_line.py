@@ -11,8 +11,9 @@ from zmq.utils.monitor import parse_monitor_message
 from gateway.core import limits
 from gateway.data.addresses import Address
 from gateway.data.frame import Buffer
-from gateway.transport.link import Away, Formed, Link
+from gateway.transport.link import Away, Link
 from gateway.transport.wire import Kind, News
+from gateway.zmtp.form import Formed
 
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _AWAY = {

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
-from gateway.transport.link import Formed
 
 MORE, LONG, COMMAND = 1, 2, 4
 LENGTH = struct.Struct(">Q")
@@ -32,6 +32,15 @@ GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust
 _READY = b"\x05READY"
 HANDSHAKE_BYTES_MAX = 1024
 _JOINED_PART_MAX = 4 * limits.KIB  # larger parts are not copied to be sent
+
+
+class Formed(NamedTuple):
+    """One message as it goes over the wire, the same to everybody, and its bytes. Large buffers are not copied: they must not
+    change.
+    """
+
+    buffers: list[Buffer]
+    size: int
 
 
 class Mismatch(FormatError):
@@ -151,3 +160,14 @@ def _properties(command: bytes) -> dict[bytes, bytes]:
         found[command[at + 1 : name_end].lower()] = command[value_at:end]
         at = end
     return found
+
+
+_PING, _PONG = b"\x04PING", b"\x04PONG"
+_CONTEXT_AT, _CONTEXT_MAX = len(_PING) + 2, 16  # behind the time to live
+PING = frame(_PING + bytes(2), COMMAND)
+
+
+def pong(command: bytes) -> bytes:
+    """What to say to a command that asks whether this end is there; empty where it asks nothing."""
+    asked = command.startswith(_PING)
+    return frame(_PONG + command[_CONTEXT_AT : _CONTEXT_AT + _CONTEXT_MAX], COMMAND) if asked else b""

@@ -10,12 +10,12 @@ import numpy as np
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
-from gateway.transport.wire import PARTS_MAX
-from gateway.transport.zmtp import COMMAND, LENGTH, LONG, MORE
+from gateway.zmtp.form import COMMAND, LENGTH, LONG, MORE
 
 _FLAGS = MORE | LONG | COMMAND
 _LENGTH_OF = LENGTH.unpack_from
 _WHOLE_MAX = 2 * limits.MESSAGE_BYTES_MAX
+_ENDLESS = 2 * _WHOLE_MAX  # is no mistake any more
 _WINDOW = 64 * limits.KIB  # of small messages that one read takes
 _TAIL = 4 * limits.KIB  # that are read behind the end of a large part: they are copied if another large one begins there
 _REST_MAX = 2 * limits.KIB  # a part up to this waits for its end among small ones; a larger one has memory of its own
@@ -41,7 +41,7 @@ class Stream:
 
     A part that is not all there with its first bytes is read straight into memory of its own, and with its end the beginning of
     what follows. That memory is had when the part's length is known and found to be in bounds. A large message of whom nothing is
-    kept is read and dropped: its first byte is handed out as its only part.
+    kept is read and dropped: its first byte is handed out as its only part, and no part of one that is out of bounds and forgiven.
 
     Attributes:
         held: bytes of memory that the unfinished message has.
@@ -57,6 +57,10 @@ class Stream:
         keeps: Callable[[int], bool],
         rest: bytes = b"",
         window: int = _WINDOW,
+        *,
+        parts_max: int = 1,
+        forgives: bool = False,
+        command: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """Begin to read.
 
@@ -67,6 +71,9 @@ class Stream:
             keeps: whether a message of so many bytes, over `INTRODUCTION_BYTES_MAX`, is kept until it is complete.
             rest: what came already.
             window: bytes that one `read` takes, beside a large part.
+            parts_max: of a message.
+            forgives: whether the connection goes on after a message of too many parts, or bytes.
+            command: is told each command.
         """
         self._socket = connection
         self._scratch = scratch
@@ -75,6 +82,9 @@ class Stream:
         self._rest = rest
         self._fresh = bool(rest)  # it was not looked at
         self._window = window
+        self._parts_max = parts_max
+        self._forgives = forgives
+        self._command = command
         self._tail = min(window, _TAIL)
         self._after_large = False
         self._body: memoryview | None = None  # of the part under way, if it is a large one
@@ -174,6 +184,7 @@ class Stream:
                 return
             at = stop
             if flags & COMMAND:
+                self._command(bytes(scratch[start:stop]))
                 continue
             message = self._add(bytes(scratch[start:stop]), length, flags)
             if message is not None:
@@ -186,8 +197,8 @@ class Stream:
         if flags & COMMAND:
             raise FormatError(f"a command of {length} bytes")
         size = self._size + length
-        if self._count == PARTS_MAX or size > _WHOLE_MAX:
-            raise TooLarge(size)
+        if self._count == self._parts_max or size > _WHOLE_MAX:
+            self._void(size)
         if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._keeps(size):
             self._drop_message(bytes(came[:1]))
         self._flags = flags
@@ -201,6 +212,14 @@ class Stream:
         self._after_large = True
         self.held = size
 
+    def _void(self, size: int) -> None:
+        """The message under way is out of bounds."""
+        if not self._forgives or size > _ENDLESS:
+            raise TooLarge(size)
+        self._dropping = True
+        self._parts = []
+        self.held = 0
+
     def _drop_message(self, first: bytes) -> None:
         self._dropping = True
         self._parts = [bytes(self._parts[0][:1]) if self._parts else first]
@@ -210,8 +229,8 @@ class Stream:
         """A part is complete; the message, if that is."""
         self._size += length
         self._count += 1
-        if self._count > PARTS_MAX or self._size > _WHOLE_MAX:
-            raise TooLarge(self._size)
+        if self._count > self._parts_max or self._size > _WHOLE_MAX:
+            self._void(self._size)
         if not self._dropping:
             self._parts.append(part)
         if flags & MORE:

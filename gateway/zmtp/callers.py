@@ -1,0 +1,397 @@
+"""Connections that come in at a port: each one's handshake, its messages, and what is said to it; all of it bounded.
+
+One epoll may watch several of these and more beside: who owns it says which descriptors something happened at. Who calls is
+bounded in all that it can take: places, memory of messages that are not complete, time until it says something.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gateway.core import limits
+from gateway.data.frame import Buffer
+from gateway.errors import FormatError
+from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, frame, pong, ready
+from gateway.zmtp.outgoing import Outgoing
+from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
+
+_HELLO = GREETING + ready(b"ROUTER", b"")
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BEAT = Formed([PING], len(PING))
+
+
+class Sent(enum.Enum):
+    """What became of what was said to a caller: it left, it was dropped because too much waits already, or the caller is gone."""
+
+    LEFT = 1
+    FULL = 2
+    GONE = 3
+
+
+class Terms(NamedTuple):
+    """What callers may take.
+
+    Attributes:
+        name: of the port, for people.
+        connections: at once; one more takes the place of who is of least worth.
+        assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
+        parts: of a message.
+        forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
+        waiting: messages that wait for one of them.
+        beat_us: so often it is looked who said nothing; 0: never.
+        beats: so many, one after another, in which nothing came end a connection.
+    """
+
+    name: str
+    connections: int
+    assembly_bytes: int
+    parts: int
+    forgives: bool
+    waiting: int
+    beat_us: int = 0
+    beats: int = 0
+
+
+class Caller:
+    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
+
+    __slots__ = ("full", "handshake", "heard", "outgoing", "routing", "silent", "since_us", "socket", "spoke", "stream", "waits")
+
+    def __init__(self, connection: socket.socket, since_us: int) -> None:
+        self.socket = connection
+        self.since_us = since_us
+        self.handshake = Handshake(b"DEALER")
+        self.stream: Stream | None = None
+        self.outgoing = Outgoing(connection)
+        self.full = False  # the kernel is to tell when there is room
+        self.routing = b""
+        self.spoke = False
+        self.heard = True  # since the last beat
+        self.silent = 0  # beats, one after another
+        self.waits = False  # for its turn to be read
+
+
+class Callers:
+    """Who called at one port. Owned by one thread."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        epoll: select.epoll,
+        clock_us: Callable[[], int],
+        *,
+        knows: Callable[[bytes], bool] = lambda _: True,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Nobody can call yet: `listen` comes next.
+
+        Args:
+            terms: what they may take.
+            epoll: watches them.
+            clock_us: a monotonic clock, us.
+            knows: of whom, by its routing, large messages are kept.
+            tell: an operator must know it.
+        """
+        self._terms = terms
+        self._epoll = epoll
+        self._clock_us = clock_us
+        self._knows = knows
+        self._tell = tell
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._callers: dict[int, Caller] = {}
+        self._routed: dict[bytes, Caller] = {}
+        self._made = 0
+        self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
+        self._listener: socket.socket | None = None
+        self._accepts = False
+        self._beat_us = 0
+        self._read = False  # since the last beat, whatever there was
+
+    def __len__(self) -> int:
+        """How many connections there are."""
+        return len(self._callers)
+
+    @property
+    def unread(self) -> bool:
+        """Whether something came that no poll tells of any more."""
+        return bool(self._readable)
+
+    # The port
+
+    def listen(self, listener: socket.socket) -> None:
+        """Take who calls there from now on; the socket is this one's."""
+        self._listener = listener
+        self._accept_again()
+
+    def _accept_again(self) -> None:
+        if self._listener is not None and not self._accepts:
+            self._accepts = True
+            self._epoll.register(self._listener, _READ)
+
+    def refuse(self) -> None:
+        """Take nobody more, and let go of the port; who is connected stays so."""
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = None
+        self._accepts = False
+
+    # What happened
+
+    def happened(self, fd: int, mask: int) -> bool:
+        """The kernel tells of a descriptor; whether it is one of these."""
+        caller = self._callers.get(fd)
+        if caller is None:
+            if self._listener is None or fd != self._listener.fileno():
+                return False
+            self._accept(self._listener)
+            return True
+        if mask & _WRITE:
+            self._send(caller)
+        if mask & ~_WRITE:
+            if caller.stream is not None:
+                self._has_some(caller)
+            else:
+                self._greet(caller)
+        return True
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(limits.MESH_ACCEPTS_A_TURN_MAX):
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NONE_LEFT:
+                    self._tell(f"no connection is taken on the {self._terms.name}: {error.strerror}; raise the limit of open files")
+                    self._accepts = False
+                    self._epoll.unregister(listener)
+                    return
+                continue  # it is gone already
+            if len(self._callers) >= self._terms.connections:
+                self._drop(min(self._callers.values(), key=self._worth))
+            self._take(connection)
+
+    def _worth(self, caller: Caller) -> tuple[bool, bool, int]:
+        """Who has least makes room: who said nothing, then whom nobody knows, each time the one that is there for longest."""
+        return caller.spoke and self._knows(caller.routing), caller.spoke, caller.since_us
+
+    def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        fd = connection.fileno()
+        try:
+            connection.send(_HELLO)  # the first bytes of a connection: there is room
+        except OSError:
+            connection.close()
+            return
+        self._callers[fd] = Caller(connection, self._clock_us())
+        self._epoll.register(fd, _READ)
+
+    def _greet(self, caller: Caller) -> None:
+        """Something came of a connection whose handshake is not over."""
+        try:
+            data = caller.socket.recv(HANDSHAKE_BYTES_MAX)
+            if not data:
+                raise Ended
+            rest = caller.handshake.take(data)
+        except BlockingIOError:
+            return
+        except (OSError, Ended, FormatError):
+            self._drop(caller)
+            return
+        if rest is None:
+            return
+        self._made += 1
+        identity = caller.handshake.identity
+        if not identity or identity[0] == 0:  # nobody may choose what is given here
+            identity = b"\0" + self._made.to_bytes(8, "big")
+        earlier = self._routed.get(identity)
+        if earlier is not None:  # who connects again is the same, though its old connection was not given up yet
+            self._drop(earlier)
+        caller.routing = identity
+        self._routed[identity] = caller
+        caller.stream = Stream(
+            caller.socket,
+            self._scratch,
+            limits.MESSAGE_BYTES_MAX,
+            lambda size: self._keeps(caller, size),
+            rest,
+            parts_max=self._terms.parts,
+            forgives=self._terms.forgives,
+            command=lambda command: self._command(caller, command),
+        )
+        if rest:
+            self._has_some(caller)
+
+    def _keeps(self, caller: Caller, size: int) -> bool:
+        """Whether a message of so many bytes is kept until it is complete; who takes most makes room for it, if need be.
+
+        Raises:
+            FormatError: the caller is the one.
+        """
+        if not self._knows(caller.routing):
+            return False
+        held = {one: one.stream.held for one in self._callers.values() if one.stream is not None and one is not caller}
+        held[caller] = size
+        while sum(held.values()) > self._terms.assembly_bytes:
+            most = max(held, key=lambda one: held[one])
+            self._tell(
+                f"messages on the {self._terms.name} that are not complete take more than {self._terms.assembly_bytes} bytes: the "
+                "connection that has most of them is closed"
+            )
+            if most is caller:
+                raise FormatError(f"no room for a message of {size} bytes")
+            del held[most]
+            self._drop(most)
+        return True
+
+    def _command(self, caller: Caller, command: bytes) -> None:
+        answer = pong(command)
+        if answer and len(caller.outgoing) < self._terms.waiting:
+            self._put(caller, Formed([answer], len(answer)))
+
+    # Messages
+
+    def arrivals(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
+        """What came, by those at whom something happened, each of them in its turn: by whom, the parts, the bytes.
+
+        Of a message that is too large, or in too many parts, there are no parts; of a large one of who is not known, its first byte
+        alone.
+        """
+        self._read = True
+        readable = self._readable
+        messages = size = 0
+        while readable and messages < messages_max and size < bytes_max:
+            caller = readable.popleft()
+            caller.waits = False
+            stream = caller.stream
+            if stream is None:
+                continue
+            caller.heard = True
+            try:
+                for parts, length in stream.read():
+                    messages += 1
+                    caller.spoke = True
+                    yield caller.routing, parts, length
+            except BlockingIOError:
+                continue
+            except TooLarge as error:
+                self._drop(caller)
+                yield caller.routing, [], error.size
+                continue
+            except (OSError, Ended, FormatError):
+                self._drop(caller)
+                continue
+            size += stream.came
+            if stream.full:
+                self._has_some(caller)  # when all others had their turn
+
+    def _has_some(self, caller: Caller) -> None:
+        if not caller.waits:
+            caller.waits = True
+            self._readable.append(caller)
+
+    def say(self, routing: bytes, data: Buffer) -> Sent:
+        """Send one message, or drop it; never waits."""
+        caller = self._routed.get(routing)
+        if caller is None:
+            return Sent.GONE
+        if len(caller.outgoing) >= self._terms.waiting:
+            return Sent.FULL
+        said = frame(data)
+        self._put(caller, Formed([said], len(said)))
+        return Sent.LEFT
+
+    def _put(self, caller: Caller, message: Formed) -> None:
+        caller.outgoing.put(message)
+        if not caller.full:
+            self._send(caller)
+
+    def _send(self, caller: Caller) -> None:
+        outgoing = caller.outgoing
+        try:
+            outgoing.send()
+        except OSError:
+            self._drop(caller)
+            return
+        if bool(outgoing) != caller.full:
+            caller.full = bool(outgoing)
+            self._epoll.modify(caller.socket, _READ | _WRITE if caller.full else _READ)
+
+    def _drop(self, caller: Caller) -> None:
+        if self._callers.pop(caller.socket.fileno(), None) is None:
+            return
+        if self._routed.get(caller.routing) is caller:
+            del self._routed[caller.routing]
+        caller.stream = None
+        caller.socket.close()  # the kernel stops watching it with that
+
+    # Time
+
+    def keep(self) -> None:
+        """Called about once a second: close who said nothing for long, and take others again when there may be descriptors."""
+        self._accept_again()
+        now_us = self._clock_us()
+        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
+        for caller in [caller for caller in self._callers.values() if caller.stream is None and caller.since_us < since_us]:
+            self._drop(caller)
+        if self._terms.beat_us and now_us - self._beat_us >= self._terms.beat_us:
+            self._beat_us = now_us
+            for caller in list(self._callers.values()):
+                self._beat(caller)
+            self._read = False
+
+    def _beat(self, caller: Caller) -> None:
+        """Say that this end is there, and ask whether the other one is. Nothing is silence while nothing is read."""
+        if caller.stream is None:
+            return
+        caller.silent = 0 if caller.heard else caller.silent + self._read
+        caller.heard = False
+        if caller.silent > self._terms.beats:
+            self._drop(caller)
+        elif not caller.outgoing:
+            self._put(caller, _BEAT)
+
+    def clear(self) -> None:
+        """Drop every connection, and what came by them."""
+        for caller in list(self._callers.values()):
+            self._drop(caller)
+        self._readable.clear()
+
+    def close(self, until_us: int) -> None:
+        """Stop; what was said has until then (on the clock) to leave."""
+        self.refuse()
+        for caller in list(self._callers.values()):
+            left_us = until_us - self._clock_us()
+            if caller.outgoing and left_us > 0:
+                caller.socket.settimeout(left_us / 1e6)
+                self._send(caller)
+            self._drop(caller)
+
+
+def open_port(host: str, port: int, backlog: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        OSError: the address cannot be had, or no socket.
+    """
+    six = ":" in host
+    listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if six:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # those that are accepted have it from that
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
