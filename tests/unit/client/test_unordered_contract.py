@@ -42,7 +42,7 @@ def of_origin(made: Group, frame: Frame) -> Any:
     """What the real one answers when everything is decided; that a batch was decided before is a matter of the offset."""
     layer = made[1].layer
     assert layer is not None
-    made.refused.discard((made[1].key, frame.producer, frame.first_sequence))  # another sending
+    made.refused.pop((made[1].key, frame.producer, frame.first_sequence), None)  # another sending
     layer.submit(1, [frame])
     made.carry_out(1)
     made.settle()
