@@ -325,8 +325,16 @@ class Faults:
             gateway.power()
             self._restart(gateway, chance.expovariate(0.7))
 
+    def _do_ends(self, chance: Random) -> None:
+        gateway = self._any(chance)
+        if what := self._world.lanes.lose_end(gateway):
+            self._note(what)
+        self._restart(gateway, chance.expovariate(0.7))
+
     def _do_wipe(self, chance: Random) -> None:
         gateway = self._any(chance)
+        if self._world.lanes.any_heals:
+            return  # that disk may be the last that has what another one lost
         if self._world.may_weaken(gateway) and self._world.log.end > 2:
             gateway.wipe()
             self._restart(gateway, chance.expovariate(0.7))

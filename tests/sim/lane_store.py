@@ -7,7 +7,7 @@ process leaves the page cache, and a power loss what was synced and any beginnin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.core import limits
 from gateway.core.actions import LaneHeld, MendLane, PersistLane, ReadLane
-from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
+from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
 from gateway.core.messages import LaneBegin
 from gateway.data.bodies import ViewBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
@@ -47,6 +47,8 @@ class Lane:
         shown: last position delivered by the process; kept: how much of that a start will know.
         start: last position that was let go.
         rotten: positions that cannot be read; lost: the range of them that was told, 0 and 0 for none.
+        named: up to where a mark says for certain that it was durable.
+        end: what the disk lost of its end, if it is the own lane; had: how many frames there were; heals: the last attempt then.
     """
 
     def __init__(self) -> None:
@@ -54,6 +56,36 @@ class Lane:
         self.durable = self.attempt = self.shown = self.kept = self.start = 0
         self.rotten: set[int] = set()
         self.lost = (0, 0)
+        self.named = self.had = self.heals = 0
+        self.end: LostEnd | None = None
+
+    def lose(self, first: int, marked: int) -> None:
+        """Everything from a position on is gone, and a mark names a later one, or that."""
+        at = self.frames[marked - 1]
+        self.had = max(self.had, len(self.frames))
+        self.heals = self.attempt = max(self.attempt, self.frames[-1].view)
+        self.end = LostEnd(first, marked, at.view, at.header_crc, self.heals)
+        del self.frames[first - 1 :]
+        self.durable = first - 1
+        self.shown, self.kept = min(self.shown, first - 1), min(self.kept, first - 1)
+        self.rotten = {position for position in self.rotten if position < first}
+
+    @property
+    def healing(self) -> bool:
+        """Whether something of its end may be missing: no attempt was promised since."""
+        return 0 < self.heals == self.attempt
+
+    def _lost_end(self) -> LostEnd | None:
+        """What a start finds lost; behind the end, once that is as far as the mark."""
+        if not self.healing or self.end is None:
+            return None
+        last = self.frames[-1]
+        view = next(frame for frame in reversed(self.frames) if frame.kind == Kind.VIEW)
+        lost = self.end
+        if lost.last <= last.position:
+            lost = LostEnd(0, last.position, last.view, last.header_crc, self.heals)
+        members = decode_body(ViewBody, view.body).members
+        return msgspec.structs.replace(lost, first=last.position + 1, members=members)
 
     def begin(self) -> LaneBegin:
         """How it begins, once something of it was let go."""
@@ -65,16 +97,24 @@ class Lane:
     def log(self, key: Key) -> LaneLog:
         """What a start finds."""
         before = self.frames[: self.kept]
+        lost, last = self._lost_end(), self.frames[-1].view if self.frames else 0
         return LaneLog(
             origin=key[0],
             incarnation=key[1],
-            attempt=max(self.attempt, self.frames[-1].view if self.frames else 0),
+            lost=lost,
+            attempt=last if lost is not None else max(self.attempt, last),
             position=self.kept,
             chain=before[-1].header_crc if before else 0,
             offset=sum(frame.count for frame in before),
             tail=tuple(self.frames[self.kept :]),
             lines={frame.producer: (frame.epoch, frame.last_sequence) for frame in before if frame.kind == Kind.BATCH},
         )
+
+
+def _gives(lane: Lane, frame: Frame) -> bool:
+    """Whether another disk has the frame durably."""
+    at = frame.position
+    return lane.start < at <= lane.durable and at not in lane.rotten and lane.frames[at - 1].header == frame.header
 
 
 class LaneStore:
@@ -232,9 +272,15 @@ class LaneStore:
     def _synced(self, life: int) -> None:
         if life != self._life or self._disk.dead:
             return
+        written = {(action.origin, action.incarnation): self.lane((action.origin, action.incarnation)) for action in self._writing}
+        for lane in written.values():
+            lane.named = max(lane.named, lane.durable)
         for action in self._writing:
+            lane = written[action.origin, action.incarnation]
+            if action.frames:
+                lane.durable = action.frames[-1].position
             self._note(action)
-            lane = self.lane((action.origin, action.incarnation))
+        for lane in written.values():
             lane.durable = len(lane.frames)
         token = self._writing[-1].token
         self._writing = []
@@ -244,6 +290,8 @@ class LaneStore:
     def _note(self, action: PersistLane) -> None:
         lane = self.lane((action.origin, action.incarnation))
         lane.attempt = max(lane.attempt, action.attempt or 0)
+        if action.attempt is not None:  # scalars carry a mark
+            lane.named = max(lane.named, lane.durable)
 
     def _have_cut(self, life: int) -> None:
         if life == self._life and not self._disk.dead:
@@ -274,6 +322,22 @@ class LaneStore:
         lane.rotten.add(position)
         lane.kept = max(lane.kept, position)
         return key, position
+
+    def lose_end(self, key: Key, others: Sequence[Lane], chance: Random) -> int:
+        """Without power now: the end of the own lane is gone, from the position that is returned on. 0: nothing is, as it is being
+        healed, or others do not have all of it.
+        """
+        lane = self.lane(key)
+        least, last = max(2, lane.start + 1), len(lane.frames)
+        if last < least or lane.healing:
+            return 0
+        marked = chance.randint(max(lane.named, least), last) if lane.named <= last else last
+        first = chance.randint(max(least, marked - chance.choice((1, 5, 50))), marked)
+        for position in range(first, last + 1):
+            if not any(_gives(other, lane.frames[position - 1]) for other in others):
+                return 0
+        lane.lose(first, marked)
+        return first
 
     def kill(self) -> None:
         """The process is gone: the page cache stays, and what was under way is done or not."""

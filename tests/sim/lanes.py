@@ -49,7 +49,8 @@ class LaneChecks:
             store.mend(action)
         elif isinstance(action, LaneHeld):
             self._held(process, action)
-            store.held(action)
+            if not self.healing((action.origin, action.incarnation)):
+                store.held(action)
         else:
             self._delivered(process, action)
 
@@ -59,7 +60,7 @@ class LaneChecks:
         for voter in process.stack.decided.roster.values():
             gateway = self._world.gateways[voter.name]
             lane = gateway.disk.lanes.lanes.get(key, Lane())
-            if gateway.incarnation == voter.incarnation and lane.durable < action.position:
+            if gateway.incarnation == voter.incarnation and max(lane.durable, lane.had) < action.position:
                 raise Violation(
                     f"{process.gateway.name} lets lane {key[0]} go to {action.position}, {voter.name} has it up to {lane.durable}"
                 )
@@ -112,6 +113,7 @@ class LaneChecks:
             gateway = self._world.gateways[member]
             lane = gateway.disk.lanes.lanes.get(key, Lane())
             held = lane.durable >= frame.position and lane.frames[frame.position - 1].header == frame.header
+            held = held or (gateway.incarnation == key[1] and frame.position <= lane.had)  # it had it, and lost it
             if gateway.incarnation == disk and not held:
                 raise Violation(f"{name} decides {frame!r} of lane {key[0]}, and {member} does not have it")
         decided.frames.append(frame)
@@ -155,6 +157,8 @@ class LaneChecks:
     def differ(self) -> str:
         """Where lanes are not the same everywhere, or lack what was decided while all disks that had it live; empty: nowhere."""
         gateways = list(self._members())
+        if unhealed := self._unhealed(gateways):
+            return unhealed
         for key, decided in self._lanes.items():
             reach = {gateway.name: gateway.disk.lanes.lanes.get(key, Lane()).shown for gateway in gateways}
             if len(set(reach.values())) > 1 and _given(gateways, key, min(reach.values()) + 1):
@@ -164,6 +168,41 @@ class LaneChecks:
             end = max(reach.values(), default=0)
             if end < len(decided.frames) and self._lives(key, decided.frames[end]):
                 return f"lane {key[0]} was decided up to {len(decided.frames)} and is up to {end} everywhere"
+        return ""
+
+    def healing(self, key: Key) -> bool:
+        """Whether the disk whose lane it is lost its end, and not all of it is back."""
+        gateways = self._world.gateways.values()
+        return any(one.incarnation == key[1] and one.disk.lanes.lanes.get(key, Lane()).healing for one in gateways)
+
+    @property
+    def any_heals(self) -> bool:
+        """Whether any lane is being healed."""
+        return any(self.healing(key) for gateway in self._world.gateways.values() for key in gateway.disk.lanes.lanes)
+
+    def lose_end(self, gateway: Gateway) -> str:
+        """The end of a gateway's own lane cannot be read any more; what and where, empty if nothing is that others have."""
+        keys = [key for key in gateway.disk.lanes.lanes if key[1] == gateway.incarnation]
+        others = [one for one in self._members() if one is not gateway]
+        if not keys or not others:
+            return ""
+        key = max(keys)
+        gateway.power()
+        lanes = [one.disk.lanes.lanes.get(key, Lane()) for one in others]
+        first = gateway.disk.lanes.lose_end(key, lanes, self._world.chance(f"end of a lane at {self._world.schedule.now}"))
+        self._world.counts["lane ends lost"] += bool(first)
+        return f"lane {key[0]} of {gateway.name} is lost from position {first} on" if first else ""
+
+    def _unhealed(self, gateways: Sequence[Gateway]) -> str:
+        """A lane that waits though all who were in its last attempt are there; empty: none."""
+        for gateway in gateways:
+            lanes = gateway.disk.lanes.lanes
+            for key in [key for key in lanes if key[1] == gateway.incarnation and lanes[key].healing]:
+                disks = self._attempts.get((key, lanes[key].heals), ((), {}))[1]
+                present = {one.name: one.incarnation for one in gateways}
+                process = gateway.process
+                if process is not None and process.me == key[0] and all(present.get(name) == disk for name, disk in disks.items()):
+                    return f"{gateway.name}: {process.stack.lane_halted}"
         return ""
 
     def _unmended(self, key: Key, gateways: Sequence[Gateway]) -> str:

@@ -32,6 +32,7 @@ FAULTS = {
     "low": "a disk runs low",
     "full": "a disk takes no batches",
     "rot": "synced frames cannot be read any more",
+    "ends": "the end of a gateway's own lane cannot be read any more",
     "wipe": "a disk is replaced by a blank one",
     "clocks": "monotonic clocks run at different rates, wall clocks jump",
     "leave": "a gateway is stopped in order, and comes back",

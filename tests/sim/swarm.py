@@ -15,7 +15,11 @@ BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "tria
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
 ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again"}
 
-LATER = ("trim", "again")  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
+LATER = (
+    "trim",
+    "again",
+    "ends",
+)  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
 
 
 def draw(seed: int, members: int = 0) -> Options:

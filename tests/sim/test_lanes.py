@@ -110,6 +110,14 @@ def test_lanes_keep_every_promise(seed: int) -> None:
     assert result.world.counts["lane frames"] > 50
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_lanes_whose_ends_are_lost_come_back_as_they_were(seed: int) -> None:
+    faults = frozenset({"kill", "power", "loss", "stall", "ends"})
+    result = play(Options(seed, members=3, seconds=40, faults=faults, pace=4.0, producers=1, unordered=4, rate=10.0))
+    assert result.violation == ""
+    assert result.world.counts["lane ends lost"] > 1
+
+
 def test_a_yes_before_its_sync_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     write = LaneStore._write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.unordered.healing import Healing
 from gateway.core.unordered.layer import Unordered
 from gateway.core.unordered.lines import LineTable
 from gateway.core.unordered.member import Member
@@ -15,6 +16,8 @@ _UNIT = "tests/unit/core/unordered/"
 _LANES = Mix("kill power split cut loss", producers=1, readers=0, unordered=6, rate=20.0, pace=8.0, sync_us=3000.0)
 #: Gateways that are removed and added again, with the same disks, and so under other numbers.
 _AGAIN = _LANES.but(faults="again kill split loss", members=(3, 4), unordered=3, rate=5.0, pace=4.0)
+#: Origins whose disks lose the ends of their lanes, with more of them under way than a mark names.
+_ENDS = _LANES.but(faults="power kill ends loss stall", members=(3, 4), rate=30.0, pace=3.0)
 
 LANES = (
     Mutant(
@@ -128,6 +131,27 @@ LANES = (
         "what a lane begins with elsewhere confirms the same frame here, and replaces any other end",
         [Edit(Member, "_begin", "own.view == begin.attempt and own.header_crc == begin.chain", "True")],
         proof=_UNIT + "test_retention.py::test_an_end_that_was_never_decided_gives_way",
+    ),
+    Mutant(
+        "lane-healed-up-to-the-mark",
+        "7",
+        "what stood behind the mark of a lost end may be decided: the last attempt goes on with it",
+        [Edit(Healing, "tail", "return self._tail if", "return [] if")],
+        _ENDS,
+    ),
+    Mutant(
+        "lane-healed-from-one",
+        "7",
+        "all of the last attempt are heard before it goes on: the disk of one may have lost its end, too",
+        [Edit(Healing, "needed", "if one != self._me)", "if one != self._me)[:1]")],
+        _ENDS,
+    ),
+    Mutant(
+        "lane-healed-with-another-end",
+        "7",
+        "what was durable at the origin decides the frame of that attempt, and no other one at its place",
+        [Edit(Member, "on_ask", "if message.attempt == lane.attempt:", "if True:")],
+        _ENDS,
     ),
     Mutant(
         "lane-gap-taken",
