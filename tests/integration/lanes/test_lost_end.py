@@ -1,0 +1,72 @@
+"""Proves with three real gateways that an own lane whose end is lost says for whom it waits, comes back whole, and goes on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.data.lanes import LaneName
+from gateway.log.lanes_there import lane_path
+from gateway.log.tools import inspect, verify_lanes
+from tests.faults.three import NAMES, Three
+from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
+from tests.integration.lanes.sender import Sender
+
+BEFORE, LAST, LATER = 20, 60, 120  # sequences: the last one that g3 has, that g1 has when it dies, that is sent in the end
+PATIENCE_S = 120.0
+
+
+def lose_end(directory: Path, offset: int) -> None:
+    """Flip a bit in the header of a decided batch, and in that of the last one: nothing leads from one to the other any more."""
+    batches = [frame for frame in inspect(directory) if frame.kind == "BATCH"]
+    for found in (next(frame for frame in batches if frame.offset == offset), batches[-1]):
+        with Path(found.file).open("r+b") as file:
+            file.seek(found.byte + 20)
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1]))
+
+
+def halted(group: Three, lane: str) -> str:
+    """Why g1's lane takes nothing."""
+    return next((str(line["halted"]) for line in group.status("g1")["lanes"] if line["lane"] == lane), "no lane yet")
+
+
+@pytest.mark.timeout(400)
+def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_path: Path) -> None:
+    """g3 was away when g1 wrote what its disk loses, and g2, which has it, is away when g1 comes back."""
+    with Three(tmp_path) as group:
+        with closing(Sender(group["g1"].port, "p").open()) as sender:
+            sender.send_until(BEFORE)
+            until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")
+            group["g3"].kill()
+            sender.send_until(LAST)
+        lane = LaneName.parse(sender.lane)
+        assert lane is not None
+        group["g1"].kill()
+        group["g2"].kill()
+        lose_end(Path(lane_path(str(group["g1"].data), lane)), BEFORE + 10)
+        group["g1"].start(wait=False)
+        group["g3"].start()
+        group["g1"].wait_ready()
+        until(lambda: "waits for gateway 2" in halted(group, sender.lane), "g1 does not say for whom it waits")
+        assert frontiers(group, "g1")[sender.lane] < LAST
+        group["g2"].start()
+        until(lambda: not halted(group, sender.lane), "the lane does not come back")
+        again = Sender(group["g1"].port, "p", sender.instance)
+        with closing(again.open()):
+            again.acknowledged = sender.acknowledged
+            again.send_until(LATER, timeout_s=PATIENCE_S)
+            until(lambda: agree(group, {sender.lane: LATER}), "the lanes are not equal")
+        for name in NAMES:
+            assert group[name].stop() == 0, group[name].log_tail()
+        first, *others = (digests(group[name].data) for name in NAMES)
+        assert all(other == first for other in others)
+        found = values(group["g1"].data, lane)
+        assert in_order("p", found) == list(range(1, LATER + 1))
+        assert {sequence: found[offset] for sequence, offset in again.acknowledged.items()} == {
+            sequence: f"p-{sequence}" for sequence in range(1, LATER + 1)
+        }
+        assert [one.damage for one in verify_lanes(group["g1"].data)] == [[]] * 3
