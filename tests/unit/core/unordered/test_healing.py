@@ -1,0 +1,89 @@
+"""Proves for whom an own lane waits whose end is lost, what it says meanwhile, and that nobody else's answer will do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.messages import LaneAsk, LaneTail, Settled
+from gateway.data.wire import Committed, Duplicate, RefusedAnswer
+from tests.unit.core.unordered.rig import Group, answers, arrive, group, under_way
+
+
+def halted(made: Group) -> str:
+    """Why gateway 1 takes nothing."""
+    layer = made[1].layer
+    assert layer is not None
+    return layer.halted
+
+
+def lost(*away: int, marked: int = 3, first: int = 2) -> Group:
+    """Gateway 1 lost its lane from a position on; it has a VIEW and three batches, the last of which only gateway 1 knows as
+    decided. Others are down.
+    """
+    made = group()
+    made.vote()
+    for sequence in (1, 2):
+        made.submit(1, (1, sequence, b"%d" % sequence))
+        made.settle()
+    made.submit(1, (1, 3, b"3"))
+    arrive(made, lambda sender, to, message: not isinstance(message, Settled))
+    made.crash(1)
+    made.network.clear()
+    for number in away:
+        made.crash(number)
+    made[1].disks[made[1].key].lose(first, marked)
+    made[1].answers.clear()
+    made.start(1)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    return made
+
+
+def test_what_only_the_origin_had_decided_is_so_again_and_the_lane_goes_on() -> None:
+    made = lost()
+    assert halted(made) == ""
+    assert made.lane(2, made[1].key) == [b"1", b"2", b"3"]
+    made.submit(1, (1, 3, b"3"), (1, 4, b"4"))
+    made.settle()
+    assert answers(made, 1) == [Duplicate(1, 1, 3, 1), Committed(1, 1, 4, 1, 3)]
+
+
+@pytest.mark.parametrize("marked", [3, 4])
+def test_it_waits_for_every_member_of_the_last_attempt(marked: int) -> None:
+    made = lost(3, marked=marked)
+    assert halted(made).endswith("it waits for gateway 3, which may have more of it")
+    made.submit(1, (1, 4, b"4"))
+    (refused,) = answers(made, 1)
+    assert isinstance(refused, RefusedAnswer)
+    assert (refused.code, refused.retry) == ("lane", True)
+    made.start(3)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made) == ""
+
+
+def test_what_nobody_has_is_told_with_what_to_do() -> None:
+    made = lost(2, 3)
+    assert "position 2 of 3 is not at those that answer; it waits for gateways 2, 3" in halted(made)
+    for number in (2, 3):
+        made[number].disks.clear()
+        made.start(number)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert "is at no other gateway" in halted(made)
+    assert "members replace" in halted(made)
+
+
+def test_an_answer_to_another_run_counts_for_nothing() -> None:
+    made = lost(2, 3)
+    made.start(2)
+    made.start(3)
+    made.tell(1)
+    made.beat(1)
+    (ask, *_) = [message for _, _, message in made.network if isinstance(message, LaneAsk)]
+    made.network.clear()
+    layer = made[1].layer
+    assert layer is not None
+    for sender in (2, 3):
+        layer.on_message(sender, LaneTail(ask.incarnation, ask.token ^ 1, 1, 2))
+        made.carry_out(1)
+    assert "it waits for gateways 2, 3" in halted(made)
+    assert not under_way(made, LaneTail)
