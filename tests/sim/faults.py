@@ -327,6 +327,8 @@ class Faults:
 
     def _do_ends(self, chance: Random) -> None:
         gateway = self._any(chance)
+        if self._operator.wishes:
+            return  # under another number it has another lane, and what it lost of this one is what the others know as decided
         if what := self._world.lanes.lose_end(gateway):
             self._note(what)
         self._restart(gateway, chance.expovariate(0.7))
@@ -351,10 +353,12 @@ class Faults:
                 process.step(event)
 
     def _do_roster(self, chance: Random) -> None:
-        self._operator.change(chance)
+        if not self._world.lanes.any_heals:
+            self._operator.change(chance)
 
     def _do_again(self, chance: Random) -> None:
-        self._operator.again(chance)
+        if not self._world.lanes.any_heals:
+            self._operator.again(chance)
 
     # Clocks, clients
 

@@ -182,11 +182,12 @@ class LaneChecks:
 
     def lose_end(self, gateway: Gateway) -> str:
         """The end of a gateway's own lane cannot be read any more; what and where, empty if nothing is that others have."""
-        keys = [key for key in gateway.disk.lanes.lanes if key[1] == gateway.incarnation]
+        number = self._world.log.numbers.get(gateway.name, 0)
+        keys = [key for key in gateway.disk.lanes.lanes if key == (number, gateway.incarnation)]
         others = [one for one in self._members() if one is not gateway]
         if not keys or not others:
             return ""
-        key = max(keys)
+        key = keys[0]
         gateway.power()
         lanes = [one.disk.lanes.lanes.get(key, Lane()) for one in others]
         first = gateway.disk.lanes.lose_end(key, lanes, self._world.chance(f"end of a lane at {self._world.schedule.now}"))
