@@ -236,7 +236,7 @@ READS_STOP_US_MAX = 2_000_000  # for streams to end
 # Node: the socket thread, the disk thread, the process
 DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepped
 CLIENT_CONNECTIONS_MAX, CLIENT_ASSEMBLY_BYTES_MAX = SESSIONS_MOST + 512, 512 * MIB  # that came in; of messages not all there
-DRAIN_BYTES_MAX = 512 * KIB  # so that the disk has work while the rest is looked at
+DRAIN_BYTES_MAX = 2 * MIB  # so that the disk has work while the rest is looked at; less makes smaller rounds, which cost more
 SEND_HIGH_WATER_MARK = 4096  # answers that wait for one connection; above it they are dropped and the client asks again
 HANDSHAKE_MS_MAX = 10_000  # for a connection to become a ZeroMQ one
 CONNECTION_BEAT_MS = 1_000  # a gateway says so often that a connection stands, however much its client waits for

@@ -24,6 +24,7 @@ from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
 _HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
 _BEAT = Formed([PING], len(PING))
 
 
@@ -77,6 +78,11 @@ class Caller:
         self.silent = 0  # beats, one after another
         self.waits = False  # for its turn to be read
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory that its unfinished message has."""
+        return 0 if self.stream is None else self.stream.held
+
 
 class Callers:
     """Who called at one port. Owned by one thread."""
@@ -109,6 +115,7 @@ class Callers:
         self._routed: dict[bytes, Caller] = {}
         self._made = 0
         self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
+        self._holding: set[Caller] = set()  # who may have memory for an unfinished message
         self._listener: socket.socket | None = None
         self._accepts = False
         self._beat_us = 0
@@ -237,8 +244,9 @@ class Callers:
         """
         if not self._knows(caller.routing):
             return False
-        held = {one: one.stream.held for one in self._callers.values() if one.stream is not None and one is not caller}
+        held = {one: one.held for one in self._holding if one is not caller and one.held}
         held[caller] = size
+        self._holding = set(held)
         while sum(held.values()) > self._terms.assembly_bytes:
             most = max(held, key=lambda one: held[one])
             self._tell(
@@ -289,7 +297,7 @@ class Callers:
                 self._drop(caller)
                 continue
             size += stream.came
-            if stream.full:
+            if stream.full or stream.came >= _MORE_COMES_BYTES:
                 self._has_some(caller)  # when all others had their turn
 
     def _has_some(self, caller: Caller) -> None:
