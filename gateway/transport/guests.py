@@ -83,7 +83,9 @@ class Guests:
             guest.heard_us = self._clock_us()
         return guest
 
-    def met(self, routing: bytes, introduction: Introduction, broke_us: int) -> Verdict:
+    def met(
+        self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool] = lambda _: True
+    ) -> Verdict:
         """Somebody introduces itself by that connection.
 
         Args:
@@ -91,6 +93,8 @@ class Guests:
             introduction: what it says.
             broke_us: when this gateway's own connection to the gateway of that name broke last; a process that was met before
                 that is taken to have ended.
+            stands: whether a connection that came in still does; a process whose connection ended has ended, whenever it was met:
+                what it sent may have been read later.
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
@@ -99,7 +103,7 @@ class Guests:
         now = self._clock_us()
         number = self._number(introduction)
         if number:
-            twin = self._twin(routing, introduction, broke_us)
+            twin = self._twin(routing, introduction, broke_us, stands)
             if twin is not None:
                 self._guests.pop(routing, None)
                 reason = copied(twin.introduction, introduction)
@@ -126,7 +130,7 @@ class Guests:
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return said if same_log and said and said != self.me.number and said not in self._numbers.values() else 0
 
-    def _twin(self, routing: bytes, introduction: Introduction, broke_us: int) -> Guest | None:
+    def _twin(self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool]) -> Guest | None:
         """Another process that speaks for the same gateway, and did a moment ago."""
         since = self._clock_us() - limits.TWIN_SILENT_US
         for other_routing, guest in self._guests.items():
@@ -137,6 +141,7 @@ class Guests:
                 and other.process != introduction.process
                 and guest.met_us > broke_us
                 and guest.heard_us > since
+                and stands(other_routing)
             ):
                 return guest
         return None

@@ -282,7 +282,7 @@ class Mesh:
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
-        verdict = self._guests.met(routing, introduction, broke_us)
+        verdict = self._guests.met(routing, introduction, broke_us, self._wire.stands)
         if verdict.reason:
             self._tell(introduction.gateway, verdict.reason)
         if not verdict.number:

@@ -124,6 +124,10 @@ class Sockets:
         for routing, parts, size in self._callers.arrivals(messages_max, bytes_max):
             yield Arrival(routing, parts, size, "")
 
+    def stands(self, routing: bytes) -> bool:
+        """Whether a connection that came in still stands."""
+        return self._callers.stands(routing)
+
     def answer(self, routing: bytes, data: bytes) -> None:
         """Say something on a connection that came in."""
         self._callers.say(routing, data)

@@ -90,6 +90,9 @@ class Wire(Protocol):
         next one is looked at.
         """
 
+    def stands(self, routing: bytes) -> bool:
+        """Whether a connection that came in still stands, True if that is not known. Of one that ended more may be unread."""
+
     def answer(self, routing: bytes, data: bytes) -> None:
         """Say something on a connection that came in; it is lost where that is gone, or does not read."""
 

@@ -142,6 +142,10 @@ class ZeroMQ:
                 parts.append(part.buffer)
         return first, parts, size
 
+    def stands(self, routing: bytes) -> bool:
+        """Not known: ZeroMQ does not tell which connection ended."""
+        return True
+
     def answer(self, routing: bytes, data: bytes) -> None:
         """Say something on a connection that came in."""
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read

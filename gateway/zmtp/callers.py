@@ -305,6 +305,15 @@ class Callers:
             caller.waits = True
             self._readable.append(caller)
 
+    def stands(self, routing: bytes) -> bool:
+        """Whether a connection was not ended by the other side, as the kernel knows it: what that sent before may be unread."""
+        caller = self._routed.get(routing)
+        if caller is None:
+            return False
+        poll = select.poll()
+        poll.register(caller.socket, select.POLLRDHUP)
+        return not poll.poll(0)
+
     def say(self, routing: bytes, data: Buffer) -> Sent:
         """Send one message, or drop it; never waits."""
         caller = self._routed.get(routing)

@@ -1,0 +1,56 @@
+"""Proves that a gateway that is started again at once is not taken for a second process of its name."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.transport.codec import encode_introduction
+from gateway.transport.interface import Introduction
+from gateway.zmtp.form import GREETING, frame, ready
+from tests.integration.transport.meshes import LOG, Node, exchange, run, town
+from tests.ports import free_ports
+
+
+def introduced(port: int, process: bytes, address: str) -> socket.socket:
+    """A connection to a group port by which gateway b said who it is, and nothing else."""
+    said = Introduction(group="ingest", gateway="b", incarnation=b"b" * 16, number=2, log=LOG, process=process, address=address)
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(GREETING + ready(b"DEALER", process) + frame(encode_introduction(said)))
+    return connection
+
+
+def heard(node: Node) -> int:
+    return len(list(node.transport.guests()))  # type: ignore[attr-defined]  # it is a mesh
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_an_introduction_that_is_read_after_its_process_ended_keeps_the_next_one_from_nothing(read_before: bool) -> None:
+    with town() as place:
+        ports = free_ports(4)
+        a, b = f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"
+        jfk, again = place.add("a", 1, a), place.add("b", 2, b)
+        jfk.transport.peers([(2, "b", b)])
+        run([jfk, again], lambda: jfk.up(2))
+        introduced(ports[1], b"firstone", b).close()
+        if read_before:
+            run([jfk], lambda: heard(jfk) == 1)
+        again.transport.peers([(1, "a", a)])
+        exchange(again, jfk, [jfk, again])
+        assert jfk.said == []
+        assert again.said == []
+
+
+def test_a_process_that_runs_beside_the_first_one_is_refused_as_long_as_that_is_heard() -> None:
+    with town() as place:
+        ports = free_ports(4)
+        a, b = f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"
+        jfk, copy = place.add("a", 1, a), place.add("b", 2, b)
+        jfk.transport.peers([(2, "b", b)])
+        run([jfk, copy], lambda: jfk.up(2))
+        with introduced(ports[1], b"firstone", b):
+            run([jfk], lambda: heard(jfk) == 1)
+            copy.transport.peers([(1, "a", a)])
+            run([jfk, copy], lambda: copy.said)
+        assert "copies" in copy.said[0]
