@@ -86,7 +86,8 @@ def _from_lean(kind: type, value: Any) -> Any:
 
 
 _LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
-_LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean)
+# Sets are written sorted: two that are equal may be walked in different orders, and what a replay does is compared as bytes.
+_LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)
 

@@ -172,7 +172,9 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 
 
 @pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
-@pytest.mark.parametrize("struck", ["click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "zmq"])
+@pytest.mark.parametrize(
+    "struck", ["click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "gateway.client.link"]
+)
 def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) -> None:
     code = STRIKE.format(struck=struck, start=start)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
