@@ -14,9 +14,11 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
+from gateway.client.forking import after_fork
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.frame import Buffer
@@ -30,6 +32,9 @@ _HELLO = GREETING + ready(b"DEALER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _BEAT_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class News(enum.Enum):
@@ -59,14 +64,30 @@ class Link:
         self._beat_s = 0.0  # when it is looked whether anything came
         self._unanswered = 0  # how often nothing did
         self._mask = 0
-        self._poll = select.epoll()
-        if wake is not None:
-            self._poll.register(wake, _READ)
+        self._poll = self._new_poll()
+        _links.add(self)
         self._lookup = _Lookup(address) if _is_name(address.host) else None
         if self._lookup is not None:
             self._poll.register(self._lookup.fd, _READ)
         else:
             self._connect(address.host)
+
+    def _new_poll(self) -> select.epoll:
+        poll = select.epoll()
+        if self._wake is not None:
+            poll.register(self._wake, _READ)
+        return poll
+
+    def orphan(self) -> None:
+        """In a forked child: the connection is the parent's, nothing is said or heard by it here; for this process it broke."""
+        self._poll.close()  # else what is changed here is changed there
+        self._poll = self._new_poll()
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = None
+        self._came.clear()
+        self._news.clear()
+        self._end(News.DOWN)
 
     # Connecting
 
@@ -265,6 +286,7 @@ class Link:
 
     def close(self, linger_s: float = 0.0) -> None:
         """Drop the connection. What is queued in it has `linger_s` to leave."""
+        _links.discard(self)
         if self._lookup is not None:
             self._lookup.close()
             self._lookup = None
@@ -278,6 +300,14 @@ class Link:
         self.up = False
         self._handshake = self._stream = self._outgoing = None
         self._poll.close()
+
+
+def _orphan_all() -> None:
+    for link in list(_links):
+        link.orphan()
+
+
+after_fork(_orphan_all)
 
 
 def wait_any(links: Sequence[Link], wake: int, timeout_s: float) -> bool:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from gateway.client.control import Control
 from gateway.client.producer import Producer
+from gateway.data import wire
 from gateway.data.frame import Frame
 from gateway.errors import UsageError
 from tests.unit.client.fake import FakeGateway, until
@@ -50,6 +52,22 @@ def _in_child(work: Any) -> str:
         time.sleep(0.005)
     with os.fdopen(read) as pipe:
         return pipe.read()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) -> None:
+    with Control(gateway.url) as control:
+        control.status()
+
+        def asks() -> str:
+            state = str(control.status()["state"])
+            control.close()  # the goodbye is its own, too
+            return state
+
+        assert _in_child(asks) == "primary"
+        assert len(gateway.requests(wire.Hello)) == 2
+        assert control.status() == {"state": "primary"}
+        assert len(gateway.requests(wire.Hello)) == 2, "the parent's connection stands"
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
