@@ -25,11 +25,6 @@ class Address(NamedTuple):
         """HOST:PORT as in a url."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    @property
-    def endpoint(self) -> str:
-        """The address as ZeroMQ takes it."""
-        return f"tcp://{self}"
-
 
 def parse_url(url: str) -> list[Address]:
     """The gateways that a url names, in order, each once.

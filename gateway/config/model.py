@@ -28,7 +28,7 @@ Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 class Ports(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ports of their own; without them the group has P+1, the reads P+2, the admin pages P+3."""
 
-    group: Annotated[Port | None, Meta(description="between gateways (ZeroMQ)")] = None
+    group: Annotated[Port | None, Meta(description="between gateways (ZMTP)")] = None
     reads: Annotated[Port | None, Meta(description="reads (Arrow Flight)")] = None
     admin: Annotated[Port | None, Meta(description="admin pages (HTTP)")] = None
 
@@ -47,7 +47,7 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transport: Annotated[
         Literal["mesh", "multicast"],
         Meta(
-            description="how gateways talk to each other: mesh (ZeroMQ, each to each), or multicast (UDP for what all get, "
+            description="how gateways talk to each other: mesh (connections, each to each), or multicast (UDP for what all get, "
             "the mesh for the rest)"
         ),
     ] = "mesh"

@@ -1,6 +1,6 @@
 """Messages of the client port: what producers, readers and tools say to a gateway, and what it answers.
 
-One message is one ZeroMQ message. Its first byte tells its form:
+One message is one ZMTP message. Its first byte tells its form:
 
 - `C` control: msgpack of one tagged struct of this module.
 - `S` submit: a run of frames of one producer or several, headers packed so that they are parsed at once.

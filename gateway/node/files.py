@@ -1,6 +1,6 @@
 """Descriptors set aside for the log, so that a crowd of connections that uses up the process's files never stops its writing.
 
-ZeroMQ accepts connections until the system gives no descriptor more. Then the port stops listening, the spare ones are let go, and
+Connections are accepted until the system gives no descriptor more. Then the port stops listening, the spare ones are let go, and
 nobody but the log and the house takes them. When there is room again they are set aside anew, and the port listens.
 """
 

@@ -1,8 +1,8 @@
-"""Clients that said Hello: by the address that ZeroMQ routes by, by number (the stack's word for them) and by their own token.
+"""Clients that said Hello: by the id of their connection, by number (the stack's word for them) and by their own token.
 
-A client that connects again is routed by another address; it says Hello with the same token and keeps its number, so that answers
-to what it sent before reach it. ZeroMQ does not tell when a client goes away: a send to it fails, or it is forgotten after a long
-silence; either way it then has to say Hello again, which costs it nothing but the round trip.
+A client that connects again has another id; it says Hello with the same token and keeps its number, so that answers to what it sent
+before reach it. Nobody tells here when a client goes away: a send to it fails, or it is forgotten after a long silence; either
+way it then has to say Hello again, which costs it nothing but the round trip.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages of the group as parts of one ZeroMQ message, or as one datagram's payload.
+"""Messages of the group as parts of one ZMTP message, or as one datagram's payload.
 
 The first byte of the first part tells its form:
 

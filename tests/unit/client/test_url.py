@@ -60,5 +60,4 @@ def test_a_url_is_text() -> None:
 
 def test_addresses_as_text() -> None:
     assert str(Address("::1", 5)) == "[::1]:5"
-    assert Address("::1", 5).endpoint == "tcp://[::1]:5"
     assert str(Address("a", 5)) == "a:5"
