@@ -24,6 +24,7 @@ from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
+    from tests.sim.gateways import Gateway
     from tests.sim.world import World
 
 PATIENCE_US = 12 * SECOND  # without a word that helps, then another gateway is tried
@@ -35,7 +36,7 @@ class LaneProducer(Connection):
 
     Attributes:
         origin: the gateway that it sends to, empty before it has chosen one. lane: incarnation of that gateway's disk.
-        number: of the gateway in that lane, 0 before it says so: added again it has another one, and so another lane.
+        number: of the gateway in that lane: added again it has another one, and so another lane.
         unanswered: tokens by sequence, one record a batch.
     """
 
@@ -72,7 +73,8 @@ class LaneProducer(Connection):
             self.origin = self.chance.choice(sorted(numbers))
             self._good_us = self.world.schedule.now
         gateway = self.world.gateways[self.origin]
-        if gateway.process is None or not self.world.reaches(self.name, self.origin):
+        number = self._number(gateway)
+        if gateway.process is None or not number or not self.world.reaches(self.name, self.origin):
             self.world.schedule.after(self.chance.uniform(50, 300) * MS, self._connect)
             return
         self.process = gateway.process
@@ -83,18 +85,19 @@ class LaneProducer(Connection):
         self.world.lanes.sessions.add((self.process, self.session))
         self._heard = self.world.schedule.now
         self._pinged = False
-        number = self._number()
-        if self.lane != gateway.incarnation or (0 not in (number, self.number) and number != self.number):
+        if (self.lane, self.number) != (gateway.incarnation, number):
             self.lane, self.number = gateway.incarnation, number
             self._anew(self.epoch + 1 if self.opened else max(self.epoch, 1))  # one that was asked for is asked for again
         self.state = State.OPEN if self.opened else State.OPENING
         self.connected()
 
-    def _number(self) -> int:
-        """Under which the log of the gateway names it with the disk that it has, as it tells its clients."""
-        if self.process is None:
+    def _number(self, gateway: Gateway) -> int:
+        """Under which the log of a gateway names it with the disk that it has, as it tells its clients; 0 while it names no lane:
+        the next one may be another, whatever the last one was.
+        """
+        if gateway.process is None:
             return 0
-        roster, disk = self.process.stack.decided.roster, self.process.gateway.incarnation
+        roster, disk = gateway.process.stack.decided.roster, gateway.incarnation
         return next((number for number, voter in roster.items() if voter.incarnation == disk), 0)
 
     def _anew(self, epoch: int) -> None:
@@ -175,7 +178,6 @@ class LaneProducer(Connection):
             case Committed(producer, epoch, first, count) | Duplicate(producer, epoch, first, count):
                 if (producer, epoch) == (self.producer, self.epoch):
                     self.heard_well()
-                    self.number = self.number or self._number()
                     self._good_us = self.world.schedule.now
                     for sequence in range(first, first + count):
                         self.unanswered.pop(sequence, None)

@@ -160,3 +160,26 @@ def test_what_cannot_be_read_of_a_lane_is_missed_where_another_gateway_has_it_st
     for other in others:
         other.disk.lanes.lanes[key].start = last  # retention let it go
     assert world.lanes._unmended(key, [one, *others]) == ""
+
+
+def test_a_client_does_not_take_the_lane_of_another_number_for_the_one_that_it_sent_to() -> None:
+    """While a gateway is in nobody's roster it names no lane: what it takes afterwards goes into another one."""
+    run = group(members=4)
+    world = run.world
+    origin = world.gateways[run.unordered[0].origin]
+    number = world.log.numbers[origin.name]
+    run.operator.wishes += [("remove", origin.name), ("add", origin.name)]
+    run.operator._adds_at = world.schedule.now + 3 * SECOND
+    while origin.process is None or origin.name in {voter.name for voter in origin.process.stack.decided.roster.values()}:
+        world.schedule.run(world.schedule.now + SECOND // 10)
+    wires = [pair for name in world.gateways if name != origin.name for pair in ((origin.name, name), (name, origin.name))]
+    world.network.block(wires)
+    while origin.name not in world.log.numbers:
+        world.schedule.run(world.schedule.now + SECOND // 10)
+    origin.kill()
+    origin.start()
+    world.schedule.run(world.schedule.now + 2 * SECOND)
+    world.network.unblock(wires)
+    run.heal()
+    assert world.log.numbers[origin.name] > number
+    assert all(sender.number == world.log.numbers[sender.origin] for sender in run.unordered)
