@@ -269,25 +269,35 @@ def rot_tail(trial: Trial, chance: Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rot_lane(trial: Trial, chance: Random) -> Iterator[None]:
-    """Bits flip in a lane of a gateway that is down: in its own, which may take nothing more then, or in another's."""
-    with trial.down(trial.any(chance), "killed, and a bit flips in a lane") as member:
+    """A bit flips in a lane of a gateway that is down: in its own or another's, or at the end of its own, which the others give."""
+    name, at_end = trial.any(chance), chance.random() < 0.5
+    if at_end:
+        trial.expect_shared(f"before the end of the lane of {name} is spoiled")
+    taken = not any(_takes_nothing(trial, other) for other in trial.lab.names if other != name)
+    with trial.down(name, "killed, and a bit flips in a lane") as member:
         directory = str(member.data)
-        lanes = [lane for lane in lanes_there(directory) if trial.spoiled.get(lane.text, member.name) == member.name]
-        if any(_spoils_own(trial, name) for name in trial.lab.names if name != member.name):
-            lanes = [lane for lane in lanes if lane != noted_lane(directory)]  # else no gateway would take anything in the end
+        own = noted_lane(directory)
+        lanes = [lane for lane in lanes_there(directory) if trial.spoiled.get(lane.text, name) == name]
+        lanes = [lane for lane in lanes if taken or lane != own]  # else no gateway would take anything in the end
+        if at_end and own in lanes:
+            lanes = [own]
         if lanes:
             lane = chance.choice(lanes)
             segments = sorted(Path(lane_path(directory, lane), "log").glob("[0-9]*.seg"))
-            if flip(trial, chance, segments, 0.0, 1.0):
-                trial.note(f"it is of lane {lane.text}")
-                trial.spoiled[lane.text] = member.name
+            end = at_end and lane == own
+            if flip(trial, chance, segments[-1:] if end else segments, 0.98 if end else 0.0, 1.0):
+                trial.note(f"it is {'at the end ' if end else ''}of {'its own ' if lane == own else ''}lane {lane.text}")
+                trial.spoiled[lane.text] = name
         yield
 
 
-def _spoils_own(trial: Trial, name: str) -> bool:
-    """Whether bits were flipped in the own lane of a gateway."""
+def _takes_nothing(trial: Trial, name: str) -> bool:
+    """Whether bits were flipped in the own lane of a gateway, and it does not take anything again yet."""
     own: LaneName | None = noted_lane(str(trial.lab.members[name].data))
-    return own is not None and trial.spoiled.get(own.text) == name
+    if own is None or trial.spoiled.get(own.text) != name:
+        return False
+    status = trial.lab.status(name)
+    return status is None or not status["lane"]
 
 
 def _empty(directory: Path) -> None:
