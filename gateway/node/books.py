@@ -249,8 +249,16 @@ class Books:
         return found | {self._config.name: self._url}
 
     def members(self) -> bytes:
-        """The gateways of the group as JSON, by number."""
-        return orjson.dumps([_member(member) for member in self._group.members()])
+        """The gateways of the group as JSON, by number. The own one tells what the status tells, and of one that is silent stands
+        there why nothing gets to it, where that is known.
+        """
+        transport = self._driver.transport_facts()
+        refused, own = _refused(transport), self._config.name
+        found = []
+        for member in self._group.members():
+            known = self._reason(transport) if member.name == own else refused.get(member.name) if member.state == SILENT else ""
+            found.append(_member(member._replace(reason=known or member.reason)))
+        return orjson.dumps(found)
 
     def status(self) -> bytes:
         """Status as JSON."""
@@ -263,7 +271,7 @@ class Books:
                 "group": config.group.name,
                 "log": decided.log.hex(),
                 "state": driver.state,
-                "reason": driver.halted or self._no_room() or self._group.reason or driver.suspected or self._waits(transport),
+                "reason": self._reason(transport),
                 "view": self._view(members),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
@@ -295,6 +303,11 @@ class Books:
             }
         )
 
+    def _reason(self, transport: dict[str, object]) -> str:
+        """Why this gateway takes nothing new; empty if it does."""
+        driver = self._driver
+        return driver.halted or self._no_room() or self._group.reason or driver.suspected or self._waits(transport)
+
     def _no_room(self) -> str:
         """Why the disk takes no new records; empty if it does."""
         disk = self._disk
@@ -304,10 +317,10 @@ class Books:
         """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then. Without a log that
         is all that is known: whether a group is still to be founded, or has begun without it, is what they do not tell it.
         """
-        waits, peers = self._group.waits, transport.get("peers")
-        if not waits or not isinstance(peers, list):
+        waits = self._group.waits
+        if not waits:
             return waits
-        refused = [f"{peer['name']}: {peer['refused']}" for peer in peers if peer["refused"]]
+        refused = [f"{name}: {why}" for name, why in _refused(transport).items()]
         return "; ".join(refused if refused and not self._stack.decided.log else [*refused, waits])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
@@ -347,6 +360,12 @@ class Books:
 
 def _silent(members: list[Member]) -> tuple[str, ...]:
     return tuple(member.name for member in members if member.state == SILENT)
+
+
+def _refused(transport: dict[str, object]) -> dict[str, str]:
+    """Why nothing of this gateway gets to others, by their names."""
+    peers = transport.get("peers")
+    return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
 
 
 def _member(member: Member) -> dict[str, object]:
