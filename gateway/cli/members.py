@@ -101,8 +101,14 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
     with _control(url, timeout_s) as (control, deadline):
         _change(control, deadline, "add", name, address)
         note(f"{name} is in the roster")
+        found = control.members()
+        if len(found) % 2 == 0:
+            note(
+                f"it names {len(found)} gateways, an even number: a split into two halves stops both, and no more may fail than "
+                f"with {len(found) - 1}; add one more for that"
+            )
         if no_wait:
-            _show_changed(control.members(), name, as_json)
+            _show_changed(found, name, as_json)
             return 0
         found = _until_it_votes(control, deadline, name)
         note(f"{name} has caught up and votes")
@@ -249,7 +255,7 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
                     return found
                 state = _on_its_way(member)
                 if not deadline.pause():
-                    silent = "start it, or see in its log what keeps it away if it runs"
+                    silent = f"start it, or see {'to that' if _known(member) else 'in its log what keeps it away'} if it runs"
                     do = silent if member["state"] == "silent" else "look again with `tutti members`"
                     raise Unavailable(
                         f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
@@ -260,10 +266,15 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
         raise
 
 
+def _known(member: Member) -> str:
+    """What the gateway that was asked says of one, as that nothing of its own gets there."""
+    return str(member.get(REASON) or "")
+
+
 def _on_its_way(member: Member) -> str:
     """How far a gateway without a vote is, for people."""
     if member["state"] == "silent":
-        return "it is not heard of"
+        return f"it is not heard of: {known}" if (known := _known(member)) else "it is not heard of"
     if member["state"] == "primary":
         return "it has caught up, and its vote is on its way"
     return f"{member['state']}, lacks {member['lag']} positions"

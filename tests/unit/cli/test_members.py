@@ -135,7 +135,30 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
             "keeps it away if it runs; it votes by itself when it has caught up"
         )
         early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
-    assert early == Said(0, "", "bos is in the roster\n")
+    assert early == Said(0, "", f"bos is in the roster\n{EVEN}\n")
+
+
+EVEN = "it names 4 gateways, an even number: a split into two halves stops both, and no more may fail than with 3; add one more for that"
+
+
+def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE[:2])
+    group.after = [THREE]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "ewr", "127.0.0.1:7430", "--no-wait")
+    assert done == Said(0, "", "ewr is in the roster\n")
+
+
+def test_what_the_gateway_knows_of_one_that_is_not_heard_of_is_said(tutti: Callable[..., Said]) -> None:
+    """A host that does not resolve, or a key that is not listed, was said to be seen in the log of a gateway that had nothing."""
+    group = Group(*THREE)
+    group.after = [[*THREE, member("bos", state="silent", voter=False, reason="its public key is not listed")]] * 100
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--timeout", "0.6")
+    assert done.err.splitlines()[-1] == (
+        "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of: its public key is not listed): start "
+        "it, or see to that if it runs; it votes by itself when it has caught up"
+    )
 
 
 def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +173,7 @@ def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monk
     assert (done.code, done.out) == (130, "")
     assert done.err.splitlines() == [
         "bos is in the roster",
+        EVEN,
         "bos stays in the roster, and votes by itself when it has caught up",
         "interrupted",
     ]
