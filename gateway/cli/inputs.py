@@ -114,7 +114,9 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                 raise FormatError(f"line {number} of the input is no JSON ({what}): one JSON value a line is taken") from error
             if key is not None:
                 if not isinstance(value, dict):
-                    raise FormatError(f"line {number} of the input is no JSON object, so it has no field {key!r}")
+                    raise FormatError(
+                        f"line {number} of the input is no JSON object, so it has no field {key!r}: leave --key out, or make it one"
+                    )
                 keys.append(_key(value.get(key)))
             if len(line) + len((keys and keys[-1]) or b"") > RECORD_BYTES_MAX:
                 raise _too_large(number)
@@ -147,7 +149,8 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                     at = names.index(key) if key is not None else 0
                     continue
                 if len(row) != len(names):
-                    raise FormatError(f"line {begin} of the input has {counted(len(row), 'field')} and the header {len(names)}")
+                    has = f"line {begin} of the input has {counted(len(row), 'field')} and the header {len(names)}"
+                    raise FormatError(f"{has}: write one for each, and those with a comma in quotes")
                 values.append(orjson.dumps(dict(zip(names, row, strict=True))))
                 keys.append(row[at].encode() if key is not None else None)
                 if len(values[-1]) + len(keys[-1] or b"") > RECORD_BYTES_MAX:
@@ -168,7 +171,7 @@ def _header(row: list[str], key: str | None) -> list[str]:
     names = [row[0].removeprefix("\ufeff"), *row[1:]]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise FormatError(f"the header of the input names the field {twice!r} twice")
+        raise FormatError(f"the header of the input names the field {twice!r} twice: give one of them another name")
     if key is not None and key not in names:
         raise UsageError(f"--key {key} is no field of the input: the header names {', '.join(names)}")
     return names
@@ -211,7 +214,7 @@ def _decoded(first: int, lines: list[bytes]) -> list[str]:
         return [line.decode() + "\n" for line in lines]
     except UnicodeDecodeError:
         wrong = next(number for number, line in enumerate(lines, first) if not _is_text(line))
-        raise FormatError(f"line {wrong} of the input is not UTF-8 text, which CSV has to be") from None
+        raise FormatError(f"line {wrong} of the input is not UTF-8 text, which CSV has to be: convert it") from None
 
 
 def _is_text(line: bytes) -> bool:

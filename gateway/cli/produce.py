@@ -16,6 +16,9 @@ from gateway.core import limits
 from gateway.errors import FormatError, TuttiError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.cli.inputs import Chunk
     from gateway.cli.sending import Report
 
 
@@ -72,6 +75,7 @@ def produce(
         raise UsageError(
             f"--producer {name} has a second run commit nothing twice, which goes by the one order: leave it out, or --unordered"
         )
+    report, nothing = Report(topic, name, 0, 0, None, None, 0.0, lanes={} if unordered else None), False
     with ExitStack() as stack:
         path = None if file == "-" else Path(file)
         if path is None and sys.stdin is None:
@@ -81,14 +85,10 @@ def produce(
         if path is not None and path.is_file():
             # Input that is refused, or none, makes no producer. A pipe is not waited for: whoever feeds it wants to know at once
             # that no gateway answers.
-            first = list(islice(chunks, 1))
+            first = _first(chunks, report, as_json)
             chunks = chain(first, chunks)
             nothing = not first and name is None
-        else:
-            nothing = False
-        if nothing:
-            report = Report(topic, name, 0, 0, None, None, 0.0, lanes={} if unordered else None)
-        else:
+        if not nothing:
             settings = f"{topic} {form} {key}"
             sending = stack.enter_context(Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered))
             meter = stack.enter_context(progress(topic, None))
@@ -99,13 +99,24 @@ def produce(
             except InputChanged:
                 raise  # nothing was sent, and it says what is committed
             except (TuttiError, OSError, KeyboardInterrupt) as error:
-                wait_us = limits.REQUEST_TIMEOUT_US if isinstance(error, FormatError) else 0
-                _tell(sending.cut_short(wait_us / 1e6), as_json)
+                wrong = isinstance(error, FormatError)
+                _tell(sending.cut_short(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
                 raise
     _tell(report, as_json)
 
 
-def _tell(report: Report, as_json: bool) -> None:
+def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chunk]:
+    """The first of `chunks`, if there is any; where the input ends the run here already, `nothing` is what it has committed."""
+    try:
+        return list(islice(chunks, 1))
+    except (FormatError, OSError) as error:
+        start = 1 if nothing.producer is None else None  # of a named producer nobody was asked
+        _tell(nothing._replace(complete=False, uncommitted_from=start), as_json, wrong=isinstance(error, FormatError))
+        raise
+
+
+def _tell(report: Report, as_json: bool, *, wrong: bool = False) -> None:
+    """Print what was committed; `wrong` says that the input ended the run, and will again."""
     if as_json:
         print_json(report.fields())
         return
@@ -113,4 +124,4 @@ def _tell(report: Report, as_json: bool) -> None:
         print(f"lane {lane}: first offset {first}, last offset {last}", flush=True)
     if report.first is not None:
         print(f"first offset {report.first}, last offset {report.last}", flush=True)
-    note(report.sentence())
+    note(report.sentence(wrong=wrong))

@@ -78,25 +78,26 @@ class Report(NamedTuple):
         """For JSON."""
         return {name: value for name, value in self._asdict().items() if name != "lanes" or value is not None}
 
-    def sentence(self) -> str:
-        """For people."""
+    def sentence(self, *, wrong: bool = False) -> str:
+        """For people; `wrong` says that the input cannot be sent as it is."""
         before = f"; {self.skipped:,} {_were(self.skipped)} committed before" if self.skipped else ""
         if not self.complete:
-            return self._cut_short(before)
+            return self._cut_short(before, wrong)
         if not self.records:
             return f"nothing to send to {self.topic}{before}"
         speed = f" in {self.seconds:.1f} s ({self.records / self.seconds:,.0f} a second)" if self.seconds > 0 else ""
         return f"{counted(self.records, 'record')} committed to {self.topic}{speed}{before}"
 
-    def _cut_short(self, before: str) -> str:
+    def _cut_short(self, before: str, wrong: bool) -> str:
+        mend = "mend the input and " if wrong else ""
         open_ones = f"; of {self.undecided:,} more it is not known" if self.undecided else ""
         if self.producer is not None:
-            hint = "run it again with the same --producer, which goes on behind them"
+            hint = f"{mend}run it again with the same --producer, which goes on behind them"
         elif self.records or self.undecided:
             name = ", and with --producer NAME a run can go on where one stopped" if self.lanes is None else ""
-            hint = f"another run sends them again: send the rest alone, {self._the_rest()}{name}"
+            hint = f"another run sends them again: {mend}send the rest alone, {self._the_rest()}{name}"
         else:
-            hint = "run it again"
+            hint = f"{mend}run it again"
         return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{open_ones}{before}: {hint}"
 
     def _the_rest(self) -> str:

@@ -94,7 +94,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
             r"^line 2 of the input is no JSON \([\w ,]+, at column 3\): one JSON value a line",
         ),
         (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
-        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2"),
+        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2: write one for each"),
         (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),
         (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is no CSV \("),

@@ -138,7 +138,8 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
     assert early == Said(0, "", f"bos is in the roster\n{EVEN}\n")
 
 
-EVEN = "it names 4 gateways, an even number: a split into two halves stops both, and no more may fail than with 3; add one more for that"
+SPLIT = "a split into two halves stops both"
+EVEN = f"it names 4 gateways, an even number: {SPLIT}, and no more may fail than with 3; add one more for that"
 
 
 def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,23 @@ def test_input_that_is_refused(
     file = tmp_path / "input"
     file.write_text(text)
     assert main(["produce", "--url", untouched, *options, str(file)]) == code
-    assert said in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert said in err
+    none = "0 records committed to t before it stopped: mend the input and run it again\n"
+    assert (out, err.startswith(none)) == ("", code == 1)
+
+
+@pytest.mark.parametrize("name", [None, "p"])
+def test_what_is_committed_of_a_file_with_a_wrong_line_is_told_in_json(
+    untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str | None
+) -> None:
+    """Of a named producer nobody was asked, so from where on nothing is committed is not known."""
+    file = tmp_path / "input"
+    file.write_text("{}\n{bad\n")
+    named = ["--producer", name] if name else []
+    assert main(["produce", "--url", untouched, "--topic", "t", "--format", "json", "--json", *named, str(file)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["records"], told["complete"], told["uncommitted_from"]) == (0, False, None if name else 1)
 
 
 @pytest.mark.parametrize(("name", "said"), [("missing", "does not exist"), ("", "is a directory")])

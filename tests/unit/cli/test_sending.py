@@ -229,7 +229,9 @@ def test_a_run_that_something_ends_tells_what_it_committed(
     assert main(options) == code
     out, err = capsys.readouterr()
     assert out == "first offset 0, last offset 9\n"
-    hint = "run it again with the same --producer, which goes on" if name else "another run sends them again: send the rest alone"
+    mend = "mend the input and " if isinstance(error, FormatError) else ""  # as it is it ends the next run, too
+    hint = f"{mend}run it again with the same --producer, which goes on"
+    hint = hint if name else f"another run sends them again: {mend}send the rest alone"
     assert err.startswith(f"10 records committed to t before it stopped: {hint}")
     assert err.endswith(said)
     house.log.producers.pop(None, None)  # a run without a name is a producer of its own
