@@ -44,6 +44,8 @@ _CLI_INTRODUCTION = """\
 - On a terminal there are tables and progress bars, otherwise plain lines with tabs between the fields; `--json` gives one line of
   JSON. Results go to standard output, everything else to standard error.
 - Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
+  Ctrl-C ends a command with 130, and with 0 those that go on until then: `serve` and `dev`, which stop in order, and
+  `tail --follow`; `status --watch` ends with 130.
 - Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, the same with `zsh` in `~/.zshrc`, or
   `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
 """
