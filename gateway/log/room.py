@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from gateway.core import limits
 from gateway.errors import DiskFailed, DiskFull
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions, Space
@@ -58,12 +59,18 @@ class Room:
             self._keep_reserve()
         low = self._low or self.in_reserve
         reason = (
-            f"{free >> 20} MiB are free on the disk of {self._directory} and new records are taken from {limit >> 20} MiB on: "
-            "free some space"
+            f"{free >> 20} MiB are free on the disk of {self._directory} and new records are taken from "
+            f"{-(-self._enough() // limits.MIB)} MiB on: free some space"
             if low
             else ""
         )
         return Space(free, low, reason)
+
+    def _enough(self) -> int:
+        """So many free bytes end the low of this moment."""
+        limit = self._options.disk_low_bytes
+        quarter_more = int(limit * _ENOUGH) if self._low else 0
+        return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
     def take_reserve(self) -> str | None:
         """Path of the reserve, to be used as a segment; None if it is gone. From then on only what must be written is taken."""

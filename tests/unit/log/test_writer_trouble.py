@@ -175,7 +175,11 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     assert history.frames[done].kind == Kind.BATCH
     close()
     writer, _, close = opened(tmp_path, options, storage)
-    assert writer.space().low
+    storage.free = 1  # above the limit, and the reserve is not there yet
+    space = writer.space()
+    assert space.low
+    assert "new records are taken from 1 MiB on" in space.reason  # 32 KiB
+    storage.free = 0
     with pytest.raises(DiskFull, match="the reserve is for what must be written"):  # a start makes no room
         writer.append(history.frames[done : done + 1])
     reserve = max(positions_named(str(tmp_path), "seg"))
@@ -205,4 +209,19 @@ def test_low_space_is_told_early_and_taken_back_with_some_room_to_spare(tmp_path
         storage.free = mib << 20
         assert writer.space().low is low, mib
     assert "50 MiB are free" in writer.space().reason
+    close()
+
+
+def test_what_is_told_of_low_space_is_what_ends_it(tmp_path: Path) -> None:
+    storage = Watched()
+    options = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=(100 << 20) + 1)
+    writer, _, close = opened(tmp_path, options, storage)
+    storage.free = 100 << 20
+    told = writer.space().reason
+    assert "100 MiB are free" in told
+    assert "new records are taken from 126 MiB on" in told
+    storage.free = 125 << 20
+    assert writer.space().low
+    storage.free = 126 << 20
+    assert not writer.space().low
     close()
