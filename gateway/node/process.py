@@ -213,6 +213,7 @@ class Gateway:
                 return True
             if not self._driver.leaving:
                 self._stop_by = time.monotonic() + self._stop_us / US
+                self._reads.let_end()
                 self._log.info("stopping: taking nothing new, finishing what is under way")
                 self._driver.leave()
                 return self._driver.stopped
@@ -269,6 +270,7 @@ class Gateway:
 
         def told(_number: int, _frame: FrameType | None) -> None:
             self._terms += 1
+            self._reads.let_end()
             self._inbox.wake()
 
         if threading.current_thread() is threading.main_thread():

@@ -61,7 +61,7 @@ class Supervisor:
         self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="reads-supervisor", daemon=True)
-        self._started = False
+        self._started = self._ending = False
         self.ready = False
         self.pid = 0
         self.starts = 0
@@ -81,6 +81,10 @@ class Supervisor:
             self._started = True
             self._thread.start()
 
+    def let_end(self) -> None:
+        """The gateway stops: from now on a child that ends stays down, as one that was told to with the whole process group."""
+        self._ending = True
+
     def stop(self) -> None:
         """End the child: SIGTERM, and SIGKILL when that is not enough. Waits for it."""
         os.eventfd_write(self._stop_fd, 1)
@@ -89,7 +93,7 @@ class Supervisor:
         os.close(self._stop_fd)
 
     def _run(self) -> None:
-        wait_s = limits.READS_RESTART_US_MIN / US
+        wait_s = grace_s = limits.READS_RESTART_US_MIN / US
         while True:
             began = time.monotonic()
             try:
@@ -101,18 +105,23 @@ class Supervisor:
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
-                if stopped:
+                # What ended it may have told the gateway to stop, too, which says so a moment later.
+                if stopped or self._over(grace_s):
                     return
                 self._tell("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
-                wait_s = limits.READS_RESTART_US_MIN / US
-            if self._stop_asked(wait_s):
+                wait_s = grace_s
+            if self._over(wait_s):
                 return
             wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
 
     def _tell(self, what: str, **facts: object) -> None:
         if self._log is not None:
             self._log.error(what, **facts)
+
+    def _over(self, wait_s: float) -> bool:
+        """Whether no child is to run any more, as is known after so long."""
+        return self._stop_asked(wait_s) or self._ending
 
     def _stop_asked(self, wait_s: float) -> bool:
         poll = select.poll()

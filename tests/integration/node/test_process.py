@@ -119,6 +119,16 @@ def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
     assert gateway.wait_end() == 0
 
 
+def test_a_signal_to_all_its_processes_is_no_error(gateway: GatewayProcess) -> None:
+    """As service managers send it: the reads process was told to have ended, and started again while the gateway stopped."""
+    os.kill(reads_process(gateway), signal.SIGTERM)
+    os.kill(gateway.pid, signal.SIGTERM)
+    assert gateway.wait_end() == 0
+    log = gateway.log_tail()
+    assert "as asked" in log
+    assert "reads process ended" not in log
+
+
 HANGING = """
 import os, sys, threading, time
 from gateway.config import load_config

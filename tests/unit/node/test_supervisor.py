@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,6 +16,9 @@ from gateway.core import limits
 from gateway.node.supervisor import Notifier, Supervisor
 from tests.ports import free_port
 from tests.unit.node.fakes import LOG
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 # Listens, and ends when its pipe does, as the reads process does.
 CHILD = """
@@ -54,6 +59,22 @@ def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypat
     assert supervisor.starts == 2
     assert ready == [1]
     notifier.close()
+
+
+def test_a_child_that_ends_while_its_gateway_stops_stays_down_without_a_word() -> None:
+    """A SIGTERM to the process group ends both. It was told as an error, and the next child outlived the words of its end."""
+    told: list[str] = []
+    log = SimpleNamespace(error=lambda what, **_: told.append(what))
+    supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"], [], [("127.0.0.1", 1)])
+    supervisor.attach(cast("FilteringBoundLogger", log), lambda: None)
+    supervisor.start()
+    wait_for(lambda: supervisor.pid != 0)
+    os.kill(supervisor.pid, signal.SIGTERM)
+    wait_for(lambda: supervisor.pid == 0)
+    supervisor.let_end()  # the gateway hears of it after its child is gone
+    time.sleep(0.5)
+    supervisor.stop()
+    assert (supervisor.starts, told) == (1, [])
 
 
 def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
