@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gateway.client.link import Link, News
+from gateway.client.link import Link, News, no_link
 from gateway.client.peek import misheard, peek
 from gateway.client.route import Route
 from gateway.client.session import Session, State
@@ -24,7 +24,6 @@ class Channel:
 
     Attributes:
         link: the connection; None between two.
-        blocked: whether it took no more at the last time.
         peeks: whether it may look, for half a second, who is where no gateway answers.
     """
 
@@ -32,7 +31,6 @@ class Channel:
         """Prepare; `wake_fd` is the descriptor that ends a wait of the link."""
         self.session = session
         self.link: Link | None = None
-        self.blocked = False
         self.peeks = True
         self._route = route
         self._pinned: Route | None = None  # to the only gateway that will do
@@ -55,7 +53,11 @@ class Channel:
         """Connect if it is time, and take in what came."""
         if self.link is None and self._connect_at <= now:
             self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
-            self.link = Link(self.route.present, self._wake_fd)
+            try:
+                self.link = Link(self.route.present, self._wake_fd)
+            except OSError as error:
+                self.session.trouble = no_link(error)
+                self._connect_at = now + limits.RETRY_US_MAX / US
         if self.link is not None:
             self._hear(self.link, now)
 
@@ -65,10 +67,8 @@ class Channel:
         if link is not None and self.session.drop:
             self._leave(link, self.session.drop, now)
             link = None
-        self.blocked = False
         while outbox:
             if link is None or not link.up or not link.send(outbox[0]):
-                self.blocked = True
                 return
             outbox.popleft()
 

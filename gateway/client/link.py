@@ -49,7 +49,11 @@ class Link:
     """A connection to `address`; made, used and closed by one thread."""
 
     def __init__(self, address: Address, wake: int | None = None) -> None:
-        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read."""
+        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read.
+
+        Raises:
+            OSError: no descriptor is left for it.
+        """
         self.address = address
         self.up = False
         self.was_up = False
@@ -93,7 +97,11 @@ class Link:
 
     def _connect(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            self._end(News.REFUSED)  # no descriptor is left: it is tried again
+            return
         self._socket = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -268,7 +276,7 @@ class Link:
         now = time.monotonic()
         if now >= self._beat_s:
             self._beat(now)
-        return max(0.0, min(timeout_s, self._beat_s - now))
+        return 0.0 if self._news else max(0.0, min(timeout_s, self._beat_s - now))
 
     def _beat(self, now: float) -> None:
         """One more beat in which nothing came; what passes while this process does not run is none."""
@@ -292,14 +300,17 @@ class Link:
             self._lookup = None
         connection, self._socket = self._socket, None
         if connection is not None:
-            if self._outgoing and linger_s:
-                connection.settimeout(linger_s)
-                with contextlib.suppress(OSError):  # it had its time
-                    self._outgoing.send()
+            if self._outgoing:
+                self._outgoing.leave(linger_s)
             connection.close()
         self.up = False
         self._handshake = self._stream = self._outgoing = None
         self._poll.close()
+
+
+def no_link(error: OSError) -> str:
+    """What is said where no `Link` can be had."""
+    return f"no connection can be made: {error.strerror}; raise the limit of open files of this process"
 
 
 def _orphan_all() -> None:
@@ -346,7 +357,8 @@ class _Lookup:
 
     def _run(self, address: Address) -> None:
         with contextlib.suppress(OSError):  # it is not known, as its emptiness says
-            self.host = str(socket.getaddrinfo(address.host, address.port, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self.host = str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])  # one of IPv4 first, as gateways listen
         os.eventfd_write(self._told, 1)
         os.close(self._told)
 

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from gateway.client.link import Link, News
+from gateway.client.link import Link, News, no_link
 from gateway.client.peek import misheard, peek
 from gateway.client.route import Route
 from gateway.client.session import CLIENT
@@ -142,7 +142,12 @@ class Talk:
         while self._link is None or self._welcome is None:
             self._welcome = None
             if self._link is None:
-                self._link = Link(self._route.present)
+                try:
+                    self._link = Link(self._route.present)
+                except OSError as error:
+                    self._met = self._trouble = no_link(error)
+                    self._pause(limits.RETRY_US_MAX / 1e6, deadline)
+                    continue
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._link.up and not self._comes_up(self._link, until):
                 self._leave(None, deadline)

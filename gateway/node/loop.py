@@ -113,12 +113,13 @@ class Loop:
             self._make_pollers()
             return self._sockets()
         inbox = self._inbox
-        unread = open_ and self._port.unread
+        unread: list[object] = [self._port.fd] if open_ and self._port.unread else []
+        if self._transport.unread:
+            unread += self._transport.sockets()
         timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
         ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
-        if unread:
-            ready[self._port.fd] = _READABLE
+        ready.update(dict.fromkeys(unread, _READABLE))
         return ready
 
     def _sleep_ms(self) -> int:
@@ -129,7 +130,8 @@ class Loop:
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
         self._look()
-        self._port.keep()
+        for reason in self._port.keep(reads=self._driver.takes_messages):
+            self._log.warning("trouble at the client port", reason=reason)
         self._driver.network.look()
         self._driver.sweep()
         resident = memory.resident_bytes()

@@ -57,8 +57,12 @@ class ClientPort:
             TuttiError: it cannot be had for another reason.
         """
         self._host, self._number = host, port
-        self._epoll = select.epoll()
-        self._callers = Callers(_TERMS, self._epoll, _clock_us)
+        try:
+            self._epoll = select.epoll()
+        except OSError as error:
+            raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
+        self._told: dict[str, None] = {}
+        self._callers = Callers(_TERMS, self._epoll, _clock_us, tell=lambda reason: self._told.update({reason: None}))
         self.fd = self._epoll.fileno()
         self.listening = False
         try:
@@ -116,9 +120,13 @@ class ClientPort:
         """Send one answer, or drop it; never waits."""
         return self._callers.say(routing, data)
 
-    def keep(self) -> None:
-        """Called about once a second: tell clients that their connections stand, and close those whose clients are silent."""
-        self._callers.keep()
+    def keep(self, *, reads: bool) -> list[str]:
+        """Called about once a second: tell clients that their connections stand, and close those that are silent while they are read
+        (`reads`). What an operator must know is returned, each thing once.
+        """
+        self._callers.keep(reads=reads)
+        told, self._told = list(self._told), {}
+        return told
 
     def reopen(self) -> None:
         """Close every connection, and drop what came and what waits for them."""

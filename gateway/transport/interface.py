@@ -81,6 +81,10 @@ class Transport(Protocol):
         It is looked for only at those of `sockets` that are `ready`; at all of them without it.
         """
 
+    @property
+    def unread(self) -> bool:
+        """Whether there is something to drain that none of `sockets` tells of."""
+
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something to drain."""
 

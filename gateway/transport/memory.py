@@ -193,6 +193,11 @@ class MemoryTransport:
             return None
         return Received(guest.number, decode([data]), guest.incarnation)
 
+    @property
+    def unread(self) -> bool:
+        """Its descriptor tells of everything."""
+        return False
+
     def sockets(self) -> Sequence[object]:
         """None: whoever runs the ends knows when to drain them."""
         return ()

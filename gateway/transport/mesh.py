@@ -222,6 +222,11 @@ class Mesh:
 
     # Receiving
 
+    @property
+    def unread(self) -> bool:
+        """Whether there is something to drain that none of `sockets` tells of."""
+        return self._wire.unread
+
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something to drain."""
         return [*self._wire.sockets(), self._names.fd]

@@ -215,6 +215,11 @@ class Multicast:
 
     # Receiving
 
+    @property
+    def unread(self) -> bool:
+        """Whether there is something to drain that none of `sockets` tells of."""
+        return self._mesh.unread
+
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something to drain."""
         return [*self._mesh.sockets(), self._socket.fd]

@@ -265,15 +265,6 @@ class SocketLine:
 
     def leave(self, until_us: int) -> None:
         """Let go of it; what waits has until then to leave."""
-        waiting = self._waiting
-        while waiting and not self.closed:
-            left_us = until_us - self._watch.clock_us()
-            poll = select.poll()
-            poll.register(self._connection(), select.POLLOUT)
-            if left_us <= 0 or not poll.poll(left_us // _US_PER_MS):
-                break
-            before = waiting.bytes
-            self._send()
-            if waiting.bytes == before:
-                break  # it broke
+        if self._waiting is not None and not self.closed:
+            self._waiting.leave((until_us - self._watch.clock_us()) / 1e6)
         self.close()

@@ -56,7 +56,11 @@ class Sockets:
         self._told: list[tuple[str, str]] = []
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         listener = _listen(listen)
-        self.epoll = select.epoll()
+        try:
+            self.epoll = select.epoll()
+        except OSError as error:
+            listener.close()
+            raise TuttiError(f"nothing can watch the group port: {error.strerror}; raise the limit of open files") from error
         self._fd = self.epoll.fileno()
         self._callers = Callers(_TERMS, self.epoll, clock_us, knows=knows, tell=lambda reason: self.tell("", reason))
         self._callers.listen(listener)
@@ -105,6 +109,11 @@ class Sockets:
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something new."""
         return [self._fd]
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is something new that no socket tells of."""
+        return bool(self._later) or self._callers.unread
 
     def news(self, ready: Container[object] | None) -> list[News]:
         """What is new of links; connections that come in are taken, and those that have something are remembered."""
@@ -168,7 +177,7 @@ def _listen(address: Address) -> socket.socket:
         TuttiError: the address cannot be had, or no socket.
     """
     try:
-        listener = open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX)
+        return open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX, _prepare)
     except OSError as error:
         if error.errno in NONE_LEFT:
             raise TuttiError(f"no socket can be had for the group port: {error.strerror}; raise the limit of open files") from error
@@ -176,6 +185,8 @@ def _listen(address: Address) -> socket.socket:
             f"the group port {address} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
             "`ports.group` to an address of this host that is free"
         ) from error
+
+
+def _prepare(listener: socket.socket) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ANSWERS_BYTES)
     notice_silence(listener)
-    return listener

@@ -82,6 +82,10 @@ class Wire(Protocol):
     def sockets(self) -> Sequence[object]:
         """What becomes readable when there is something new."""
 
+    @property
+    def unread(self) -> bool:
+        """Whether there is something new that none of `sockets` tells of."""
+
     def news(self, ready: Container[object] | None) -> list[News]:
         """What is new of links, looked for at those of `sockets` that are `ready`, at all without it."""
 

@@ -94,6 +94,11 @@ class ZeroMQ:
         door = [self._door.socket] if self._door is not None else []
         return [self._socket, *door, *(fd for line in self._lines if not line.closed for fd in line.fds)]
 
+    @property
+    def unread(self) -> bool:
+        """Its sockets tell of everything, or `keep` finds it."""
+        return False
+
     def news(self, ready: Container[object] | None) -> list[News]:
         """What is new of links, and who knocks at the door."""
         if self._door is not None and (ready is None or self._door.socket in ready):

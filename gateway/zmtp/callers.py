@@ -25,6 +25,7 @@ _HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
+_FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
 _BEAT = Formed([PING], len(PING))
 
 
@@ -41,7 +42,7 @@ class Terms(NamedTuple):
 
     Attributes:
         name: of the port, for people.
-        connections: at once; one more takes the place of who is of least worth.
+        connections: at once; one more takes the place of who said nothing yet, or is not known; else it is closed.
         assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
         parts: of a message.
         forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
@@ -93,7 +94,7 @@ class Callers:
         epoll: select.epoll,
         clock_us: Callable[[], int],
         *,
-        knows: Callable[[bytes], bool] = lambda _: True,
+        knows: Callable[[bytes], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Nobody can call yet: `listen` comes next.
@@ -102,7 +103,7 @@ class Callers:
             terms: what they may take.
             epoll: watches them.
             clock_us: a monotonic clock, us.
-            knows: of whom, by its routing, large messages are kept.
+            knows: of whom, by its routing, large messages are kept; without it, of all.
             tell: an operator must know it.
         """
         self._terms = terms
@@ -112,6 +113,7 @@ class Callers:
         self._tell = tell
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._callers: dict[int, Caller] = {}
+        self._mute: dict[int, Caller] = {}  # who said nothing yet, the one that is there for longest first
         self._routed: dict[bytes, Caller] = {}
         self._made = 0
         self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
@@ -119,7 +121,6 @@ class Callers:
         self._listener: socket.socket | None = None
         self._accepts = False
         self._beat_us = 0
-        self._read = False  # since the last beat, whatever there was
 
     def __len__(self) -> int:
         """How many connections there are."""
@@ -161,7 +162,7 @@ class Callers:
             return True
         if mask & _WRITE:
             self._send(caller)
-        if mask & ~_WRITE:
+        if mask & ~_WRITE and fd in self._callers:
             if caller.stream is not None:
                 self._has_some(caller)
             else:
@@ -181,13 +182,19 @@ class Callers:
                     self._epoll.unregister(listener)
                     return
                 continue  # it is gone already
-            if len(self._callers) >= self._terms.connections:
-                self._drop(min(self._callers.values(), key=self._worth))
+            if len(self._callers) >= self._terms.connections and not self._make_room():
+                connection.close()
+                continue
             self._take(connection)
 
-    def _worth(self, caller: Caller) -> tuple[bool, bool, int]:
-        """Who has least makes room: who said nothing, then whom nobody knows, each time the one that is there for longest."""
-        return caller.spoke and self._knows(caller.routing), caller.spoke, caller.since_us
+    def _make_room(self) -> bool:
+        """Close who said nothing, or whom nobody knows, the one that is there for longest; False: there is none."""
+        least = next(iter(self._mute.values()), None)
+        if least is None and self._knows is not None:
+            least = next((one for one in self._callers.values() if not self._knows(one.routing)), None)
+        if least is not None:
+            self._drop(least)
+        return least is not None
 
     def _take(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -197,7 +204,7 @@ class Callers:
         except OSError:
             connection.close()
             return
-        self._callers[fd] = Caller(connection, self._clock_us())
+        self._callers[fd] = self._mute[fd] = Caller(connection, self._clock_us())
         self._epoll.register(fd, _READ)
 
     def _greet(self, caller: Caller) -> None:
@@ -242,7 +249,7 @@ class Callers:
         Raises:
             FormatError: the caller is the one.
         """
-        if not self._knows(caller.routing):
+        if self._knows is not None and not self._knows(caller.routing):
             return False
         held = {one: one.held for one in self._holding if one is not caller and one.held}
         held[caller] = size
@@ -272,10 +279,9 @@ class Callers:
         Of a message that is too large, or in too many parts, there are no parts; of a large one of who is not known, its first byte
         alone.
         """
-        self._read = True
         readable = self._readable
-        messages = size = 0
-        while readable and messages < messages_max and size < bytes_max:
+        frames = size = 0
+        while readable and frames < _FRAMES_A_MESSAGE * messages_max and size < bytes_max:
             caller = readable.popleft()
             caller.waits = False
             stream = caller.stream
@@ -283,9 +289,10 @@ class Callers:
                 continue
             caller.heard = True
             try:
-                for parts, length in stream.read():
-                    messages += 1
-                    caller.spoke = True
+                for parts, length in stream.read(_FRAMES_A_MESSAGE * messages_max - frames):
+                    if not caller.spoke:
+                        caller.spoke = True
+                        self._mute.pop(caller.socket.fileno(), None)
                     yield caller.routing, parts, length
             except BlockingIOError:
                 continue
@@ -297,6 +304,7 @@ class Callers:
                 self._drop(caller)
                 continue
             size += stream.came
+            frames += stream.took + 1  # a read that takes none costs, too
             if stream.full or stream.came >= _MORE_COMES_BYTES:
                 self._has_some(caller)  # when all others had their turn
 
@@ -323,7 +331,7 @@ class Callers:
             return Sent.FULL
         said = frame(data)
         self._put(caller, Formed([said], len(said)))
-        return Sent.LEFT
+        return Sent.LEFT if caller.stream is not None else Sent.GONE
 
     def _put(self, caller: Caller, message: Formed) -> None:
         caller.outgoing.put(message)
@@ -342,8 +350,10 @@ class Callers:
             self._epoll.modify(caller.socket, _READ | _WRITE if caller.full else _READ)
 
     def _drop(self, caller: Caller) -> None:
-        if self._callers.pop(caller.socket.fileno(), None) is None:
+        fd = caller.socket.fileno()
+        if self._callers.pop(fd, None) is None:
             return
+        self._mute.pop(fd, None)
         if self._routed.get(caller.routing) is caller:
             del self._routed[caller.routing]
         caller.stream = None
@@ -351,24 +361,31 @@ class Callers:
 
     # Time
 
-    def keep(self) -> None:
-        """Called about once a second: close who said nothing for long, and take others again when there may be descriptors."""
+    def keep(self, *, reads: bool = True) -> None:
+        """Called about once a second: close who said nothing for long, and take others again when there may be descriptors. Nothing
+        counts as silence while this end does not read (`reads`).
+        """
         self._accept_again()
         now_us = self._clock_us()
         since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
-        for caller in [caller for caller in self._callers.values() if caller.stream is None and caller.since_us < since_us]:
-            self._drop(caller)
+        for caller in list(self._mute.values()):
+            if caller.since_us >= since_us:
+                break
+            if reads or caller.stream is None:  # else it may have said something
+                self._drop(caller)
         if self._terms.beat_us and now_us - self._beat_us >= self._terms.beat_us:
             self._beat_us = now_us
             for caller in list(self._callers.values()):
-                self._beat(caller)
-            self._read = False
+                self._beat(caller, reads)
 
-    def _beat(self, caller: Caller) -> None:
-        """Say that this end is there, and ask whether the other one is. Nothing is silence while nothing is read."""
+    def _beat(self, caller: Caller, reads: bool) -> None:
+        """Say that this end is there, and ask whether the other one is."""
         if caller.stream is None:
             return
-        caller.silent = 0 if caller.heard else caller.silent + self._read
+        if caller.heard or not reads:
+            caller.silent = 0
+        else:
+            caller.silent += 1
         caller.heard = False
         if caller.silent > self._terms.beats:
             self._drop(caller)
@@ -385,15 +402,12 @@ class Callers:
         """Stop; what was said has until then (on the clock) to leave."""
         self.refuse()
         for caller in list(self._callers.values()):
-            left_us = until_us - self._clock_us()
-            if caller.outgoing and left_us > 0:
-                caller.socket.settimeout(left_us / 1e6)
-                self._send(caller)
+            caller.outgoing.leave((until_us - self._clock_us()) / 1e6)
             self._drop(caller)
 
 
-def open_port(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens there.
+def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.socket], None] = lambda _: None) -> socket.socket:
+    """A socket that listens there; it is prepared before it does.
 
     Raises:
         OSError: the address cannot be had, or no socket.
@@ -405,6 +419,7 @@ def open_port(host: str, port: int, backlog: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # those that are accepted have it from that
+        prepare(listener)
         listener.setblocking(False)
         listener.bind((host, port))
         listener.listen(backlog)

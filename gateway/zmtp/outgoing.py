@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
+import time
 from collections import deque
 
 from gateway.data.frame import Buffer
 from gateway.zmtp.form import Formed
 
+_MS = 1000
 _BUFFERS_MAX = 512  # of one system call; the kernel takes twice as many
 
 
@@ -52,20 +56,27 @@ class Outgoing:
                 gone -= waiting.popleft().size
             self._gone = gone
 
+    def leave(self, seconds: float) -> None:
+        """Send what waits, which has so long to leave."""
+        until = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        with contextlib.suppress(OSError):  # it broke: nothing more leaves
+            while self._waiting and (left := until - time.monotonic()) > 0 and poll.poll(left * _MS):
+                self.send()
+
     def _next(self) -> list[Buffer]:
-        """Of what waits, as much as goes at once."""
+        """Of what waits, as much as goes at once; never nothing while something does."""
         buffers: list[Buffer] = []
-        for message in self._waiting:
-            buffers += message.buffers
-            if len(buffers) >= _BUFFERS_MAX:
-                del buffers[_BUFFERS_MAX:]
-                break
         skip = self._gone
-        while skip:
-            first = buffers[0]
-            if skip < len(first):
-                buffers[0] = memoryview(first)[skip:]
-                break
-            skip -= len(first)
-            del buffers[0]
+        for message in self._waiting:
+            for buffer in message.buffers:
+                length = len(buffer)
+                if skip >= length:
+                    skip -= length
+                    continue
+                buffers.append(memoryview(buffer)[skip:] if skip else buffer)
+                skip = 0
+                if len(buffers) == _BUFFERS_MAX:
+                    return buffers
         return buffers

@@ -15,6 +15,7 @@ from gateway.zmtp.form import COMMAND, LENGTH, LONG, MORE
 _FLAGS = MORE | LONG | COMMAND
 _LENGTH_OF = LENGTH.unpack_from
 _WHOLE_MAX = 2 * limits.MESSAGE_BYTES_MAX
+_ALL = 2**31
 _ENDLESS = 2 * _WHOLE_MAX  # is no mistake any more
 _WINDOW = 64 * limits.KIB  # of small messages that one read takes
 _TAIL = 4 * limits.KIB  # that are read behind the end of a large part: they are copied if another large one begins there
@@ -46,6 +47,7 @@ class Stream:
     Attributes:
         held: bytes of memory that the unfinished message has.
         came: bytes that were read last.
+        took: frames of them.
         full: there was no room for more, so that more may be there.
     """
 
@@ -91,19 +93,23 @@ class Stream:
         self._filled = self._flags = 0
         self._parts: list[Buffer] = []
         self._count = self._size = 0
+        self._frames_max = _ALL
         self._dropping = False  # the message under way, and
         self._drop = 0  # so many bytes more of its part
-        self.held = self.came = 0
+        self.held = self.came = self.took = 0
         self.full = False
 
-    def read(self) -> Iterator[Message]:
-        """Take what one system call brings: the messages that are complete with it.
+    def read(self, frames_max: int = _ALL) -> Iterator[Message]:
+        """Take what one system call brings: the messages that are complete with it. What is above so many frames is left for the
+        next `read`, and `full` says so.
 
         Raises:
             BlockingIOError: nothing is there.
             OSError, Ended: the connection is no more.
             FormatError: what came is out of bounds; the connection is to be closed.
         """
+        self.took = 0
+        self._frames_max = frames_max
         body = self._body
         at = 0
         if body is not None:
@@ -165,6 +171,10 @@ class Stream:
         """Those in the scratch between the two places; the rest is kept."""
         scratch = self._scratch
         while at + 2 <= end:
+            if self.took >= self._frames_max:
+                self._fresh = self.full = True
+                break
+            self.took += 1
             flags = scratch[at]
             start = at + 2
             if flags & LONG:

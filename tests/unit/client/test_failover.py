@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gateway.client import session
+from gateway.client import channel, session, talk
+from gateway.client.control import Control
+from gateway.client.link import Link
 from gateway.client.producer import Producer
 from gateway.client.session import State
+from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Frame
@@ -152,3 +157,24 @@ def test_a_fail_over_holds_the_batches_once_however_often_it_happens() -> None:
                 gateway.start()
             assert producer.flush(10) == 0
     assert log.values() == [value] * 15
+
+
+def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    missed: list[Address] = []
+
+    def none_left_at_first(address: Address, wake: int | None = None) -> Link:
+        if len(missed) < 2:
+            missed.append(address)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return Link(address, wake)
+
+    with FakeGateway() as gateway:
+        monkeypatch.setattr(channel, "Link", none_left_at_first)
+        with Producer(gateway.url) as producer:
+            assert producer.send("t", b"x").result(20) == 0
+        assert len(missed) == 2
+        monkeypatch.setattr(talk, "Link", none_left_at_first)
+        missed.clear()
+        with Control(gateway.url) as control:
+            assert control.status() == {"state": "primary"}
+        assert len(missed) == 2

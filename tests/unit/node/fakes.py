@@ -362,6 +362,10 @@ class Wire:
         coming, self.coming = self.coming[:messages_max], self.coming[messages_max:]
         return coming
 
+    @property
+    def unread(self) -> bool:
+        return False
+
     def sockets(self) -> Sequence[object]:
         return []
 

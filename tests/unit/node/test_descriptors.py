@@ -33,6 +33,10 @@ class Quiet(Wire):
         self.fd = os.eventfd(0)
         self.looks: list[object] = []
 
+    @property
+    def unread(self) -> bool:
+        return False
+
     def sockets(self) -> Sequence[object]:
         return [self.fd]
 
