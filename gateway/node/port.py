@@ -121,8 +121,8 @@ class ClientPort:
         return self._callers.say(routing, data)
 
     def keep(self, *, reads: bool) -> list[str]:
-        """Called about once a second: tell clients that their connections stand, and close those that are silent while they are read
-        (`reads`). What an operator must know is returned, each thing once.
+        """Called about once a second: tell clients that their connections stand, and close those that are silent while they are
+        read (`reads`). What an operator must know is returned, each thing once.
         """
         self._callers.keep(reads=reads)
         told, self._told = list(self._told), {}
