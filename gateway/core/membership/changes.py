@@ -37,11 +37,17 @@ class Known(Protocol):
 
 
 class Waiting(msgspec.Struct):
-    """A change that an operator waits for: `position` of the ROSTER that made it, once that is decided here."""
+    """A change that an operator waits for.
+
+    Attributes:
+        asked_us: when it was asked, own clock.
+        position: of the ROSTER that made it, once that is decided here, and no other one undid it before it was asked.
+    """
 
     session: int
     request: int
     ask: AskRoster
+    asked_us: int
     position: int = 0
     beats: int = 0
 
@@ -53,6 +59,7 @@ class Changes:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
+        self._name = context.identity.gateway
         self._peers = peers
         self._known = known
         self._place = place
@@ -79,10 +86,10 @@ class Changes:
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
-        elif self._is_made(ask):
+        elif self._is_made(ask, self._outbox.now.mono_us):
             self._outbox.answers(event.session).append(Done(event.request))
         elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
-            waiting = Waiting(event.session, event.request, ask)
+            waiting = Waiting(event.session, event.request, ask, self._outbox.now.mono_us)
             self._waiting.append(waiting)
             self._send(waiting)
 
@@ -113,9 +120,12 @@ class Changes:
             self._seen = self._window.roster_changes
             self._noted = max((frame.position for frame in run if frame.kind == Kind.ROSTER), default=self._noted)
 
-    def _is_made(self, ask: AskRoster) -> bool:
-        """Whether the decided roster is as the change would make it."""
+    def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
+        """Whether the decided roster is as the change would make it, whatever was decided before somebody asked for it."""
         if self._window.rosters:
+            return False
+        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # it is in no later view
+        if not goes and not self._is_latest(asked_us):
             return False
         voter = self._named().get(ask.name)
         if ask.change == "remove":
@@ -130,7 +140,7 @@ class Changes:
             self._known.note_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
-            if not waiting.position and self._is_made(waiting.ask):
+            if not waiting.position and self._is_made(waiting.ask, waiting.asked_us):
                 waiting.position = self._noted or self._window.frontier
             if waiting.position and self._is_known(waiting.position):
                 self._waiting.remove(waiting)
@@ -148,6 +158,18 @@ class Changes:
                 self._send(waiting)
         if self._may_order():
             self._promote()
+
+    def _is_latest(self, asked_us: int) -> bool:
+        """Whether the own log holds every ROSTER that was decided before `asked_us`, so that none is missing that undoes what it
+        says: what the own view decides, all its members hold, and no later one had begun, since a majority promised none even
+        after that. Who was cut off a moment ago takes its view for the last one still.
+        """
+        standing = self._standing
+        if not standing.primary or not standing.current(standing.view):
+            return False
+        beats = [(peer.number, peer.beat) for peer in self._peers if peer.beat is not None]
+        stays = [number for number, beat in beats if beat.echo_us > asked_us and beat.promised <= standing.view]
+        return self._peers.rosters.majority(self._peers.incarnations([standing.me, *stays]))
 
     def _is_known(self, position: int) -> bool:
         """Whether a majority of the roster knows durably that the position is decided."""
