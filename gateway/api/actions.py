@@ -11,6 +11,7 @@ from gateway.api.gateway import GatewayLink
 from gateway.api.plans import Plans
 from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TickEndAsk, TicksAsk, TimeAsk, decode, encode
 from gateway.api.shelf import Shelf
+from gateway.api.streams import not_silent
 from gateway.core import limits
 from gateway.log.cuts import tick_end
 
@@ -74,6 +75,8 @@ class Actions:
         frontier = served.ranges.frontier(asked, given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
+            if frontier.offset <= asked.beyond:
+                not_silent(served)
         gateways, silent = self._gateway.gateways()
         return {
             "log": served.reader.log,
@@ -117,6 +120,7 @@ class Actions:
     def lanes(self, body: bytes, given_up: GivenUp) -> object:
         """The lanes of unordered sends and how far they are."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of lanes"), given_up)
+        not_silent(self._shelf.of(""))  # who follows asks again and again
         return self._shelf.lanes()
 
     def topics(self, body: bytes, given_up: GivenUp) -> object:

@@ -21,6 +21,7 @@ from gateway.api.http import AdminServer
 from gateway.api.others import Others
 from gateway.api.pages import Pages
 from gateway.api.plans import Plans
+from gateway.api.pulse import Pulse
 from gateway.api.server import ReadsServer
 from gateway.api.shelf import Shelf
 from gateway.api.streams import Streams
@@ -96,6 +97,7 @@ class Process:
         host, port = split_address(options.reads, "reads")
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
+        self._pulse = Pulse(self.reader.beat_us)
         self.gateway = GatewayLink(options.client, options.status_fd)
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
         self.streams = Streams(shelf, self.gateway.elsewhere)
@@ -126,9 +128,17 @@ class Process:
                 fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
                 LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
                 return 1
+            self._look()
             busy = self._tidy(busy)
         self._stop()
         return 0
+
+    def _look(self) -> None:
+        """Have nobody wait here while the gateway stands still."""
+        silent = self._pulse.silent()
+        if silent != self.watch.silent:
+            LOG.warning("the gateway stands still: who follows is sent on" if silent else "the gateway is at work again")
+            self.watch.silent = silent
 
     def _tidy(self, was_busy: bool) -> bool:
         """Give memory back once, in the first quiet second after a busy one; whether this second was busy."""

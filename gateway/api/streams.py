@@ -97,6 +97,8 @@ class Streams:
         """
         lease = (self.followers if ticket.follow else self.scans).take(given_up)
         served = self._shelf.of(ticket.lane)
+        if ticket.follow:
+            not_silent(served)
         wanted = served.ranges.of(ticket, given_up)
         schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
         if ticket.follow or wanted.end is None:
@@ -160,6 +162,7 @@ class Streams:
                 if given_up():
                     return
                 if frontier.offset <= at:
+                    not_silent(served)
                     yield empty, _progress(at, frontier)
                 continue
             began = time.monotonic()
@@ -190,6 +193,16 @@ def metadata(served: Served, wanted: Range) -> bytes:
             "range": (wanted.start, wanted.end),
         }
     )
+
+
+def not_silent(served: Served) -> None:
+    """Have nobody wait for what is committed later where the gateway stands still.
+
+    Raises:
+        Fault: `unavailable`.
+    """
+    if served.watch.silent:
+        raise Fault("unavailable", "this gateway stands still: wait for what is new at the next one, from the offset reached")
 
 
 def _stopping() -> Fault:

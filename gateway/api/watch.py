@@ -45,11 +45,17 @@ class Watching(Protocol[Seen_co]):
     def stopping(self) -> bool:
         """Whether the process stops: every wait ends."""
 
+    @property
+    def silent(self) -> bool:
+        """Whether the gateway stands still, so that nothing comes: every wait ends."""
+
     def now(self) -> Seen_co:
         """The frontier of this moment."""
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Seen_co:
-        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, or the process stops."""
+        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, the process stops, or the
+        gateway is silent.
+        """
 
 
 class LaneWatch(Generic[Frontier]):
@@ -64,6 +70,11 @@ class LaneWatch(Generic[Frontier]):
     def stopping(self) -> bool:
         """Whether the process stops."""
         return self._watch.stopping
+
+    @property
+    def silent(self) -> bool:
+        """Whether the gateway stands still."""
+        return self._watch.silent
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
         """Wait; as `FrontierWatch.wait`."""
@@ -89,6 +100,7 @@ class FrontierWatch(Generic[Frontier]):
         self._told = 0  # how often the gateway was looked at because it said that something moved
         self._last = look()
         self.stopping = False
+        self.silent = False  # set by who looks at the gateway; a wait sees it within half a second
         self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if notify_fd is not None:
             os.set_blocking(notify_fd, False)
@@ -107,7 +119,8 @@ class FrontierWatch(Generic[Frontier]):
             return self._last
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
-        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, or the process stops.
+        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, the process stops, or the
+        gateway is silent.
 
         Returns the frontier of that moment: the caller compares. `given_up` is asked at least each half second.
         """
@@ -116,7 +129,7 @@ class FrontierWatch(Generic[Frontier]):
             while True:
                 frontier = self.now()  # after the watcher knows of us: a move from here on wakes us
                 left = deadline - time.monotonic()
-                if frontier.offset > beyond or left <= 0 or self.stopping or given_up():
+                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
                     return frontier
                 with self._changed:
                     if self._last.offset <= beyond and not self.stopping:
@@ -130,7 +143,7 @@ class FrontierWatch(Generic[Frontier]):
                 told = self._told
                 frontier = look()  # a move from here on is told
                 left = deadline - time.monotonic()
-                if frontier.offset > beyond or left <= 0 or self.stopping or given_up():
+                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
                     return frontier
                 with self._changed:
                     if told == self._told and not self.stopping:

@@ -92,6 +92,7 @@ class LivePage:
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
         words[FAILED] = 0
+        words[HEARTBEAT_US] = 0  # it is not at work yet
         self.segment(segment)
         self.frontier(state.position, state.next_offset)
         self.indexed(state)  # behind the frontier, as while the log grows: no tick and no row shows beyond it

@@ -164,6 +164,11 @@ class LogReader:
         """
         return self._look()[0]
 
+    def beat_us(self) -> int:
+        """When the gateway that runs said last that it is at work (us, UTC), as far as was looked; 0 where none says so."""
+        live = self._live
+        return live.words[page.HEARTBEAT_US] if live is not None and live.good else 0
+
     def _look(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
@@ -426,12 +431,7 @@ class LogReader:
         return found
 
     def plan(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        split_bytes: int | None = None,
-        splits: int | None = None,
+        self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
         """Cut [start, end) into ranges that are read side by side, at the borders of batches: about `splits` of them, or of about
         `split_bytes` each, or one. Rows and bytes are those of `topics`.

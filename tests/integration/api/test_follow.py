@@ -214,3 +214,35 @@ def test_a_silent_gateway_stops_no_reads(
     gateway.state = "primary"
     until(lambda: process.page("/readyz")[0] == 200)
     assert 'tutti_state{state="primary"} 1.0' in process.page("/metrics")[1]
+
+
+def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
+    log: LogMaker, process: ReadsProcess, client: flight.FlightClient, follow: Any
+) -> None:
+    log.put([log.batch("t", 10)])
+    follower = follow()
+    log.writer.beat(1)  # its last
+    assert follower.ended.wait(30)
+    assert follower.offsets == list(range(10))
+    assert json.loads(follower.error.extra_info)["code"] == "unavailable"
+    for call in (
+        lambda: read(client, columns=["offset"], follow=True),
+        lambda: ask(client, "frontier", beyond=10, timeout_ms=30_000),
+        lambda: ask(client, "lanes"),
+    ):
+        kind, told = refusal(call)
+        assert kind is flight.FlightUnavailableError
+        assert told["code"] == "unavailable"
+    assert ask(client, "frontier", beyond=9, timeout_ms=30_000)["frontier"] == 10  # what is committed is read all the same
+    assert read(client, columns=["offset"]).num_rows == 10
+    log.writer.beat(2)
+    again = until(lambda: followed(follow))
+    until(lambda: again.offsets == list(range(10)))
+
+
+def followed(follow: Any) -> Follower | None:
+    try:
+        made: Follower = follow()
+    except flight.FlightUnavailableError:
+        return None
+    return made

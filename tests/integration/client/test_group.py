@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,6 +176,32 @@ def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> No
     for ticket, table in tables:
         assert all(table.equals(other) for same, other in tables if same == ticket)
     assert sum(table.num_rows for _, table in tables) == 3 * 2000
+
+
+@pytest.mark.parametrize("ordering", ["total", "unordered"])
+def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process_answers(group: Three, ordering: str) -> None:
+    frozen = group["g1"]
+    with Producer(group["g2"].url, producer="p", delivery_timeout=WAIT_S) as producer:
+        for value in numbers(100):
+            producer.send("t", value, ordering=ordering)
+        producer.flush(WAIT_S)
+        with Reader(frozen.url, follow=True, columns=["value"], ordering=ordering) as reader:
+            found: list[bytes] = []
+
+            def came(count: int) -> bool:
+                found.extend(values(filter(None, [reader.poll(0.5)])))
+                return len(found) == count
+
+            until(lambda: came(100), WAIT_S)
+            frozen.signal(signal.SIGSTOP)  # that process alone
+            try:
+                for value in numbers(100, 100):
+                    producer.send("t", value, ordering=ordering)
+                producer.flush(WAIT_S)
+                until(lambda: came(200), WAIT_S)
+            finally:
+                frozen.signal(signal.SIGCONT)
+    assert found == numbers(200)
 
 
 def test_everybody_is_told_who_there_is_and_how_far(group: Three) -> None:

@@ -213,3 +213,19 @@ def test_without_a_pipe_the_poll_is_left() -> None:
     place[0] = 1
     assert watch.wait(0, 60_000_000) == Mark(1)
     watch.stop()
+
+
+def test_waits_end_while_the_gateway_is_silent_and_begin_again_with_it(log: Log) -> None:
+    beside = LaneWatch(log.look, log.watch)
+    thread, got = log.waiter(0, 600_000_000)
+    log.watch.silent = True
+    thread.join(30)
+    assert got == [Mark(0)]
+    assert log.watch.wait(0, 600_000_000) == Mark(0)
+    assert beside.silent
+    assert beside.wait(0, 600_000_000) == Mark(0)
+    log.watch.silent = False
+    thread, got = log.waiter(0, 600_000_000)
+    log.move(1)
+    thread.join(30)
+    assert got == [Mark(1)]
