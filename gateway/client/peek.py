@@ -46,8 +46,10 @@ class _Refusal(msgspec.Struct):
 def peek(address: Address) -> Sight:
     """Look who speaks at `address`; takes up to five times `PEEK_TIMEOUT_US`."""
     timeout = limits.PEEK_TIMEOUT_US / 1e6
+    silent = f"no connection was made within {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
+            silent = f"connections are taken there and nothing was said within {timeout:g} s: who it is may be stopped or busy"
             try:
                 first = link.recv(limits.PEEK_BYTES_MAX)
             except TimeoutError:
@@ -56,7 +58,7 @@ def peek(address: Address) -> Sight:
             if first.startswith(_ZEROMQ):
                 first = _greeting(link, first)
     except TimeoutError:
-        return Sight(f"nothing was said within {timeout:g} s")
+        return Sight(silent)
     except socket.gaierror as error:
         return Sight(f"the host name is not known ({error.strerror})")
     except OSError as error:
@@ -92,7 +94,10 @@ def _recognise(first: bytes, address: Address) -> Sight:
     if first.startswith(_ZEROMQ):
         if first[_MECHANISM].startswith(b"CURVE"):
             return _group_port(address)
-        return Sight("something that speaks ZeroMQ is there and did not answer as a gateway does")
+        return Sight(
+            "something that speaks ZeroMQ is there and did not answer as a gateway does: one that is starting, stopped or busy, or another "
+            "program"
+        )
     if _HTTP_2_SETTINGS.match(first):
         return Sight(_wrong("gRPC", "reads port (Arrow Flight)", 2, address), wrong=True)
     if first.startswith(b"HTTP/"):
