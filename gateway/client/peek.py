@@ -95,8 +95,8 @@ def _recognise(first: bytes, address: Address) -> Sight:
         if first[_MECHANISM].startswith(b"CURVE"):
             return _group_port(address)
         return Sight(
-            "something that speaks ZeroMQ is there and did not answer as a gateway does: one that is starting, stopped or busy, or another "
-            "program"
+            "something that speaks ZeroMQ is there and did not answer as a gateway does: one that is starting, stopped or busy, or "
+            "another program"
         )
     if _HTTP_2_SETTINGS.match(first):
         return Sight(_wrong("gRPC", "reads port (Arrow Flight)", 2, address), wrong=True)
