@@ -18,6 +18,7 @@ class Duties:
 
     Attributes:
         stuck: members that hold the group up although their heartbeats go on (*atomic* says so).
+        lacks: whether a member was gone, or away from the view, at the last look.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
@@ -28,6 +29,7 @@ class Duties:
         self._window = context.window
         self._peers = peers
         self.stuck: dict[int, int] = {}  # -> heartbeats that this holds
+        self.lacks = False
         self._away: dict[int, int] = {}  # members that say that they are not in the view -> heartbeats
         self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (how often, heartbeats still to wait)
         self._changed = 0  # heartbeats for which a change was wanted
@@ -64,6 +66,7 @@ class Duties:
         standing, peers = self._standing, self._peers
         away = {member for member in standing.others if self._is_away(member)}
         gone = {member for member in standing.others if self._is_gone(member) and member not in away}
+        self.lacks = bool(gone or away)
         staying = [member for member in standing.members if member not in gone]
         joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer, staying))
         self._opening = 0 if standing.primary else self._opening + 1

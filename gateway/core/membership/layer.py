@@ -245,8 +245,13 @@ class Membership:
 
     def _coordinate(self) -> None:
         members = self.duties.members()
-        if members is not None and self._standing.me in members and not self._standing.draining:
+        if members is None or self._standing.me not in members:
+            return
+        if not self._standing.draining:
             self._flush.campaign(members)
+        elif self.duties.lacks:
+            # What is under way waits for somebody who does not vote: another one has to end this view, and hears no claim now.
+            self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
         """*atomic*: the member holds the group up."""
