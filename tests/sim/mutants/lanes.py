@@ -151,7 +151,7 @@ LANES = (
         "7",
         "what was durable at the origin decides the frame of that attempt, and no other one at its place",
         [Edit(Member, "on_ask", "if message.attempt == lane.attempt:", "if True:")],
-        _ENDS,
+        proof=_UNIT + "test_healing.py::test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone",
     ),
     Mutant(
         "lane-gap-taken",

@@ -87,3 +87,18 @@ def test_an_answer_to_another_run_counts_for_nothing() -> None:
         made.carry_out(1)
     assert "it waits for gateways 2, 3" in halted(made)
     assert not under_way(made, LaneTail)
+
+
+@pytest.mark.parametrize(("attempt", "decided"), [(1, 1), (2, 0)])
+def test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone(attempt: int, decided: int) -> None:
+    """Another attempt may have put another frame at the same place."""
+    made = group()
+    before = made[2].seen.get(made[1].key, 0)
+    made.submit(1, (1, 1, b"a"))
+    arrive(made, lambda _sender, _to, message: not isinstance(message, Settled))
+    member, lane = made[2].layer, made[1].key
+    assert member is not None
+    assert made[2].seen.get(lane, 0) == before
+    member.on_message(1, LaneAsk(lane[1], 9, attempt, before + 1))
+    made.carry_out(2)
+    assert made[2].seen.get(lane, 0) == before + decided
