@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from gateway.core.unordered.lane import Lane
+from gateway.core.unordered.lanes import Lanes
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 
@@ -14,8 +16,10 @@ CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 WORDS = (str, bytes, int, float, bool, type(None), Frame, LogState, type)
 
 
-def containers(thing: Any, name: str = "layers") -> Iterator[tuple[str, int]]:
-    """Every container that can be reached, by the way there, and how many entries it has."""
+def containers(
+    thing: Any, name: str = "layers", but: Callable[[Any, str], bool] = lambda _one, _slot: False
+) -> Iterator[tuple[str, int]]:
+    """Every container that can be reached, by the way there, and how many entries it has; `but` says which are not looked at."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [(name, thing)]
     while waiting:
@@ -32,9 +36,21 @@ def containers(thing: Any, name: str = "layers") -> Iterator[tuple[str, int]]:
                 *getattr(one, "__dict__", ()),
                 *(slot for kind in type(one).__mro__ for slot in getattr(kind, "__slots__", ())),
             ]
-            waiting += [(f"{where}.{slot}", getattr(one, slot)) for slot in names if hasattr(one, slot)]
+            waiting += [(f"{where}.{slot}", getattr(one, slot)) for slot in names if hasattr(one, slot) and not but(one, slot)]
 
 
 def grown(layers: Any, allowed: int = CALM_MAX) -> str:
     """The first container that holds more than a stack at rest may hold; empty if there is none."""
-    return next((f"{where} holds {count}" for where, count in containers(layers) if count > allowed), "")
+    roster = layers.context.window.state.roster
+    disks = {(voter.number, voter.incarnation) for voter in roster.values()}
+    named = layers.context.standing.me in roster
+
+    def bounded(one: Any, slot: str) -> bool:
+        """Whether it cannot grow: the undecided end of a lane whose disk is gone for good, which stays as it was; and what a start
+        found of a gateway that no roster names.
+        """
+        if isinstance(one, Lane) and slot == "_tail":
+            return (one.origin, one.incarnation) not in disks
+        return isinstance(one, Lanes) and slot == "_logs" and not named
+
+    return next((f"{where} holds {count}" for where, count in containers(layers, but=bounded) if count > allowed), "")
