@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -203,7 +204,7 @@ class _Check:
         if self._state is None and self._firsts:
             self._damage(position, snapshot_path(self._path, position), 0, "the snapshot with which the log begins is not good")
         found: Walk | None = None
-        for first, following in zip(self._firsts, [*self._firsts[1:], 0], strict=True):
+        for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
             found = self._walk(first, chain if header_chain is None else header_chain)
             self._segment(found, aborts, whole=found.position == following)

@@ -114,7 +114,7 @@ class Lane:
 def _gives(lane: Lane, frame: Frame) -> bool:
     """Whether another disk has the frame durably and says that it is decided: of who does not know that, nobody gets it."""
     at = frame.position
-    return lane.start < at <= min(lane.durable, lane.kept) and at not in lane.rotten and lane.frames[at - 1].header == frame.header
+    return lane.start < at <= min(lane.durable, lane.shown) and at not in lane.rotten and lane.frames[at - 1].header == frame.header
 
 
 class LaneStore:

@@ -72,6 +72,9 @@ class Changes:
     def asked(self, event: RosterAsked) -> None:
         """An operator asks."""
         named = self._named()
+        if not named:  # a blank disk knows nobody, and must not say that somebody is not there
+            self._deny(event.session, event.request, "not_primary", f"{NO_VIEW}; ask again, here or at another gateway", retry=True)
+            return
         incarnation = event.incarnation
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation

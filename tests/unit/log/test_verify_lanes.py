@@ -151,3 +151,12 @@ def test_a_lane_that_cannot_be_looked_at_is_named(
     assert "not looked at: it is not ours" in told.out
     assert "good" not in told.out
     assert f"lane {OTHER.text} was not looked at" in told.err
+
+
+def test_a_lane_without_any_segment_is_told_and_ends_no_check(tmp_path: Path, own: LaneName) -> None:
+    for segment in Path(lane_path(str(tmp_path), OTHER), "log").glob("*.seg"):
+        segment.unlink()
+    told = verify_lanes(tmp_path)
+    assert [one.lane for one in told] == [own.text, OTHER.text]
+    assert told[0].damage == []
+    assert told[1].damage or told[1].refused

@@ -1,0 +1,18 @@
+"""Proves that a gateway without a log says of no other one that it is not in the roster."""
+
+from __future__ import annotations
+
+from gateway.core.actions import Reply
+from gateway.core.events import Now, RosterAsked
+from gateway.core.stack import Stack
+from gateway.data.wire import Denied
+from tests.unit.core.rig import started
+
+
+def test_a_blank_disk_sends_who_asks_to_another_gateway() -> None:
+    stack = Stack()
+    stack.step(started({"g1": "g1:7400", "g2": "g2:7400"}), Now(1, 1))
+    actions = stack.step(RosterAsked(1, 1, "replace", "g1"), Now(2, 2))
+    (denied,) = [answer for action in actions if isinstance(action, Reply) for answer in action.answers]
+    assert isinstance(denied, Denied)
+    assert (denied.code, denied.retry) == ("not_primary", True)
