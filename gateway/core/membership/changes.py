@@ -143,9 +143,11 @@ class Changes:
             self._known.note_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
-            if not waiting.position and self._is_made(waiting.ask, waiting.asked_us):
-                waiting.position = self._noted or self._window.frontier
-            if waiting.position and self._is_known(waiting.position):
+            made = not waiting.position and self._is_made(waiting.ask, waiting.asked_us)
+            if made:
+                waiting.position = self._noted
+            # Where no ROSTER was decided since this process began, the change is older: nobody notes a frontier for it any more.
+            if (made and not self._noted) or (waiting.position and self._is_known(waiting.position)):
                 self._waiting.remove(waiting)
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
