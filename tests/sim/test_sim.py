@@ -46,6 +46,10 @@ def test_a_group_of_five_with_every_fault_at_once_keeps_every_promise() -> None:
     assert result.world.counts["cuts"] + result.world.counts["damaged"] > 0
 
 
+def test_an_operator_is_told_of_a_change_that_is_older_than_the_process_that_is_asked() -> None:
+    assert play(draw(162_100_013)).violation == ""
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     options = replace(draw(5, members=3), seconds=30)
     assert digest(play(options)) == digest(play(options))
