@@ -32,11 +32,15 @@ class Reader:
         self.came: list[tuple[list[bytes], int]] = []
         self.held_most = 0
 
-    def read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+    def read(self) -> bool:
+        """Whether there was something."""
+        try:
             for parts, size in self.stream.read():
                 self.came.append(([bytes(part) for part in parts], size))
+        except BlockingIOError:
+            return False
         self.held_most = max(self.held_most, self.stream.held)
+        return True
 
     def take(self, data: bytes, step: int) -> None:
         """Data that comes in steps of so many bytes."""
@@ -45,8 +49,8 @@ class Reader:
             with contextlib.suppress(BlockingIOError):
                 view = view[self.there.send(view[:step]) :]
             self.read()
-        for _ in range(3):
-            self.read()
+        while self.read():
+            continue
 
 
 @contextlib.contextmanager
