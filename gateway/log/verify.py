@@ -339,7 +339,7 @@ class _Check:
         if report.end < report.durable and self._last is None:
             why = found.stop.value if found is not None else "no segment"
             self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")
-        elif self._firsts[-1:] < [report.newest]:
+        elif report.newest > (self._firsts[-1] if self._firsts else 0):
             self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
         elif found is not None and self._last is None and (lost := self._end_lost(found.first)) is not None:
             self._damage(report.end + 1, path, *lost)

@@ -153,10 +153,18 @@ def test_a_lane_that_cannot_be_looked_at_is_named(
     assert f"lane {OTHER.text} was not looked at" in told.err
 
 
-def test_a_lane_without_any_segment_is_told_and_ends_no_check(tmp_path: Path, own: LaneName) -> None:
-    for segment in Path(lane_path(str(tmp_path), OTHER), "log").glob("*.seg"):
-        segment.unlink()
-    told = verify_lanes(tmp_path)
-    assert [one.lane for one in told] == [own.text, OTHER.text]
-    assert told[0].damage == []
-    assert told[1].damage or told[1].refused
+def test_a_lane_whose_making_was_cut_short_is_good(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has its identity, and no segment yet."""
+    begun = lane_path(str(tmp_path), OTHER)
+    made = LaneName(9, bytes(range(16)))
+    path = Path(lane_path(str(tmp_path), made))
+    (path / "log").mkdir(parents=True)
+    identity = json.loads(Path(begun, "identity.json").read_text())
+    (path / "identity.json").write_text(json.dumps({**identity, "incarnation": made.incarnation.hex(), "log": ""}))
+    assert [(one.lane, one.damage, one.refused) for one in verify_lanes(tmp_path)] == [
+        (own.text, [], ""),
+        (OTHER.text, [], ""),
+        (made.text, [], ""),
+    ]
+    assert main(["log", "verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "good: no damage"
