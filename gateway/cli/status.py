@@ -33,7 +33,10 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
     Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, leaving, halted),
     view, frontier, start, lag. With --watch all of them, those too that the URL does not name: state, view, frontier (the next
-    offset), lag (decided positions that it lacks), and what is wrong.
+    offset), lag (decided positions that it lacks), of one that does not answer when it did last (heard), and what is wrong.
+
+    Where standard output is no terminal the status is one line of JSON also without --json; --watch writes a line for each gateway
+    that changed, with tabs between the fields.
     """
     if watched:
         from gateway.cli.watch import watch
@@ -60,8 +63,10 @@ def topics(url: str, as_json: bool) -> None:
     Only the ordered log is counted: a topic that only unordered records were sent to is shown without records.
     """
     from gateway.client.reads import Reads
+    from gateway.client.source import begun
 
     with Reads(url) as reads:
+        begun(reads)
         found = [_topic(topic) for topic in reads.topics()]
     if as_json:
         print_json(found)
@@ -93,8 +98,10 @@ def offsets(url: str, time: datetime, as_json: bool) -> None:
     It is the offset of the first record at or after it; the frontier when there is none yet.
     """
     from gateway.client.reads import Reads
+    from gateway.client.source import begun
 
     with Reads(url) as reads:
+        begun(reads)
         offset = reads.offset_for_time(time)
     if as_json:
         print_json({"time": time.isoformat(), "offset": offset})

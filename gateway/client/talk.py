@@ -88,6 +88,29 @@ class Talk:
         """The gateway that answers, or is asked next."""
         return self._route.present
 
+    def broke(self, seconds: float) -> bool:
+        """Wait so long, or until the connection that stands breaks, as when its gateway ends or stands still; whether it did."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            while (left := until - time.monotonic()) > 0:
+                if self._link is None:
+                    time.sleep(left)
+                elif self._is_lost(self._link):
+                    self._link.close()
+                    self._link = self._welcome = None
+                    return True
+                else:
+                    self._link.wait(left)
+        return False
+
+    def _is_lost(self, link: Link) -> bool:
+        try:
+            while link.receive() is not None:
+                pass  # news that nobody asked for
+        except FormatError:
+            return True
+        return link.news() is not None
+
     def close(self) -> None:
         """Say goodbye."""
         with self._lock:

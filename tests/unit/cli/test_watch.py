@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
             watching.close()
     ewr, jfk_seen, lga_seen = found
     assert (ewr.gateway, ewr.state, ewr.frontier, ewr.lag, ewr.reason) == ("ewr", NO_ANSWER, None, 5, "connection refused")
-    assert jfk_seen == Sight("jfk", one.url.removeprefix("tutti://"), "primary", "1.2", 10, 0, "")
+    assert jfk_seen == Sight("jfk", one.url.removeprefix("tutti://"), "primary", "1.2", 10, 0, None, "")
     assert lga_seen.view == "1.2, coordinates"
 
 
@@ -78,6 +79,44 @@ def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyP
             seen(watching, lambda sights: any(sight.frontier == 11 for sight in sights))
         finally:
             watching.close()
+
+
+def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_last() -> None:
+    """It was shown as primary until the next question had waited for its answer: three seconds, with an interval of one."""
+    with FakeGateway(rule=Gateway("jfk")) as one:
+        watching = Watch(parse_url(one.url), 300)
+        try:
+            seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
+            before = datetime.now(UTC)
+            one.stop()
+            (jfk,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
+            one.start()
+            assert jfk.reason == "connection refused; it was primary when it was heard last"
+            assert datetime.fromisoformat(str(jfk.heard)) <= before
+            assert (jfk.gateway, jfk.frontier, jfk.view) == ("jfk", None, "")
+        finally:
+            watching.close()
+
+
+def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ANSWER_S_MAX", 300)
+    jfk, stands_still = Gateway("jfk"), False
+    with FakeGateway(rule=lambda heard: [] if stands_still and isinstance(heard, wire.Status) else jfk(heard)) as one:
+        watching = Watch(parse_url(one.url), 0.05)
+        try:
+            seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
+            stands_still = True
+            (found,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
+            assert found.reason == ("it was asked, and has not answered for 0.5 s and more; it was primary when it was heard last")
+            assert found.heard is not None
+        finally:
+            watching.close()
+
+
+def test_how_long_ago_one_was_heard_is_shown_on_a_terminal() -> None:
+    heard = (datetime.now(UTC) - timedelta(seconds=7)).isoformat()
+    table = watch._table([Sight("jfk", "h:1", NO_ANSWER, "", None, 3, heard, "connection refused")])
+    assert list(table.columns[6].cells) == ["7 s ago"]
 
 
 def test_a_gateway_with_two_addresses_is_one() -> None:
@@ -112,8 +151,10 @@ def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str])
     assert [line["gateways"][0]["state"] for line in lines] == ["primary", "minority"]
     assert lines[1]["gateways"][0]["reason"] == "two of three are away"
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split("\t") == ["time", "gateway", "address", "state", "view", "frontier", "lag", "reason"]
-    assert [row.split("\t")[1:] for row in rows] == [["jfk", one.url.removeprefix("tutti://"), "primary", "1.2", "10", "0", ""]]
+    assert header.split("\t") == ["time", "gateway", "address", "state", "view", "frontier", "lag", "heard", "reason"]
+    assert [row.split("\t")[1:] for row in rows] == [
+        ["jfk", one.url.removeprefix("tutti://"), "primary", "1.2", "10", "0", "-", ""]
+    ]
 
 
 def test_ctrl_c_ends_it() -> None:
