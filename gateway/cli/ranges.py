@@ -19,10 +19,11 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
     Raises:
         OffsetOutOfRange: an end is not in the log.
         UsageError: the end lies before the start.
+        Unavailable: the log has not begun.
     """
-    from gateway.client.source import place_of
+    from gateway.client.source import begun, place_of
 
-    frontier = source.frontier()
+    frontier = begun(source)
     low, high = place_of(source, "start", start, frontier), place_of(source, "end", end, frontier)
     if low > high:
         raise UsageError(f"the range ends at offset {high} and starts behind that, at {low}: exchange --start and --end")

@@ -64,6 +64,9 @@ def tail(
     JSON fields: offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view, tick. Keys and values that
     are not UTF-8 come as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
 
+    Before the group is founded there is no log: that it begins is waited for, 10 seconds, or with --follow until it has; a reader
+    whose gateways do not answer any more looks for one for a minute. Exit code 3 when that is over.
+
     Unordered records stand in the lane of the gateway that took them (field gateway), in order within it; offsets are the lane's.
     Numbers for --start and --end, and --last, take one lane: name it with --origin.
     """
@@ -138,15 +141,16 @@ def _print(
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **which) as reader:
         left = count
-        unseen = topics if follow else ()
+        tells = follow
         while left != 0 and reader.position != reader.end:
             with offset_of_damage(lambda: reader.position):
                 batch = reader.poll(POLL_S)
             if interrupted():
                 raise KeyboardInterrupt
             if batch is None:
-                _tell_absent(url, unseen)
-                unseen = ()
+                if tells:
+                    _tell_absent(url, topics)
+                tells = False
                 continue
             rows = with_key(batch, key).slice(0, left)
             _write(rows, form)
@@ -154,14 +158,15 @@ def _print(
 
 
 def _tell_absent(url: str, topics: Collection[str]) -> None:
-    """Say of topics that nobody has sent to: they may come, or the name is not what was meant."""
+    """Say what is not there yet: the log, or topics that nobody has sent to, whose name may not be what was meant."""
     from gateway.client.reads import Reads
 
-    if not topics:
-        return
     try:
         with Reads(url) as reads:
-            there = [topic.name for topic in reads.topics()]
+            if not reads.frontier().log:
+                note("waiting for the log to begin, as the group is not founded yet: `tutti members` says who is missing")
+                return
+            there = [topic.name for topic in reads.topics()] if topics else []
     except TuttiError:
         return  # whoever follows finds out by itself what is wrong
     absent = [topic for topic in topics if topic not in there]
@@ -189,11 +194,14 @@ def _start_of_last(
     with Loading():
         from gateway.client.origins import lane_named
         from gateway.client.reads import Reads
-        from gateway.client.source import place_of
+        from gateway.client.source import begun, place_of
 
     with Reads(url) as log:
-        reads = log if origin is None else log.of_lane(lane_named(log, origin))
-        frontier = reads.frontier()
+        frontier = log.frontier() if absent_ok else begun(log)
+        reads = log
+        if origin is not None:
+            reads = log.of_lane(lane_named(log, origin))
+            frontier = reads.frontier()
         until = frontier.offset if end is None else place_of(reads, "end", end, frontier)
         if not topics and key is None:
             return max(frontier.start, until - last), until

@@ -49,7 +49,10 @@ def peek(address: Address) -> Sight:
     silent = f"no connection was made within {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
-            silent = f"connections are taken there and nothing was said within {timeout:g} s: who it is may be stopped or busy"
+            silent = (
+                f"connections are taken there and nothing was said within {timeout:g} s: the process may be stopped or its machine "
+                "too busy; look there, or name another gateway"
+            )
             try:
                 first = link.recv(limits.PEEK_BYTES_MAX)
             except TimeoutError:

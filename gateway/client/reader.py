@@ -15,7 +15,7 @@ from gateway.client.files import Files, Paths
 from gateway.client.origins import Origins, lane_named
 from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline, check_seconds, check_wait
-from gateway.client.source import Frontier, Piece, Place, check_topics, place_of
+from gateway.client.source import Frontier, Piece, Place, begun, check_topics, place_of
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -65,7 +65,8 @@ class Reader:
     Raises:
         UsageError, ConfigError: an argument is wrong.
         OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
-        Unavailable: no gateway answered; the message says what was met at each, and after how long.
+        Unavailable: no gateway answered; the message says what was met at each, and after how long. Or the log has not begun, as
+            before its group is founded; who follows waits for that.
     """
 
     def __init__(
@@ -110,20 +111,21 @@ class Reader:
         self._closed = False
         self._lane = ""
         self._unordered = ordering == "unordered"
-        self._reading = self._found(ordering, origin, start, end)
+        self._reading = self._found(ordering, origin, start, end, connect_timeout)
         self._check_topics(connect_timeout)
 
-    def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None) -> Reading:
+    def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None, timeout: float) -> Reading:
         """What there is to read."""
         how = self._follow, self._topics, self._columns, self._patience
         lane = ""
+        # From now on one log, and gateways that know the names in it as far as this one does; who follows waits for it to begin.
+        frontier = self._source.frontier() if self._follow else begun(self._source, min(timeout, self._patience))
         if ordering == "unordered" and isinstance(self._source, Reads):
-            self._source.frontier()  # from now on one log, and gateways that know the names in it as far as this one does
             if origin is None:
                 return Origins(self._source, start, end, *how)
             info = lane_named(self._source, origin)
             lane, self._source = info.lane, self._source.of_lane(info)
-        frontier = self._source.frontier()
+            frontier = self._source.frontier()
         first = self._first(start, frontier)
         return Cursor(self._source, first, self._last(end, frontier, first), *how, lane)
 

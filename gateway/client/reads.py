@@ -103,8 +103,8 @@ class Reads:
             try:
                 found = self._ask_frontier(beyond, wait, patience)
             except Unavailable:
-                if best is None:
-                    raise
+                if best is None or (beyond is not None and not cut_off):
+                    raise  # who answered before does so no more
                 return best
             if best is None or found.offset >= best.offset:
                 best = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -9,15 +10,17 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from gateway.client.url import Address
-from gateway.errors import OffsetOutOfRange, UsageError
+from gateway.core import limits
+from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 from gateway.log.splits import Range
 
+_BEGIN_LOOK_S = 0.25  # how often it is looked whether a log has begun
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
 Place = int | str | datetime
 
-__all__ = ["Frontier", "LaneInfo", "Piece", "Place", "Range", "Source", "Topic", "check_topics", "place_of", "time_us_of"]
+__all__ = ["Frontier", "LaneInfo", "Piece", "Place", "Range", "Source", "Topic", "begun", "check_topics", "place_of", "time_us_of"]
 
 
 class Frontier(NamedTuple):
@@ -158,6 +161,34 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of connections or files."""
+
+
+def begun(source: Source, patience: float | None = None) -> Frontier:
+    """How far a log is committed, once there is one: before its group is founded there is none, and that it is empty is no answer.
+
+    Gateways are waited for up to `patience` seconds, by default as long as for one that does not answer; files stand as they are.
+
+    Raises:
+        Unavailable: there was none by then.
+    """
+    seconds = limits.CONNECT_TIMEOUT_US / 1e6 if patience is None else patience
+    deadline = time.monotonic() + (seconds if source.addresses else 0.0)
+    while not (frontier := source.frontier()).log:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable(_none_yet(source.addresses, seconds))
+        time.sleep(min(left, _BEGIN_LOOK_S))
+    return frontier
+
+
+def _none_yet(addresses: Sequence[Address], seconds: float) -> str:
+    if not addresses:
+        return "no log has begun in the directory: its gateway was in no group yet that is founded; start it, and the others"
+    where = ", ".join(map(str, addresses))
+    return (
+        f"no log has begun at {where} within {seconds:g} s: the group is founded when all of its gateways are there, and "
+        "`tutti members` says who is missing"
+    )
 
 
 def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from gateway.client.reads import Reads
 from gateway.core import limits
 from gateway.data.wire import Hello
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
-from tests.unit.client.fake_reads import ReadableGateway, always, values
+from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 
 
 @pytest.fixture
@@ -90,6 +90,19 @@ def test_patience_begins_anew_with_each_answer_to_a_poll(gateway: ReadableGatewa
                 gateway.reads.cut_after = 4
                 assert reader.poll(10) is not None
             time.sleep(0.7)
+
+
+def test_who_waits_for_news_hears_when_its_gateway_answers_no_more(gateway: ReadableGateway) -> None:
+    """The answer before, that there was nothing new, was given once more: who followed waited for twice its patience."""
+
+    def fail(what: str) -> None:
+        if len(gateway.reads.asked) > 1:
+            raise error_of("unavailable", "this gateway stands still")
+
+    gateway.reads.fail = fail
+    reads = Reads(gateway.url, patience=0.3)
+    with pytest.raises(Unavailable, match=f"{gateway.gateway.port}: this gateway stands still"):
+        reads.frontier(20, 60, 0.3)
 
 
 def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,109 @@
+"""Proves that what reads the log says so where none has begun, as before a group is founded: that it is empty is no answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.client.reader import Reader
+from gateway.core import limits
+from gateway.log.directory import open_directory
+from tests.unit.client.fake import LOG_UUID
+from tests.unit.client.fake_reads import ReadableGateway
+
+TAIL = [sys.executable, "-m", "gateway", "tail", "--format", "value", "--url"]
+
+
+@pytest.fixture
+def founding() -> Iterator[ReadableGateway]:
+    """A gateway whose group is not founded yet."""
+    with ReadableGateway(log="") as gateway:
+        gateway.reads.state = "joining"
+        yield gateway
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_US", 400_000)
+    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "connect_timeout", 0.4)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tail"],
+        ["tail", "--last", "3"],
+        ["tail", "--start", "latest", "--topic", "t"],
+        ["tail", "--unordered"],
+        ["topics"],
+        ["topics", "--json"],
+        ["offsets", "--time", "2026-01-31T12:00:00Z"],
+        ["replay", "--out", "out.jsonl"],
+    ],
+)
+def test_it_is_told_what_is_missing(
+    founding: ReadableGateway,
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--url", founding.url]) == 3
+    address = founding.url.removeprefix("tutti://")
+    assert capsys.readouterr() == (
+        "",
+        f"error: no log has begun at {address} within 0.4 s: the group is founded when all of its gateways are there, and "
+        "`tutti members` says who is missing\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_is_read_when_the_log_begins_meanwhile(founding: ReadableGateway) -> None:
+    with subprocess.Popen([*TAIL, founding.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        while not founding.reads.asked:
+            assert tail.poll() is None
+        founding.add(2)
+        founding.reads.log, founding.reads.state = LOG_UUID, "primary"
+        assert tail.communicate(timeout=60) == ("0\n1\n", "")
+    assert tail.returncode == 0
+
+
+def test_who_follows_waits_for_it_and_is_told_so(founding: ReadableGateway) -> None:
+    with subprocess.Popen([*TAIL, founding.url, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stderr is not None
+        assert tail.stdout is not None
+        said = "waiting for the log to begin, as the group is not founded yet: `tutti members` says who is missing\n"
+        assert tail.stderr.readline() == said
+        founding.reads.log, founding.reads.state = LOG_UUID, "primary"
+        founding.add(1)
+        assert tail.stdout.readline() == "0\n"
+        tail.send_signal(signal.SIGINT)
+        assert tail.communicate(timeout=60) == ("", "")
+    assert tail.returncode == 0
+
+
+def test_a_directory_without_a_log_is_no_empty_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    open_directory(str(data), gateway="jfk", group="ingest").close()
+    assert main(["replay", "--path", str(data), "--out", str(tmp_path / "out.jsonl"), "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: no log has begun in the directory: ")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_empty_log_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with ReadableGateway() as gateway:
+        assert main(["tail", "--url", gateway.url]) == 0
+        assert main(["replay", "--url", gateway.url, "--out", str(tmp_path / "out.jsonl"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["records"], err) == (0, "")
