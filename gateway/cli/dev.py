@@ -75,6 +75,7 @@ def run_group(
         homes = found_group(directory, names, port, command, keys)
         count = len(homes)
         if count % 2 == 0:
-            borne = (count - 1) // 2
-            note(f"{command}: {count} gateways bear the loss of {borne}, as {count - 1} do: an odd number is the better one")
+            borne = (count - 1) // 2 or "none"
+            do = "does" if count - 1 == 1 else "do"
+            note(f"{command}: {count} gateways bear the loss of {borne}, as {count - 1} {do}: an odd number is the better one")
         return Fleet(homes, restart_after_s, options).run()

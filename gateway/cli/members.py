@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
-from gateway.cli.output import note, on_terminal, print_json, print_table
+from gateway.cli.output import counted, note, on_terminal, print_json, print_table
 from gateway.cli.waiting import Deadline, telling
 from gateway.errors import Refused, Unavailable, UsageError
 
@@ -44,6 +44,12 @@ def timeout_option(function: Any) -> Any:
     return click.option(
         "--timeout", "timeout_s", type=click.FloatRange(min=0.1, max=86_400), default=TIMEOUT_S, show_default=True, help=text
     )(function)
+
+
+def no_wait_option(function: Any) -> Any:
+    """`--no-wait`."""
+    text = "Come back as soon as the log names it; it votes when it has caught up."
+    return click.option("--no-wait", is_flag=True, help=text)(function)
 
 
 @click.group(invoke_without_command=True)
@@ -87,12 +93,12 @@ def list_members(url: str, as_json: bool) -> None:
 @click.argument("address", metavar="HOST:P")
 @url_option
 @timeout_option
-@click.option("--no-wait", is_flag=True, help="Come back as soon as the log names it; it votes when it has caught up.")
+@no_wait_option
 @json_option
 def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
     """Add the gateway NAME at HOST:P to the group; HOST:P/G where its group port G is not P+1.
 
-    It catches up first, without a vote, and votes from then on: that is waited for. It can be started before or after, with the
+    It catches up first, without a vote, and votes from then on: that is waited for, unless --no-wait is given. It can be started before or after, with the
     other gateways among its `group.members`.
     """
     from gateway.data.addresses import parse_member
@@ -108,10 +114,10 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
                 f"with {len(found) - 1}; add one more for that"
             )
         if no_wait:
-            _show_changed(found, name, as_json)
-            return 0
-        found = _until_it_votes(control, deadline, name)
-        note(f"{name} has caught up and votes")
+            _note_open(found, name)
+        else:
+            found = _until_it_votes(control, deadline, name)
+            note(f"{name} has caught up and votes")
         _show_changed(found, name, as_json)
     return 0
 
@@ -139,19 +145,25 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 @click.argument("name")
 @url_option
 @timeout_option
+@no_wait_option
 @json_option
-def replace(name: str, url: str, timeout_s: float, as_json: bool) -> int:
+def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
     """Let the gateway NAME vote with a new disk: it lost the one that it had, and was started with an empty directory.
 
-    It keeps its name and its place. It catches up first; that is waited for.
+    It keeps its name and its place. It catches up first; that is waited for, unless --no-wait is given.
     """
     with _control(url, timeout_s) as (control, deadline):
         member = _named(control.members(), name)
         if _votes(member):
             raise Refused(f"{name} votes with the disk that it has: there is nothing to replace")
         _change(control, deadline, "replace", name)
-        found = _until_it_votes(control, deadline, name)
-        note(f"{name} votes with its new disk")
+        note(f"the roster names the new disk of {name}")
+        if no_wait:
+            found = control.members()
+            _note_open(found, name)
+        else:
+            found = _until_it_votes(control, deadline, name)
+            note(f"{name} votes with its new disk")
         _show_changed(found, name, as_json)
     return 0
 
@@ -180,7 +192,8 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
         left = sum(1 for other in found if other["name"] != name and _votes(other))
         voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
     if 2 * left <= voters > 1:
-        note(f"{left} of {voters} remain, which is no majority: the group takes nothing new until another one is there")
+        remain = "remains" if left == 1 else "remain"
+        note(f"{left} of {voters} {remain}, which is no majority: the group takes nothing new until another one is there")
     (place,) = parse_url(f"tutti://{member['address']}")
     with Control([place], timeout=deadline.left_s, learn=False) as control, telling(f"{name} leaves", lambda: ""):
         control.leave(name)
@@ -266,6 +279,16 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
         raise
 
 
+def _note_open(found: list[Member], name: str) -> None:
+    """Say what comes by itself, and how to see that it came, to who does not wait for it."""
+    member = _named(found, name)
+    if _votes(member):
+        note(f"{name} has caught up and votes")
+    else:
+        seen = "`tutti members` shows it as primary, with votes yes, then"
+        note(f"{name} does not vote yet ({_on_its_way(member)}): it does by itself when it has caught up; {seen}")
+
+
 def _known(member: Member) -> str:
     """What the gateway that was asked says of one, as that nothing of its own gets there."""
     return str(member.get(REASON) or "")
@@ -277,7 +300,7 @@ def _on_its_way(member: Member) -> str:
         return f"it is not heard of: {known}" if (known := _known(member)) else "it is not heard of"
     if member["state"] == "primary":
         return "it has caught up, and its vote is on its way"
-    return f"{member['state']}, lacks {member['lag']} positions"
+    return f"{member['state']}, lacks {counted(member['lag'], 'position')}"
 
 
 def _show(found: list[Member], as_json: bool) -> None:

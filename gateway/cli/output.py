@@ -99,10 +99,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """A line a field: its name and its value."""
+    """A line a field, for people: its name and its value."""
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
-        print(f"{name:<{width}}  {cell_text(value)}" if on_terminal() else f"{name}\t{cell_text(value)}")
+        print(f"{name:<{width}}  {cell_text(value)}")
 
 
 class Meter(Protocol):

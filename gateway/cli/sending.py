@@ -109,7 +109,8 @@ class Report(NamedTuple):
 
 def _listed(runs: Sequence[Run]) -> str:
     """Records of the input by their numbers: records 3-5, 9-9."""
-    more = f" and {len(runs) - _RUNS_NAMED_MAX} runs more (--json has all)" if len(runs) > _RUNS_NAMED_MAX else ""
+    left = len(runs) - _RUNS_NAMED_MAX
+    more = f" and {counted(left, 'run')} more (--json has all)" if left > 0 else ""
     return "records " + ", ".join(f"{first}-{last}" for first, last in runs[:_RUNS_NAMED_MAX]) + more
 
 

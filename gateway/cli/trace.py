@@ -157,10 +157,9 @@ def _print(lines: Sequence[Line]) -> None:
     rows = [(f"{(_time(line) - begun) * _MS_PER_S:.3f}", line["gateway"], line["event"], _details(line)) for line in lines]
     named = next((line for line in lines if line["producer"]), lines[0])
     lane = f"in lane {_lane(named)}, " if _lane(named) else ""
-    print(
-        f"message {named['producer']}, epoch {named['epoch']}, sequences {named['first']} to {named['last']}, {lane}"
-        f"from {lines[0]['timestamp']}"
-    )
+    first, last = named["first"], named["last"]
+    sequences = f"sequence {first}" if first == last else f"sequences {first} to {last}"
+    print(f"message {named['producer']}, epoch {named['epoch']}, {sequences}, {lane}from {lines[0]['timestamp']}")
     print_table(("ms", "gateway", "what", "details"), rows, empty="")
 
 

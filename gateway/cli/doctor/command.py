@@ -32,7 +32,8 @@ def doctor(spark: bool, port: int, data: Path, as_json: bool) -> int:
     if as_json:
         print_json({"ok": not wrong, "findings": [finding._asdict() for finding in findings]})
     else:
-        print(f"{len(wrong)} of {len(findings)} are wrong: {', '.join(wrong)}" if wrong else f"all {len(findings)} are good")
+        are = "is" if len(wrong) == 1 else "are"
+        print(f"{len(wrong)} of {len(findings)} {are} wrong: {', '.join(wrong)}" if wrong else f"all {len(findings)} are good")
     return 1 if wrong else 0
 
 

@@ -245,7 +245,7 @@ def test_the_exit_code_says_whether_anything_is_wrong(
         port = other.getsockname()[1]
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "1 of 9 are wrong: ports"
+        assert lines[-1] == "1 of 9 is wrong: ports"
         assert "       do: choose another base port, or stop that program" in lines
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)

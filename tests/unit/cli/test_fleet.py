@@ -151,10 +151,11 @@ def test_one_of_three_that_left_is_not_started_again_and_the_others_go_on(start:
     assert sum(alive(pid) for pid in dev.starts()) == 2
 
 
-def test_an_even_number_of_gateways_is_warned_about(start: Callable[..., Dev]) -> None:
-    dev = start("--gateways", "4")
+@pytest.mark.parametrize(("count", "bear"), [(2, "the loss of none, as 1 does"), (4, "the loss of 1, as 3 do")])
+def test_an_even_number_of_gateways_is_warned_about(start: Callable[..., Dev], count: int, bear: str) -> None:
+    dev = start("--gateways", str(count))
     dev.ready()
-    assert dev.stop() == (0, "", "dev: 4 gateways bear the loss of 1, as 3 do: an odd number is the better one\n")
+    assert dev.stop() == (0, "", f"dev: {count} gateways bear {bear}: an odd number is the better one\n")
 
 
 def test_ports_that_do_not_exist_are_refused(start: Callable[..., Dev]) -> None:

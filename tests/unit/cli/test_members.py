@@ -135,9 +135,13 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
             "keeps it away if it runs; it votes by itself when it has caught up"
         )
         early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
-    assert early == Said(0, "", f"bos is in the roster\n{EVEN}\n")
+    assert early == Said(0, "", f"bos is in the roster\n{EVEN}\n{OPEN}\n")
 
 
+OPEN = (
+    "bos does not vote yet (it is not heard of): it does by itself when it has caught up; `tutti members` shows it as primary, "
+    "with votes yes, then"
+)
 SPLIT = "a split into two halves stops both"
 EVEN = f"it names 4 gateways, an even number: {SPLIT}, and no more may fail than with 3; add one more for that"
 
@@ -147,7 +151,29 @@ def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]
     group.after = [THREE]
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "add", "ewr", "127.0.0.1:7430", "--no-wait")
-    assert done == Said(0, "", "ewr is in the roster\n")
+    assert done == Said(0, "", OPEN.replace("bos", "ewr is in the roster\newr", 1).replace("heard of", "heard of: off") + "\n")
+
+
+@pytest.mark.parametrize(("lag", "said"), [(1, "joining, lacks 1 position"), (2000, "joining, lacks 2,000 positions")])
+def test_who_does_not_wait_for_a_new_disk_is_told_what_is_made_and_where_to_look(
+    tutti: Callable[..., Said], lag: int, said: str
+) -> None:
+    group = Group(*THREE[:2], member("ewr", state="joining", voter=False, lag=lag))
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "replace", "ewr", "--no-wait", "--json")
+    assert (done.code, [one.change for one in group.asked]) == (0, ["replace"])
+    told, left = done.err.splitlines()
+    assert told == "the roster names the new disk of ewr"
+    assert left == OPEN.replace("bos", "ewr").replace("it is not heard of", said)
+    assert json.loads(done.out)["members"] == group.members
+
+
+def test_who_does_not_wait_for_one_that_has_caught_up_is_told_so(tutti: Callable[..., Said]) -> None:
+    group = Group(*THREE[:2])
+    group.after = [[*THREE[:2], member("ewr")]]
+    with FakeGateway(rule=group) as gateway:
+        done = tutti(gateway.url, "members", "add", "ewr", "127.0.0.1:7430", "--no-wait")
+    assert done == Said(0, "", "ewr is in the roster\newr has caught up and votes\n")
 
 
 def test_what_the_gateway_knows_of_one_that_is_not_heard_of_is_said(tutti: Callable[..., Said]) -> None:
@@ -275,7 +301,7 @@ def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[...
             done = tutti(gateway.url, "leave", "jfk")
     assert done.code == 0
     assert done.err.splitlines()[0] == (
-        "1 of 3 remain, which is no majority: the group takes nothing new until another one is there"
+        "1 of 3 remains, which is no majority: the group takes nothing new until another one is there"
     )
 
 

@@ -45,8 +45,6 @@ def test_tables_are_lines_with_tabs_when_nobody_looks(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "name\tcount\na\t1\nb\t-\n"
     output.print_table(("name",), [], empty="no topics")
     assert capsys.readouterr().out == "no topics\n"
-    output.print_fields({"state": "primary", "lag": {"g1": 0}})
-    assert capsys.readouterr().out == 'state\tprimary\nlag\t{"g1":0}\n'
 
 
 def test_tables_are_drawn_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

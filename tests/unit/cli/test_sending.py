@@ -12,11 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.cli import sending
 from gateway.cli.inputs import Chunk
 from gateway.cli.main import main
 from gateway.cli.sending import InputChanged, Report, Sending
 from gateway.core import limits
 from gateway.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
+
+
+@pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 run more"), (11, " and 3 runs more")])
+def test_of_many_runs_of_records_the_first_are_named(runs: int, more: str) -> None:
+    said = sending._listed([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
+    assert said == "records 10-11, 20-21, 30-31, 40-41, 50-51, 60-61, 70-71, 80-81" + (more and f"{more} (--json has all)")
 
 
 class Log:
