@@ -98,8 +98,8 @@ def list_members(url: str, as_json: bool) -> None:
 def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
     """Add the gateway NAME at HOST:P to the group; HOST:P/G where its group port G is not P+1.
 
-    It catches up first, without a vote, and votes from then on: that is waited for, unless --no-wait is given. It can be started before or after, with the
-    other gateways among its `group.members`.
+    It catches up first, without a vote, and votes from then on: that is waited for, unless --no-wait is given. It can be started
+    before or after, with the other gateways among its `group.members`.
     """
     from gateway.data.addresses import parse_member
 

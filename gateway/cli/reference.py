@@ -43,10 +43,10 @@ _CLI_INTRODUCTION = """\
 - `--url` takes one gateway or several, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
 - Results go to standard output, everything else to standard error: progress, what is waited for, and what came of a command that
   changes something.
-- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal; elsewhere
-  they are lines with tabs between the fields, the names of the columns first (below the message's own line in `trace`), a hyphen
-  where there is nothing. The other commands write sentences, or the bare result (`offsets`, `log digest`). `--json` gives one line of
-  JSON in place of either; `log inspect`, `trace` and `status --watch` write one for each frame, step and change.
+- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal;
+  elsewhere they are lines with tabs between the fields, the names of the columns first (below the message's own line in `trace`), a
+  hyphen where there is nothing. The other commands write sentences, or the bare result (`offsets`, `log digest`). `--json` gives
+  one line of JSON in place of either; `log inspect`, `trace` and `status --watch` write one for each frame, step and change.
 - Without being asked `status` writes JSON where standard output is no terminal, `tail` writes JSON lines (`--format`), and `serve`
   and `dev` write one line of JSON when they are ready.
 - Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
