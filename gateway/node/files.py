@@ -1,7 +1,8 @@
-"""Descriptors set aside for the log, so that a crowd of connections that uses up the process's files never stops its writing.
+"""Descriptors set aside for the log of a gateway with keys, so that a crowd of connections never stops its writing.
 
-Connections are accepted until the system gives no descriptor more. Then the port stops listening, the spare ones are let go, and
-nobody but the log and the house takes them. When there is room again they are set aside anew, and the port listens.
+ZeroMQ accepts connections until the system gives no descriptor more. Then the client port stops listening, the spare ones are let
+go, for the log and the house. When there is room again they are set aside anew, and the port listens. (Plain sockets leave others
+theirs by themselves: `gateway.zmtp.listening`.)
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import TuttiError
 from gateway.node.ports import PortInUse, in_use_text
-from gateway.zmtp.callers import Callers, Sent, Terms, open_port
+from gateway.zmtp.caller import Terms
+from gateway.zmtp.callers import Callers, Sent
+from gateway.zmtp.listening import open_port
 
 __all__ = ["PARTS_MAX", "ClientPort", "Message", "Sent"]
 
@@ -29,6 +31,9 @@ _TERMS = Terms(
     parts=PARTS_MAX,
     forgives=True,
     waiting=limits.SEND_HIGH_WATER_MARK,
+    unread=limits.CLIENT_UNREAD_BYTES,
+    waiting_bytes=limits.CLIENT_ANSWERS_BYTES_MAX,
+    spares=2,
     beat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
     beats=limits.CONNECTION_SILENT_MS_MAX // limits.CONNECTION_BEAT_MS,
 )

@@ -110,7 +110,9 @@ class Gateway:
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
-        spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
+        spare: SpareFiles | None = None
+        if config.security.secret_key:  # ZeroMQ takes connections as long as there are descriptors
+            spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, lambda: self._look(spare))
         desk.open(self._inbox.put, self._disk.suspect, self._lanes.suspect)
         self._disk.start()
@@ -180,9 +182,10 @@ class Gateway:
             entropy=os.urandom(16),
         )
 
-    def _look(self, spare: SpareFiles) -> None:
+    def _look(self, spare: SpareFiles | None) -> None:
         """Once a second: tell what the operator has to do, when that changes."""
-        spare.look()
+        if spare is not None:
+            spare.look()
         reason = self._survey.reason
         if reason != self._told_reason:
             self._told_reason = reason

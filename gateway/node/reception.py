@@ -61,11 +61,13 @@ class Reception:
         self._meters = meters
         self._log = log
         self._gate = Gate()
+        self._turn = requests.Turn()
         self.leave_asked = False  # an operator wants the gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
         """Messages that came, in the order of each client; `now_us` is monotonic."""
         self._gate.begin_turn()
+        self._turn = requests.Turn()
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
             parts = message.parts
@@ -124,12 +126,14 @@ class Reception:
             )
             self._answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
             return
-        if isinstance(asked, Producers) and not session.may_have_table(now_us):
-            reason = "this client was sent many tables of producers a moment ago; ask again in some seconds"
+        if isinstance(asked, Producers) and not (
+            session.may_have_table(now_us) and self._turn.tables < limits.TABLES_A_SESSION_BYTES
+        ):
+            reason = "many tables of producers were sent a moment ago; ask again in some seconds"
             self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
             return
         try:
-            event = requests.take(asked, number, self._books, self._fences)
+            event = requests.take(asked, number, self._books, self._fences, self._turn)
         except UsageError as error:
             self._answers.add_one(number, Denied(asked.request, "name", str(error)))
             return
@@ -138,6 +142,7 @@ class Reception:
         else:
             if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
                 session.has_table(len(event.json))
+                self._turn.tables += len(event.json)
             elif isinstance(event, Done) and isinstance(asked, Leave):
                 self.leave_asked = True
                 self._log.info("told to leave", by=session.client)

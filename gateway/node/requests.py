@@ -67,6 +67,27 @@ class Books(Protocol):
         """The gateway's name."""
 
 
+class Turn:
+    """What clients are told in one turn: a page is made once, however many ask for it, and however often.
+
+    Attributes:
+        tables: bytes of received-tables that were told.
+    """
+
+    def __init__(self) -> None:
+        """A turn begins."""
+        self._pages: dict[type, bytes] = {}
+        self.tables = 0
+
+    def page(self, asked: Status | Producers | Members, books: Books) -> bytes:
+        """What is asked for, as JSON."""
+        kind = type(asked)
+        if kind not in self._pages:
+            make = {Status: books.status, Producers: books.producers, Members: books.members}[kind]
+            self._pages[kind] = make()
+        return self._pages[kind]
+
+
 class Fences:
     """Fences that wait for their epoch: an operator's fence is an epoch begun for an instance that nobody is."""
 
@@ -106,7 +127,7 @@ class Fences:
         return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
 
 
-def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | msgspec.Struct:
+def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -> Event | msgspec.Struct:
     """What a request becomes: an event for the stack, or its answer.
 
     Raises:
@@ -141,12 +162,8 @@ def take(asked: Asked, session: int, books: Books, fences: Fences) -> Event | ms
             return RosterForced(session, request, tuple(check_name("gateway", name) for name in names))
         case Leave(request, name):
             return _leave_asked(request, name, books)
-        case Status(request):
-            return StatusAnswer(request, books.status())
-        case Producers(request):
-            return StatusAnswer(request, books.producers())
-        case Members(request):
-            return StatusAnswer(request, books.members())
+        case Status() | Producers() | Members():
+            return StatusAnswer(asked.request, turn.page(asked, books))
 
 
 def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:

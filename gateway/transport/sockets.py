@@ -18,8 +18,10 @@ from gateway.transport.codec import encode
 from gateway.transport.link import Link
 from gateway.transport.socket_line import SocketLine, notice_silence
 from gateway.transport.wire import PARTS_MAX, Arrival, Clock, Knows, News
-from gateway.zmtp.callers import NONE_LEFT, Callers, Terms, open_port
+from gateway.zmtp.caller import Terms
+from gateway.zmtp.callers import NONE_LEFT, Callers
 from gateway.zmtp.form import Formed, form
+from gateway.zmtp.listening import open_port
 from gateway.zmtp.stream import SCRATCH_BYTES
 
 _US_PER_MS = 1000
@@ -30,6 +32,9 @@ _TERMS = Terms(
     parts=PARTS_MAX,
     forgives=False,
     waiting=limits.MESH_STRANGERS_MAX,
+    unread=limits.MESH_ANSWERS_BYTES_MAX,
+    waiting_bytes=limits.MESH_ANSWERS_BYTES_MAX,
+    spares=1,
 )
 _ANSWERS_BYTES = 64 * limits.KIB  # that wait in the kernel for one stranger
 

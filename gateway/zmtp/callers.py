@@ -12,20 +12,21 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
-from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, frame, pong, ready
-from gateway.zmtp.outgoing import Outgoing
+from gateway.zmtp.caller import Caller, Terms
+from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, frame, pong, ready
+from gateway.zmtp.listening import descriptors_for, lowered, lowest_free
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
 
 _HELLO = GREETING + ready(b"ROUTER", b"")
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
 NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
 _FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
+_RAISE = "raise the limit of open files"
 _BEAT = Formed([PING], len(PING))
 
 
@@ -35,54 +36,6 @@ class Sent(enum.Enum):
     LEFT = 1
     FULL = 2
     GONE = 3
-
-
-class Terms(NamedTuple):
-    """What callers may take.
-
-    Attributes:
-        name: of the port, for people.
-        connections: at once; one more takes the place of who said nothing yet, or is not known; else it is closed.
-        assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
-        parts: of a message.
-        forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
-        waiting: messages that wait for one of them.
-        beat_us: so often it is looked who said nothing; 0: never.
-        beats: so many, one after another, in which nothing came end a connection.
-    """
-
-    name: str
-    connections: int
-    assembly_bytes: int
-    parts: int
-    forgives: bool
-    waiting: int
-    beat_us: int = 0
-    beats: int = 0
-
-
-class Caller:
-    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
-
-    __slots__ = ("full", "handshake", "heard", "outgoing", "routing", "silent", "since_us", "socket", "spoke", "stream", "waits")
-
-    def __init__(self, connection: socket.socket, since_us: int) -> None:
-        self.socket = connection
-        self.since_us = since_us
-        self.handshake = Handshake(b"DEALER")
-        self.stream: Stream | None = None
-        self.outgoing = Outgoing(connection)
-        self.full = False  # the kernel is to tell when there is room
-        self.routing = b""
-        self.spoke = False
-        self.heard = True  # since the last beat
-        self.silent = 0  # beats, one after another
-        self.waits = False  # for its turn to be read
-
-    @property
-    def held(self) -> int:
-        """Bytes of memory that its unfinished message has."""
-        return 0 if self.stream is None else self.stream.held
 
 
 class Callers:
@@ -118,8 +71,11 @@ class Callers:
         self._made = 0
         self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
         self._holding: set[Caller] = set()  # who may have memory for an unfinished message
+        self._unread = 0  # bytes that wait for all of them
         self._listener: socket.socket | None = None
         self._accepts = False
+        self._descriptors = descriptors_for(terms.spares)  # below it those of connections lie
+        self._crowded = False  # and none of them was left
         self._beat_us = 0
 
     def __len__(self) -> int:
@@ -162,6 +118,8 @@ class Callers:
             return True
         if mask & _WRITE:
             self._send(caller)
+        if caller.held_back and mask & _OVER:
+            self._drop(caller)
         if mask & ~_WRITE and fd in self._callers:
             if caller.stream is not None:
                 self._has_some(caller)
@@ -177,15 +135,22 @@ class Callers:
                 return
             except OSError as error:
                 if error.errno in NONE_LEFT:
-                    self._tell(f"no connection is taken on the {self._terms.name}: {error.strerror}; raise the limit of open files")
+                    self._tell(f"no connection is taken on the {self._terms.name}: {error.strerror}; {_RAISE}")
                     self._accepts = False
                     self._epoll.unregister(listener)
                     return
                 continue  # it is gone already
-            if len(self._callers) >= self._terms.connections and not self._make_room():
+            crowded = connection.fileno() >= self._descriptors
+            if crowded and not self._crowded:
+                self._crowded = True
+                self._tell(
+                    f"no descriptor is left for the {self._terms.name}: connections that said nothing make room, and where none is "
+                    f"there new connections are refused; {_RAISE}"
+                )
+            if (crowded or len(self._callers) >= self._terms.connections) and not self._make_room():
                 connection.close()
                 continue
-            self._take(connection)
+            self._take(lowered(connection) if crowded else connection)
 
     def _make_room(self) -> bool:
         """Close who said nothing, or whom nobody knows, the one that is there for longest; False: there is none."""
@@ -268,7 +233,7 @@ class Callers:
 
     def _command(self, caller: Caller, command: bytes) -> None:
         answer = pong(command)
-        if answer and len(caller.outgoing) < self._terms.waiting:
+        if answer and caller.stream is not None and len(caller.outgoing) < self._terms.waiting:
             self._put(caller, Formed([answer], len(answer)))
 
     # Messages
@@ -285,7 +250,7 @@ class Callers:
             caller = readable.popleft()
             caller.waits = False
             stream = caller.stream
-            if stream is None:
+            if stream is None or self._held_back(caller):
                 continue
             caller.heard = True
             try:
@@ -307,6 +272,13 @@ class Callers:
             frames += stream.took + 1  # a read that takes none costs, too
             if stream.full or stream.came >= _MORE_COMES_BYTES:
                 self._has_some(caller)  # when all others had their turn
+
+    def _held_back(self, caller: Caller) -> bool:
+        """Whether nothing is read of a caller before it has read what it was told; from then on the kernel tells of it again."""
+        caller.held_back = caller.unread > self._terms.unread
+        if caller.held_back:
+            self._epoll.modify(caller.socket, _WRITE)
+        return caller.held_back
 
     def _has_some(self, caller: Caller) -> None:
         if not caller.waits:
@@ -337,6 +309,15 @@ class Callers:
         caller.outgoing.put(message)
         if not caller.full:
             self._send(caller)
+        else:
+            self._count(caller)
+        while self._unread > self._terms.waiting_bytes:
+            most = max(self._callers.values(), key=lambda one: one.unread)
+            self._tell(
+                f"answers on the {self._terms.name} that nobody reads take more than {self._terms.waiting_bytes} bytes: the "
+                "connection that has most of them is closed"
+            )
+            self._drop(most)
 
     def _send(self, caller: Caller) -> None:
         outgoing = caller.outgoing
@@ -345,9 +326,20 @@ class Callers:
         except OSError:
             self._drop(caller)
             return
-        if bool(outgoing) != caller.full:
+        caller.heard |= outgoing.bytes < caller.unread
+        self._count(caller)
+        back = caller.held_back and caller.unread <= self._terms.unread
+        if bool(outgoing) != caller.full or back:
             caller.full = bool(outgoing)
-            self._epoll.modify(caller.socket, _READ | _WRITE if caller.full else _READ)
+            caller.held_back &= not back
+            self._epoll.modify(caller.socket, (0 if caller.held_back else _READ) | (_WRITE if caller.full else 0))
+        if back:
+            self._has_some(caller)  # what came before may lie here
+
+    def _count(self, caller: Caller) -> None:
+        """What waits for it became more, or less."""
+        self._unread += caller.outgoing.bytes - caller.unread
+        caller.unread = caller.outgoing.bytes
 
     def _drop(self, caller: Caller) -> None:
         fd = caller.socket.fileno()
@@ -356,6 +348,8 @@ class Callers:
         self._mute.pop(fd, None)
         if self._routed.get(caller.routing) is caller:
             del self._routed[caller.routing]
+        self._unread -= caller.unread
+        caller.unread = 0
         caller.stream = None
         caller.socket.close()  # the kernel stops watching it with that
 
@@ -366,6 +360,10 @@ class Callers:
         counts as silence while this end does not read (`reads`).
         """
         self._accept_again()
+        self._descriptors = descriptors_for(self._terms.spares)
+        if self._crowded and lowest_free() < self._descriptors:
+            self._crowded = False
+            self._tell(f"descriptors are free again: connections on the {self._terms.name} are taken")
         now_us = self._clock_us()
         since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
         for caller in list(self._mute.values()):
@@ -404,26 +402,3 @@ class Callers:
         for caller in list(self._callers.values()):
             caller.outgoing.leave((until_us - self._clock_us()) / 1e6)
             self._drop(caller)
-
-
-def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.socket], None] = lambda _: None) -> socket.socket:
-    """A socket that listens there; it is prepared before it does.
-
-    Raises:
-        OSError: the address cannot be had, or no socket.
-    """
-    six = ":" in host
-    listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if six:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # those that are accepted have it from that
-        prepare(listener)
-        listener.setblocking(False)
-        listener.bind((host, port))
-        listener.listen(backlog)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

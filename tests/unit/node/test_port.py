@@ -119,9 +119,20 @@ def test_a_client_that_does_not_read_costs_a_bounded_queue(port: ClientPort, con
     client = connect(endpoint(port), 1)
     client.send(b"hi")
     (message,) = drained(port, 1)
-    outcomes = [port.send(message.routing, bytes(64 * 1024)) for _ in range(limits.SEND_HIGH_WATER_MARK + 2000)]
+    outcomes = [port.send(message.routing, bytes(8 * 1024)) for _ in range(limits.SEND_HIGH_WATER_MARK + 2000)]
     assert outcomes[0] is Sent.LEFT
     assert outcomes[-1] is Sent.FULL
+
+
+def test_clients_that_do_not_read_cost_bounded_memory_together(port: ClientPort, connect: Connect) -> None:
+    clients = [connect(endpoint(port), 1) for _ in range(4)]
+    for client in clients:
+        client.send(b"hi")
+    routings = [message.routing for message in drained(port, 4)]
+    outcomes = [port.send(routing, bytes(1 << 20)) for _ in range(limits.CLIENT_ANSWERS_BYTES_MAX >> 21) for routing in routings]
+    assert Sent.GONE in outcomes
+    (told,) = port.keep(reads=True)
+    assert "answers on the client port that nobody reads" in told
 
 
 def test_a_port_in_use_is_one_sentence(port: ClientPort) -> None:

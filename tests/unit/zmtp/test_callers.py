@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import select
 import socket
 import time
@@ -11,10 +12,25 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.zmtp.callers import Callers, Sent, Terms, open_port
+from gateway.core import limits
+from gateway.zmtp.caller import Terms
+from gateway.zmtp.callers import Callers, Sent
 from gateway.zmtp.form import COMMAND, GREETING, PING, frame, ready
+from gateway.zmtp.listening import lowest_free, open_port
 
-TERMS = Terms(name="port", connections=3, assembly_bytes=300_000, parts=4, forgives=True, waiting=8, beat_us=1_000_000, beats=3)
+TERMS = Terms(
+    name="port",
+    connections=3,
+    assembly_bytes=300_000,
+    parts=4,
+    forgives=True,
+    waiting=8,
+    waiting_bytes=1 << 30,
+    unread=1 << 30,
+    spares=1,
+    beat_us=1_000_000,
+    beats=3,
+)
 HELLO = GREETING + ready(b"DEALER", b"")
 PONG = frame(b"\x04PONG", COMMAND)
 WAIT_S = 10.0
@@ -200,6 +216,149 @@ def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port)
             continue
     assert port.callers.say(routing, b"again") is Sent.LEFT
     assert port.callers.say(b"nobody", b"") is Sent.GONE
+
+
+def test_who_reads_least_of_what_it_is_told_is_cut_off_when_all_of_that_is_too_much() -> None:
+    port = Port(TERMS._replace(waiting=1000, waiting_bytes=20 << 20))
+    much, little = port.call(HELLO + frame(b"much")), port.call(HELLO + frame(b"little"))
+    routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
+    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT
+    while port.callers.say(routings[b"much"], bytes(1 << 20)) is Sent.LEFT:
+        assert not port.told
+    assert len(port.callers) == 1
+    assert "nobody reads" in port.told[0]
+    little.sendall(frame(b"here"))
+    assert [parts for _, parts, _ in port.first()] == [[b"here"]]
+    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT, "what waited for who is gone counts no more"
+    much.close()
+    port.close()
+
+
+def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() -> None:
+    port = Port(TERMS._replace(unread=1 << 20))
+    client = port.call(HELLO + frame(b"first"))
+    ((routing, _, _),) = port.first()
+    answer = bytes(16 << 20)
+    port.callers.say(routing, answer)
+    client.sendall(frame(b"second") + frame(b"third"))
+    port.look()
+    assert port.drain() == []
+    assert not port.callers.unread
+    assert port.epoll.poll(0) == [], "it wakes nobody up"
+    port.callers.keep()
+    client.setblocking(False)
+    left = len(GREETING) + len(ready(b"ROUTER", b"")) + 9 + len(answer)
+    came: list[list[bytes]] = []
+    while left:
+        with contextlib.suppress(BlockingIOError):
+            left -= len(client.recv(1 << 20))
+        port.look(0.01)
+        came += [parts for _, parts, _ in port.drain()]
+    while len(came) < 2:
+        port.look()
+        came += [parts for _, parts, _ in port.drain()]
+    assert came == [[b"second"], [b"third"]]
+    port.close()
+
+
+def test_who_reads_slowly_is_not_silent_and_who_reads_nothing_is() -> None:
+    port = Port(TERMS._replace(unread=1 << 20))
+    slow, frozen = port.call(HELLO + frame(b"slow")), port.call(HELLO + frame(b"frozen"))
+    for routing, _, _ in port.first(2):
+        port.callers.say(routing, bytes(64 << 20))
+    for _ in range(TERMS.beats + 2):
+        for _ in range(100):  # the kernel has room to tell of
+            read_all(slow, 64 << 10)
+            port.look(0)
+        port.now_us += TERMS.beat_us
+        port.callers.keep()
+    assert len(port.callers) == 1
+    assert slow.recv(1)
+    frozen.close()
+    port.close()
+
+
+def test_who_is_held_back_and_breaks_off_is_gone() -> None:
+    port = Port(TERMS._replace(unread=1 << 20))
+    client = port.call(HELLO + frame(b"first"))
+    ((routing, _, _),) = port.first()
+    port.callers.say(routing, bytes(16 << 20))
+    client.sendall(frame(b"second"))
+    port.look()
+    port.drain()
+    client.close()  # with something unread: that breaks it off
+    port.has(0)
+    port.close()
+
+
+@pytest.fixture
+def descriptors() -> Iterator[Callable[[int], None]]:
+    """Leaves connections so many of this process's descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def leave(count: int) -> None:
+        bound = lowest_free() + count
+        soft = next(
+            soft for soft in range(bound, 2 * bound) if soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART) >= bound
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+
+    yield leave
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_free(descriptors: Callable[[int], None]) -> None:
+    port = Port(TERMS._replace(connections=100))
+    sockets = [socket.socket() for _ in range(9)]
+    descriptors(3)
+    port.callers.keep()
+    for one in sockets[:3]:
+        one.connect(("127.0.0.1", port.number))
+        one.sendall(HELLO + frame(b"hi"))
+    port.first(3)
+    for one in sockets[3:]:
+        one.connect(("127.0.0.1", port.number))
+    for one in sockets[3:]:
+        one.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionResetError):
+            port.look()
+            assert one.recv(1) == b"", "it is refused"
+    assert len(port.callers) == 3
+    assert ["new connections are refused" in reason for reason in port.told] == [True]
+    with contextlib.ExitStack() as others:  # what the rest of the process needs
+        for _ in range(3):
+            others.enter_context(socket.socket())
+    port.callers.keep()
+    assert len(port.told) == 1
+    sockets[0].close()
+    port.has(2)
+    port.callers.keep()
+    assert "are taken" in port.told[1]
+    with socket.socket() as later:
+        later.connect(("127.0.0.1", port.number))
+        later.sendall(HELLO + frame(b"later"))
+        assert [parts for _, parts, _ in port.first()] == [[b"later"]]
+    for one in sockets:
+        one.close()
+    port.close()
+
+
+def test_where_no_descriptor_is_left_who_said_nothing_makes_room(descriptors: Callable[[int], None]) -> None:
+    port = Port(TERMS._replace(connections=100))
+    sockets = [socket.socket() for _ in range(6)]
+    descriptors(3)
+    port.callers.keep()
+    for one in sockets[:5]:
+        one.connect(("127.0.0.1", port.number))
+        port.look()
+    sockets[5].connect(("127.0.0.1", port.number))
+    sockets[5].sendall(HELLO + frame(b"hi"))
+    assert [parts for _, parts, _ in port.first()] == [[b"hi"]]
+    assert len(port.callers) == 3
+    assert lowest_free() >= max(one.fileno() for one in sockets)
+    for one in sockets:
+        one.close()
+    port.close()
 
 
 def test_who_has_most_of_what_is_not_complete_is_cut_off(port: Port) -> None:

@@ -1,0 +1,69 @@
+"""One connection that came in at a port, and what all of them may take."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+from gateway.zmtp.form import Handshake
+from gateway.zmtp.outgoing import Outgoing
+from gateway.zmtp.stream import Stream
+
+
+class Terms(NamedTuple):
+    """What callers may take.
+
+    Attributes:
+        name: of the port, for people.
+        connections: at once; one more takes the place of who said nothing yet, or is not known; else it is closed.
+        assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
+        parts: of a message.
+        waiting_bytes: of messages that wait, of all together; above it who has most is cut off.
+        unread: bytes that wait for one of them above which nothing is read of it.
+        spares: shares of the process's spare descriptors that these leave to others.
+        forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
+        waiting: messages that wait for one of them.
+        beat_us: so often it is looked who said nothing; 0: never.
+        beats: so many, one after another, in which nothing came end a connection.
+    """
+
+    name: str
+    connections: int
+    assembly_bytes: int
+    parts: int
+    forgives: bool
+    waiting: int
+    waiting_bytes: int
+    unread: int
+    spares: int
+    beat_us: int = 0
+    beats: int = 0
+
+
+class Caller:
+    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
+
+    __slots__ = (
+        *("full", "handshake", "heard", "held_back", "outgoing", "routing", "silent"),
+        *("since_us", "socket", "spoke", "stream", "unread", "waits"),
+    )
+
+    def __init__(self, connection: socket.socket, since_us: int) -> None:
+        self.socket = connection
+        self.since_us = since_us
+        self.handshake = Handshake(b"DEALER")
+        self.stream: Stream | None = None
+        self.outgoing = Outgoing(connection)
+        self.full = False  # the kernel is to tell when there is room
+        self.unread = 0  # bytes that wait for it, as they were counted
+        self.held_back = False  # nothing is read of it before it reads
+        self.routing = b""
+        self.spoke = False
+        self.heard = True  # since the last beat
+        self.silent = 0  # beats, one after another
+        self.waits = False  # for its turn to be read
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that its unfinished message has."""
+        return 0 if self.stream is None else self.stream.held
