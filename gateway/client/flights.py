@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.client.forking import after_fork
+from gateway.client.peek import STANDS_STILL
 from gateway.core import limits
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 
@@ -98,5 +99,7 @@ def translate(error: BaseException) -> TuttiError:
         kind = _CODES.get(str(code))
         if kind is not None:
             return kind(message)
+    if isinstance(error, flight.FlightTimedOutError):
+        return Unavailable(f"connected, but there was no answer in time: {STANDS_STILL}")
     text = str(error).strip() or type(error).__name__
     return Unavailable(text.splitlines()[0][:300])

@@ -24,6 +24,8 @@ _GREETED = _ZEROMQ + bytes(8) + b"\x7f\x03"  # as much as it takes to be told th
 _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # that a greeting comes in
 _REFUSAL = b"R"
+#: What is to be thought of one that is there and silent, and to be done.
+STANDS_STILL = "the process may be stopped or its machine too busy; look there, or name another gateway"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 
@@ -49,10 +51,7 @@ def peek(address: Address) -> Sight:
     silent = f"no connection was made within {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
-            silent = (
-                f"connections are taken there and nothing was said within {timeout:g} s: the process may be stopped or its machine "
-                "too busy; look there, or name another gateway"
-            )
+            silent = f"connections are taken there and nothing was said within {timeout:g} s: {STANDS_STILL}"
             try:
                 first = link.recv(limits.PEEK_BYTES_MAX)
             except TimeoutError:
