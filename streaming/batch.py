@@ -26,9 +26,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Partitions that hold each record of the range once."""
+        from gateway.client.source import begun
+
         options = self._options
         source = source_of(options)
-        frontier = source.frontier()
+        frontier = begun(source)
         start = planning.offset_of(source, "starting", options, frontier)
         end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):

@@ -9,6 +9,7 @@ import click
 
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
 from gateway.cli.output import note, print_json, print_table, time_text
+from gateway.errors import Unavailable
 
 #: As the table calls them, and as they are called in JSON.
 _COLUMNS = {
@@ -54,6 +55,10 @@ def list_producers(url: str, as_json: bool) -> None:
 
     with Control(url) as control:
         found = [_producer(producer) for producer in control.producers()]
+        if not found and not control.welcome().log:
+            from gateway.client.source import NOT_FOUNDED
+
+            raise Unavailable(f"no log has begun at {control.address}: {NOT_FOUNDED}")
     if as_json:
         print_json(found)
     else:

@@ -14,6 +14,9 @@ from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 from gateway.log.splits import Range
 
+#: Why gateways have no log, and where to look.
+NOT_FOUNDED = "the group is founded when all of its gateways are there, and `tutti members` says who is missing"
+
 _BEGIN_LOOK_S = 0.25  # how often it is looked whether a log has begun
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -184,11 +187,7 @@ def begun(source: Source, patience: float | None = None) -> Frontier:
 def _none_yet(addresses: Sequence[Address], seconds: float) -> str:
     if not addresses:
         return "no log has begun in the directory: its gateway was in no group yet that is founded; start it, and the others"
-    where = ", ".join(map(str, addresses))
-    return (
-        f"no log has begun at {where} within {seconds:g} s: the group is founded when all of its gateways are there, and "
-        "`tutti members` says who is missing"
-    )
+    return f"no log has begun at {', '.join(map(str, addresses))} within {seconds:g} s: {NOT_FOUNDED}"
 
 
 def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:

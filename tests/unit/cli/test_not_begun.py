@@ -14,8 +14,9 @@ import pytest
 from gateway.cli.main import main
 from gateway.client.reader import Reader
 from gateway.core import limits
+from gateway.data import wire
 from gateway.log.directory import open_directory
-from tests.unit.client.fake import LOG_UUID
+from tests.unit.client.fake import LOG_UUID, FakeGateway
 from tests.unit.client.fake_reads import ReadableGateway
 
 TAIL = [sys.executable, "-m", "gateway", "tail", "--format", "value", "--url"]
@@ -65,6 +66,20 @@ def test_it_is_told_what_is_missing(
         "`tutti members` says who is missing\n",
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["producers"], ["producers", "list", "--json"]])
+def test_so_it_is_of_producers(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def nobody(heard: object) -> list[object] | None:
+        return [wire.StatusAnswer(heard.request, b'{"producers": []}')] if isinstance(heard, wire.Producers) else None
+
+    with FakeGateway(rule=nobody) as gateway:
+        assert main([*command, "--url", gateway.url]) == 0
+        assert capsys.readouterr().out in ("no producers\n", "[]\n")
+        gateway.log.uuid = ""
+        assert main([*command, "--url", gateway.url]) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.startswith(f"error: no log has begun at {gateway.url.removeprefix('tutti://')}: ")) == ("", True)
 
 
 def test_a_range_is_read_when_the_log_begins_meanwhile(founding: ReadableGateway) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from gateway.client.url import Address
 from gateway.core import limits
-from gateway.errors import OffsetOutOfRange, UsageError
+from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 from streaming import batch, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
@@ -246,6 +246,12 @@ def test_a_batch_read(log: FakeLog) -> None:
         planned(start=30, end=20)
     with pytest.raises(OffsetOutOfRange, match="'endingOffset' is 101"):
         planned(end=101)
+
+
+def test_a_batch_read_of_a_log_that_has_not_begun_is_no_empty_one(log: FakeLog) -> None:
+    log.set(offset=0, log="")
+    with pytest.raises(Unavailable, match="no log has begun"):
+        BatchReader(ReadOptions(gateways="tutti://h:1")).partitions()
 
 
 @pytest.mark.parametrize(
