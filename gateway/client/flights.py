@@ -43,6 +43,9 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
+#: What gRPC says of a connection that it gave up since nothing came by it, not even an answer to a ping.
+_UNANSWERED = "ping timeout"
+
 _lock = threading.Lock()
 _clients: dict[str, Any] = {}
 _pid = 0
@@ -99,7 +102,7 @@ def translate(error: BaseException) -> TuttiError:
         kind = _CODES.get(str(code))
         if kind is not None:
             return kind(message)
-    if isinstance(error, flight.FlightTimedOutError):
-        return Unavailable(f"connected, but there was no answer in time: {STANDS_STILL}")
     text = str(error).strip() or type(error).__name__
+    if isinstance(error, flight.FlightTimedOutError) or _UNANSWERED in text:
+        return Unavailable(f"connected, but there was no answer in time: {STANDS_STILL}")
     return Unavailable(text.splitlines()[0][:300])

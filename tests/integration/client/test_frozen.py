@@ -20,7 +20,7 @@ from tests.integration.cli.house import tutti
 from tutti import Producer, Reader, Unavailable, Unknown
 
 END_S = 60.0  # in which whatever is asked here has ended, however slow the machine is; nothing was to wait for so long
-PATIENCE_S = 5.0  # time for one address, and a look who is there
+PATIENCE_S = 5.0  # longer than one address has, and a look who is there takes
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_everybody_is_told_in_time_and_goes_on_afterwards(
             polled.poll(0.3)
 
     with (
-        Producer(gateway.url, delivery_timeout=PATIENCE_S) as producer,
+        Producer(gateway.url, delivery_timeout=2 * PATIENCE_S) as producer,
         Reader(gateway.url, start="latest", follow=True, columns=["value"], patience=PATIENCE_S) as following,
         Reader(gateway.url, start="latest", follow=True, columns=["value"], patience=PATIENCE_S) as polled,
         Reader(gateway.url, start="latest", follow=True, ordering="unordered", patience=PATIENCE_S) as unordered,
@@ -98,7 +98,7 @@ def test_everybody_is_told_in_time_and_goes_on_afterwards(
         assert next(named).num_rows
         with freeze():
             unavailable = {
-                "a new producer": Asked(lambda: Producer(gateway.url, connect_timeout=PATIENCE_S)),
+                "a new producer": Asked(lambda: Producer(gateway.url, connect_timeout=2 * PATIENCE_S)),
                 "who follows": Asked(lambda: next(following)),
                 "who polls": Asked(until_it_raises),
                 "who follows lanes": Asked(lambda: next(unordered)),
