@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -27,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gateway.core import limits
+from gateway.descriptors import TOO_MANY
 
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")
@@ -149,6 +151,13 @@ def application(pages: Mapping[str, Page]) -> ASGIApp:
     return NoBodies(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))
 
 
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """That no descriptor is left for a connection is told once (`connections.Crowd`): asyncio says it of each that waits."""
+    error = context.get("exception")
+    if not (isinstance(error, OSError) and error.errno in TOO_MANY):
+        loop.default_exception_handler(context)
+
+
 class Server(uvicorn.Server):
     """uvicorn without its clock: that wakes ten times a second, a tenth of what an idle gateway costs, for a date that nobody is
     sent and to see whether it is to end, of which it is told here.
@@ -163,6 +172,7 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Sleep until `end`."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_tell)
         if not self.should_exit:
             await self._told.wait()
 

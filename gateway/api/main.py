@@ -14,8 +14,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from gateway import descriptors
 from gateway.api import logs, memory
 from gateway.api.actions import Actions
+from gateway.api.connections import Connections, Crowd
 from gateway.api.gateway import GatewayLink
 from gateway.api.http import AdminServer
 from gateway.api.others import Others
@@ -100,12 +102,14 @@ class Process:
         self._pulse = Pulse(self.reader.beat_us)
         self.gateway = GatewayLink(options.client, options.status_fd)
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
+        connections = Connections()
+        self._crowd = Crowd(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway)
         plans = Plans(shelf, self.others.locations)
         actions = Actions(shelf, plans, self.gateway)
         try:
-            self.server = ReadsServer(_location(host, port), self.streams, plans, actions)
+            self.server = ReadsServer(_location(host, port), self.streams, plans, actions, connections)
         except pa.ArrowException as error:
             raise Unavailable(
                 f"the reads port {options.reads} cannot be listened on ({error}); "
@@ -129,6 +133,7 @@ class Process:
                 LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
                 return 1
             self._look()
+            self._crowd.look()
             busy = self._tidy(busy)
         self._stop()
         return 0
@@ -179,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread of ours starts: they inherit it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()
+    descriptors.set_aside()
     logs.set_up()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

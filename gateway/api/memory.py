@@ -7,16 +7,21 @@ so a hostile one can make it grow; `private_bytes` lets the process notice and e
 
 from __future__ import annotations
 
+import functools
+import os
+
 import pyarrow as pa
 
 from gateway import allocator
 from gateway.core import limits
 
 _STATUS = "/proc/self/status"
+_STATUS_BYTES_MAX = 8192
 
 
 def tune() -> bool:
     """Bound the allocator's arenas; call before other threads start. False where the C library has no mallopt."""
+    private_bytes()
     return allocator.tune(arenas=limits.MALLOC_ARENAS_MAX)
 
 
@@ -28,5 +33,11 @@ def trim() -> None:
 
 def private_bytes() -> int:
     """Memory of this process that no file backs, bytes (one small read)."""
-    with open(_STATUS, encoding="ascii") as lines:
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+    lines = os.pread(_status(), _STATUS_BYTES_MAX, 0).splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"RssAnon:")), 0)
+
+
+@functools.cache
+def _status() -> int:
+    """Kept open, because it is wanted also when no descriptor is left."""
+    return os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pyarrow import flight
 
 from gateway.api.actions import ACTIONS, Actions
+from gateway.api.connections import Call, Connections
 from gateway.api.faults import Fault, told
 from gateway.api.plans import Plans
 from gateway.api.requests import Command, Ticket, decode, encode
-from gateway.api.slots import Slots
+from gateway.api.slots import Lease, Slots
 from gateway.api.streams import Streams
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
@@ -18,10 +19,30 @@ from gateway.data.columns import check_columns, schema_of
 WRITES_REFUSED = "the reads port takes no records: send them with a Producer to the gateway's client port"
 
 
+class Answer:
+    """The answer of an action, which keeps the place of its call until it was sent, or its caller is gone."""
+
+    def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
+        self._left = [answer]
+        self._lease = lease
+        self._call = call
+
+    def __iter__(self) -> Answer:
+        """It is its own iterator, as the Flight library wants it."""
+        return self
+
+    def __next__(self) -> bytes:
+        """The answer, and when that was sent nothing more."""
+        if not self._left:
+            self._lease.release()
+            raise StopIteration
+        return self._left.pop()
+
+
 class ReadsServer(flight.FlightServerBase):
     """Serves one log. Calls run in threads of the library; it listens from its construction on."""
 
-    def __init__(self, location: str, streams: Streams, plans: Plans, actions: Actions) -> None:
+    def __init__(self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections) -> None:
         """Listen at `location` (grpc://HOST:PORT; port 0 takes a free one, see `port`).
 
         Raises:
@@ -30,20 +51,26 @@ class ReadsServer(flight.FlightServerBase):
         self._streams = streams
         self._plans = plans
         self._actions = actions
+        self._connections = connections
         self.calls = Slots("calls", limits.CALLS_MAX)
         super().__init__(location)
+        connections.port = self.port
 
     @told
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """A stream of records."""
-        return self._streams.open(decode(Ticket, ticket.ticket, "the ticket"), context.is_cancelled)
+        call = self._connections.call(context.peer())
+        return self._streams.open(decode(Ticket, ticket.ticket, "the ticket"), call, context.is_cancelled)
 
     @told
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """Endpoints of a range, one a split."""
         lease = self.calls.take()
         try:
-            return self._plans.info(_command(descriptor), descriptor, context.is_cancelled)
+            call = self._connections.call(context.peer())
+            info = self._plans.info(_command(descriptor), descriptor, context.is_cancelled)
+            del call  # it was at work until now
+            return info
         finally:
             lease.release()
 
@@ -71,13 +98,14 @@ class ReadsServer(flight.FlightServerBase):
         return [(name, action.sentence) for name, action in ACTIONS.items()]
 
     @told
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """One action: JSON in, JSON out."""
-        lease = self.calls.take()
+        call, lease = self._connections.call(context.peer()), self.calls.take()
         try:
-            return [self._actions.act(action.type, action.body.to_pybytes(), context.is_cancelled)]
-        finally:
+            return Answer(self._actions.act(action.type, action.body.to_pybytes(), context.is_cancelled), lease, call)
+        except BaseException:
             lease.release()
+            raise
 
     @told
     def do_put(self, *_args: object) -> None:

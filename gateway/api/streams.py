@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.api.connections import Call
 from gateway.api.faults import Fault, flight_error
 from gateway.api.ranges import Range
 from gateway.api.requests import Ticket
@@ -45,10 +46,11 @@ class StreamMeters:
 class Stream:
     """One caller's stream: gives its place back when it ends, however it ends, and lets only Flight errors out."""
 
-    def __init__(self, batches: Iterator[Batch], lease: Lease, meters: StreamMeters) -> None:
-        """A stream of `batches` that holds `lease`."""
+    def __init__(self, batches: Iterator[Batch], lease: Lease, call: Call, meters: StreamMeters) -> None:
+        """A stream of `batches` that holds `lease`, for `call`."""
         self._batches = batches
         self._lease = lease
+        self._call = call
         self._meters = meters
 
     def __iter__(self) -> Stream:
@@ -89,8 +91,8 @@ class Streams:
         self.meters = StreamMeters()
         self.room = Room()
 
-    def open(self, ticket: Ticket, given_up: Callable[[], bool]) -> flight.FlightDataStream:
-        """The stream that a ticket asks for; `given_up` says whether its caller went away.
+    def open(self, ticket: Ticket, call: Call, given_up: Callable[[], bool]) -> flight.FlightDataStream:
+        """The stream that a ticket of `call` asks for; `given_up` says whether its caller went away.
 
         Raises:
             Fault: the ticket asks for what is not there, or all places are taken.
@@ -106,7 +108,7 @@ class Streams:
         else:
             batches = iter(self._scan(served, ticket, wanted.start, wanted.end))
         self.meters.opened += 1
-        stream = Stream(batches, lease, self.meters)
+        stream = Stream(batches, lease, call, self.meters)
         return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
 
     def _batch_bytes(self) -> int:

@@ -9,7 +9,7 @@ import struct
 
 import msgspec
 
-from gateway.log.storage import patiently
+from gateway.descriptors import patiently
 
 _NS = 1_000_000_000
 

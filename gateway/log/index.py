@@ -11,7 +11,6 @@ every other kind; `tick` is the number of the last TICK at or before the positio
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +22,8 @@ import numpy.typing as npt
 
 from gateway.data.bodies import TickBody, decode_body
 from gateway.data.frame import Buffer, Frame, Kind, crc32c
-from gateway.log.paging import populate
+from gateway.descriptors import spared
+from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
 
 Rows = npt.NDArray[np.void]
@@ -240,14 +240,14 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     are none, or they cannot be read: then they are made from the frames.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = spared(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         return None
     try:
         size = os.fstat(fd).st_size
         if size < ROWS_AT + ROW_SIZE:
             return None
-        mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        mapped = map_file(fd, size)
     finally:
         os.close(fd)
     try:

@@ -17,7 +17,9 @@ import os
 from typing import Final
 
 from gateway.data.state import LogState
+from gateway.descriptors import spared
 from gateway.log.layout import LIVE, PAGE
+from gateway.log.paging import map_file
 
 _MAGIC: Final = int.from_bytes(b"TUTLIVE1", "little")
 _BOOT_FILE = "/proc/sys/kernel/random/boot_id"
@@ -41,7 +43,7 @@ def boot_id() -> bytes:
 def process_started(pid: int) -> int:
     """When a process started, in clock ticks after boot; 0 if it does not run. With the pid it names a process for a boot."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with spared(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -159,7 +161,7 @@ class LiveView:
     def __init__(self, fd: int) -> None:
         """Map the page behind a descriptor, which may be closed afterwards."""
         self.inode = os.fstat(fd).st_ino
-        self.words = memoryview(mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
+        self.words = memoryview(map_file(fd, PAGE)).cast("Q")
 
     @property
     def good(self) -> bool:
@@ -184,7 +186,7 @@ def inode_of(directory: str) -> int:
 def open_live(directory: str) -> LiveView | None:
     """The live page of a directory, None if there is none."""
     try:
-        fd = os.open(os.path.join(directory, LIVE), os.O_RDONLY | os.O_CLOEXEC)
+        fd = spared(lambda: os.open(os.path.join(directory, LIVE), os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         return None
     try:

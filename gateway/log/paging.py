@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import mmap
 
+from gateway.descriptors import spared
+
 MADV_POPULATE_READ = 22  # Linux 5.14
 _NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
+
+
+def map_file(fd: int, size: int) -> mmap.mmap:
+    """Map the first bytes of a file to be read; it takes another descriptor, for as long as it is mapped.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    return spared(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
 def populate(mapped: mmap.mmap, start: int, length: int) -> None:

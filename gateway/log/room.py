@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gateway.core import limits
-from gateway.errors import DiskFailed, DiskFull
+from gateway.errors import Damaged, DiskFailed, DiskFull
 from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions, Space
-from gateway.log.storage import Storage, SyncFailed
+from gateway.log.storage import Storage, SyncFailed, Unreadable
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ENOUGH = 1.25  # so much more than the limit ends a low; else it would come and go with every file
@@ -30,6 +30,16 @@ def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
         return DiskFull(f"no room on the disk for {what} {path} ({error.strerror}): free some space")
     return DiskFailed(
         f"{what} {path} failed ({error.strerror}): nothing more is written until the gateway is started again; check the disk first"
+    )
+
+
+def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damaged:
+    """What an error means that a start of a log met: a file that the device cannot read is damage, as one that fails its CRC is."""
+    if not isinstance(error, Unreadable):
+        return failure_of("starting the log in", path, error)
+    return Damaged(
+        f"{error.filename or path} cannot be read ({error.strerror}), and what it holds is told nowhere else: check the disk, and "
+        "restore the file, or start the gateway with a new directory"
     )
 
 

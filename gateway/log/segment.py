@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gateway.data.bodies import RosterBody, decode_body
 from gateway.data.frame import HEADER_SIZE, Frame, Kind
+from gateway.descriptors import patiently
 from gateway.errors import invariant
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
@@ -15,7 +16,7 @@ from gateway.log.marking import End
 from gateway.log.marks import Mark, segment_marks
 from gateway.log.options import LogOptions
 from gateway.log.recovery import FoundSegment
-from gateway.log.storage import Storage, patiently
+from gateway.log.storage import Storage
 
 _NEW = "new.tmp"
 

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from gateway.core import limits
 from gateway.data.frame import Buffer
+from gateway.descriptors import patiently, spared
 
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
-
-
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
-_US = 1_000_000
-
-Result = TypeVar("Result")
 
 
 class SyncFailed(OSError):
     """A sync failed: what the page cache holds is not known any more, whatever the system gives as the reason. A lack of room too
     may be told by the sync alone (thin volumes, quotas, NFS); what was written is lost then, and a second sync would say nothing.
     """
+
+
+class Unreadable(OSError):
+    """The device cannot read what a file holds: that is damage of the file. What cannot be written is a disk that fails."""
 
 
 class Storage:
@@ -47,10 +44,11 @@ class Storage:
     def read(self, fd: int, size: int, at: int) -> bytes:
         """Up to `size` bytes from `at`; fewer only at the end of the file."""
         parts = []
-        while size > 0 and (part := os.pread(fd, size, at)):
-            parts.append(part)
-            size -= len(part)
-            at += len(part)
+        with reading():
+            while size > 0 and (part := os.pread(fd, size, at)):
+                parts.append(part)
+                size -= len(part)
+                at += len(part)
         return b"".join(parts)
 
     def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
@@ -145,23 +143,29 @@ class Storage:
             self.make_names_durable(os.path.dirname(path))
 
 
-def patiently(act: Callable[[], Result]) -> Result:
-    """Do something that takes a descriptor; where none is left it is waited for, as connections that hold them go or are refused:
-    to have none for a moment is no failure of the disk.
+@contextmanager
+def reading(path: str | None = None) -> Iterator[None]:
+    """Read a file's content.
+
+    Raises:
+        Unreadable: the device cannot.
     """
-    by = time.monotonic() + limits.FILES_WAIT_US_MAX / _US
-    while True:
-        try:
-            return act()
-        except OSError as error:
-            if error.errno not in _TOO_MANY or time.monotonic() >= by:
-                raise
-        time.sleep(limits.FILES_LOOK_US / _US)
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise Unreadable(error.errno, error.strerror, path) from error
+        raise
 
 
 def read_file(path: str, size: int = -1) -> bytes:
-    """A file's content, or its first `size` bytes. Reading needs no storage: what was written is seen."""
-    with open(path, "rb") as file:
+    """A file's content, or its first `size` bytes. Reading needs no storage: what was written is seen.
+
+    Raises:
+        OSError: it cannot be opened.
+        Unreadable: the device cannot read it.
+    """
+    with spared(lambda: open(path, "rb")) as file, reading(path):
         return file.read(size)
 
 

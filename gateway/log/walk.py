@@ -34,9 +34,10 @@ from gateway.data.frame import (
     decode_frame,
     padded,
 )
+from gateway.descriptors import spared
 from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
-from gateway.log.paging import populate
+from gateway.log.paging import map_file, populate
 
 _AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
 _BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
@@ -81,10 +82,10 @@ class SegmentMap:
         """
         self.path = path
         self.first = first
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = spared(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         try:
             self.size = os.fstat(fd).st_size
-            self.map = mmap.mmap(fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ) if self.size else None
+            self.map = map_file(fd, self.size) if self.size else None
         finally:
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")

@@ -30,7 +30,7 @@ from gateway.log.options import LogOptions, Space
 from gateway.log.prepare import Preparer
 from gateway.log.recovery import Found, forgot, recover
 from gateway.log.replacing import finish_replacing, replace_log
-from gateway.log.room import Room, failure_of, no_room
+from gateway.log.room import Room, failure_of, failure_of_start, no_room
 from gateway.log.scalars import ScalarsFile
 from gateway.log.segment import Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, size_of_next, unwritten
 from gateway.log.storage import Storage
@@ -94,7 +94,7 @@ class LogWriter:
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
-            failure = failure_of("starting the log in", directory.path, error)
+            failure = failure_of_start(directory.path, error)
             if isinstance(failure, DiskFailed):
                 live.fail()
             live.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -13,12 +14,13 @@ from gateway.core.actions import LaneHeld, PersistLane, ReadLane
 from gateway.core.events import Event
 from gateway.core.messages import LaneBegin
 from gateway.data.lanes import LaneName
-from gateway.errors import OffsetOutOfRange
+from gateway.errors import DiskFull, OffsetOutOfRange
 from gateway.log.lanes import LaneLogs
 from gateway.log.lanes_there import lane_path
 from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
+from gateway.log.start import Start, read_start
 from gateway.log.verify import verify
 from gateway.node.lanes import LaneDisk
 from tests.unit.log.history import other_boot
@@ -159,6 +161,33 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path) -> None:
     idle(logs)
     assert positions_named(path, "seg")[0] == firsts[2]
     logs.close()
+
+
+def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What found no room comes again, and until then where the lane begins may be another place: no other is written down."""
+    history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
+    logs = kept(tmp_path, history, held=0)
+    before = positions_named(path, "seg", all_there=True)
+    frame = history.frames[-1]
+    history.batch(b"more")
+    begin = LaneBegin(202, frame.view, history.frames[-1].header_crc, history.offset(202), (1, 2, 3))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.log.writer.replace_log", full)
+        with pytest.raises(DiskFull):
+            logs.persist(PersistLane(1, *OTHER, begin=begin))
+    logs.held(LaneHeld(*OTHER, 201))
+    for _ in range(3):
+        assert not logs.let_go()
+    assert read_start(path) == Start()
+    assert positions_named(path, "seg", all_there=True) == before
+    logs.persist(PersistLane(1, *OTHER, begin=begin))
+    assert logs.starts[OTHER] == history.offset(202)
+    logs.close()
+    assert verify(path).damage == []
 
 
 def test_without_retention_all_is_kept(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Descriptors for a process's own files where connections have used up the others: to have none is no failure of a disk.
+
+Libraries take connections as long as the system gives descriptors. A process that has such sets some aside: the system gives it
+fewer than it may have, and asks for more for its own files when it has none. Those libraries ask again a second later.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from gateway.core import limits
+
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_US = 1_000_000
+
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_bounds: list[int] = []  # how many descriptors there are for all, and with those set aside
+
+
+def set_aside() -> None:
+    """From now on some of this process's descriptors are for `spared` alone; once in a process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        fewer = soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fewer, hard))
+        _bounds[:] = fewer, soft
+
+
+def spared(act: Callable[[], Result]) -> Result:
+    """Do something that takes a descriptor; where none is left, one of those that were set aside is given.
+
+    Raises:
+        OSError: as `act`.
+    """
+    try:
+        return act()
+    except OSError as error:
+        if error.errno not in TOO_MANY or not _bounds:
+            raise
+    fewer, all_of_them = _bounds
+    with _lock:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(all_of_them, hard), hard))
+        try:
+            return act()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(fewer, hard), hard))
+
+
+def patiently(act: Callable[[], Result]) -> Result:
+    """As `spared`; where there is none at all one is waited for, as connections that hold them go or are refused.
+
+    Raises:
+        OSError: as `act`; also where there was none for long.
+    """
+    by = time.monotonic() + limits.FILES_WAIT_US_MAX / _US
+    while True:
+        try:
+            return spared(act)
+        except OSError as error:
+            if error.errno not in TOO_MANY or time.monotonic() >= by:
+                raise
+        time.sleep(limits.FILES_LOOK_US / _US)

@@ -1,0 +1,87 @@
+"""Proves that a file of a lane which the device cannot read at a start is damage of that lane, and ends no gateway."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import Damaged
+from gateway.log.lanes_there import lane_path
+from gateway.log.layout import SCALARS, segment_path
+from tests.unit.log.history import sample as log_sample
+from tests.unit.log.history import write_log
+from tests.unit.log.lanes import OTHER, OWN, opened, sample, written
+
+
+class Rotten(io.RawIOBase):
+    """A file that opens, and of which nothing can be read."""
+
+    def readinto(self, _into: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def readable(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def rot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a file one that the device cannot read, wherever it is moved."""
+    rotten: set[int] = set()
+    whole: Callable[..., Any] = builtins.open
+
+    def reading(path: str, mode: str = "r", *args: Any, **options: Any) -> Any:
+        file = whole(path, mode, *args, **options)
+        if mode != "rb" or os.fstat(file.fileno()).st_ino not in rotten:
+            return file
+        file.close()
+        return io.BufferedReader(Rotten())
+
+    monkeypatch.setattr(builtins, "open", reading)
+
+    def spoil(path: str) -> None:
+        rotten.add(os.stat(path).st_ino)
+
+    return spoil
+
+
+def file_of(path: str, what: str) -> str:
+    return os.path.join(path, SCALARS) if what == "scalars" else segment_path(path, 1)
+
+
+@pytest.mark.parametrize("what", ["scalars", "header"])
+def test_the_lane_of_another_is_set_aside_and_what_is_there_of_it_is_learned_again(
+    tmp_path: Path, rot: Callable[[str], None], what: str
+) -> None:
+    for lane in (OTHER, OWN):
+        written(tmp_path, sample(lane), 11)
+    rot(file_of(lane_path(str(tmp_path), OTHER), what))
+    logs, found = opened(tmp_path)
+    assert (found[OWN].position, found[OWN].halted) == (11, "")
+    assert not found[OTHER].halted
+    assert any("learned again" in told and "cannot be read" in told for told in logs.told), logs.told
+    logs.close()
+
+
+@pytest.mark.parametrize("what", ["scalars", "header"])
+def test_the_own_lane_halts_alone(tmp_path: Path, rot: Callable[[str], None], what: str) -> None:
+    for lane in (OTHER, OWN):
+        written(tmp_path, sample(lane), 11)
+    rot(file_of(lane_path(str(tmp_path), OWN), what))
+    logs, found = opened(tmp_path)
+    assert (found[OTHER].position, found[OTHER].halted) == (11, "")
+    assert "cannot be read" in found[OWN].halted
+    logs.close()
+
+
+def test_an_ordered_log_says_which_file_and_what_to_do(tmp_path: Path, rot: Callable[[str], None]) -> None:
+    write_log(tmp_path, log_sample(20))
+    rot(str(tmp_path / SCALARS))
+    with pytest.raises(Damaged, match=r"scalars cannot be read .*: check the disk, and restore the file"):
+        write_log(tmp_path, log_sample(20))

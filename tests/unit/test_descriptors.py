@@ -1,0 +1,72 @@
+"""Proves that a process has descriptors for its own files where others have used up all that the system gives."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway import descriptors
+from gateway.core import limits
+from gateway.descriptors import patiently, set_aside, spared
+from gateway.log.walk import SegmentMap
+
+
+@pytest.fixture
+def used_up() -> Iterator[None]:
+    """All that the system gives are taken."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    with contextlib.ExitStack() as taken:
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        taken.callback(descriptors._bounds.clear)
+        set_aside()
+        with contextlib.suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(0))
+        yield
+
+
+@pytest.mark.usefixtures("used_up")
+def test_those_set_aside_are_for_files_alone(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Too many"):
+        os.dup(0)
+    fds = [spared(lambda: os.open(tmp_path, os.O_RDONLY)) for _ in range(10)]
+    with pytest.raises(OSError, match="Too many"):
+        os.dup(0)
+    for fd in fds:
+        os.close(fd)
+    with pytest.raises(FileNotFoundError):
+        spared(lambda: os.open(tmp_path / "none", os.O_RDONLY))
+
+
+@pytest.mark.usefixtures("used_up")
+def test_a_segment_is_mapped_with_them(tmp_path: Path) -> None:
+    path = str(tmp_path / "segment")
+    fd = spared(lambda: os.open(path, os.O_RDWR | os.O_CREAT))
+    os.write(fd, bytes(5000))
+    os.close(fd)
+    assert SegmentMap(path, 1).size == 5000
+
+
+@pytest.mark.usefixtures("used_up")
+def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FILES_LOOK_US", 1000)
+    tries = []
+
+    def none_twice() -> int:
+        tries.append(1)
+        if len(tries) < 5:
+            raise OSError(errno.EMFILE, "none left")
+        return 7
+
+    assert patiently(none_twice) == 7
+    monkeypatch.setattr(limits, "FILES_WAIT_US_MAX", 0)
+    tries.clear()
+    with pytest.raises(OSError, match="none left"):
+        patiently(none_twice)
