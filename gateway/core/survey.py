@@ -84,7 +84,9 @@ class Survey:
 
     @property
     def waits(self) -> str:
-        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+        """What it waits for where it leaves, or takes nothing new and others have to act or to come, empty otherwise."""
+        if self.state == LEAVING:
+            return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
             return ""  # who was removed waits for nothing
         return _waits(self._stack.layers)

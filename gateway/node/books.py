@@ -250,14 +250,15 @@ class Books:
 
     def members(self) -> bytes:
         """The gateways of the group as JSON, by number. The own one tells what the status tells, and of one that is silent stands
-        there why nothing gets to it, where that is known.
+        there why nothing gets to it, where that is known; of any other also what it is configured with otherwise.
         """
         transport = self._driver.transport_facts()
-        refused, own = _refused(transport), self._config.name
+        refused, differing, own = _refused(transport), _differing(transport), self._config.name
         found = []
         for member in self._group.members():
             known = self._reason(transport) if member.name == own else refused.get(member.name) if member.state == SILENT else ""
-            found.append(_member(member._replace(reason=known or member.reason)))
+            reasons = known or member.reason, differing.get(member.name, "")
+            found.append(_member(member._replace(reason="; ".join(filter(None, reasons)))))
         return orjson.dumps(found)
 
     def status(self) -> bytes:
@@ -315,13 +316,14 @@ class Books:
 
     def _waits(self, transport: dict[str, object]) -> str:
         """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then. Without a log that
-        is all that is known: whether a group is still to be founded, or has begun without it, is what they do not tell it.
+        is all that is known: whether a group is still to be founded, or has begun without it, is what they do not tell it. Who is
+        configured otherwise comes last: it may be why, and may be not.
         """
         waits = self._group.waits
         if not waits:
             return waits
         refused = [f"{name}: {why}" for name, why in _refused(transport).items()]
-        return "; ".join(refused if refused and not self._stack.decided.log else [*refused, waits])
+        return "; ".join(refused if refused and not self._stack.decided.log else [*refused, waits, *_differing(transport).values()])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view
@@ -366,6 +368,12 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
     """Why nothing of this gateway gets to others, by their names."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
+
+
+def _differing(transport: dict[str, object]) -> dict[str, str]:
+    """What others are configured with otherwise than this gateway, by their names."""
+    found = transport.get("differing")
+    return found if isinstance(found, dict) else {}
 
 
 def _member(member: Member) -> dict[str, object]:

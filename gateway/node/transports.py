@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config import Config, advice, parse_address
 from gateway.errors import TuttiError
-from gateway.transport.handshake import SEAL_BYTES
+from gateway.transport.handshake import PRESET, SEAL_BYTES
 from gateway.transport.interface import Introduction, Transport
 from gateway.transport.keys import Keyring
 from gateway.transport.mesh import Mesh
@@ -40,6 +40,7 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
         process=os.urandom(_PROCESS_BYTES),
         address=founders.get(config.name, str(config.advertised_address)),
         configured=founders,
+        timers={name: str(value) for name, value in msgspec.structs.asdict(config.timers).items()} | {PRESET: config.group.preset},
     )
     keyring = _keyring(config)
     if config.group.transport == "mesh":

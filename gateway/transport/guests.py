@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.transport.handshake import copied, difference, refusal
+from gateway.transport.handshake import copied, differences, refusal
 from gateway.transport.interface import Introduction
 
 
@@ -76,6 +76,14 @@ class Guests:
         guests = [guest for guest in self._guests.values() if guest.number and guest.name not in self._numbers]
         return {guest.number: (guest.name, guest.introduction.address) for guest in guests if guest.heard_us > since}
 
+    def differing(self) -> dict[str, str]:
+        """What those that talk here are configured with otherwise than this gateway: name -> what, of who is so."""
+        since = self._clock_us() - limits.GUEST_SILENT_US
+        guests = [guest for guest in self._guests.values() if guest.number and guest.heard_us > since]
+        guests.sort(key=lambda guest: guest.met_us)  # of a process and the one before it the later word
+        found = {guest.name: differences(self.me, guest.introduction) for guest in guests}
+        return {name: what for name, what in found.items() if what}
+
     def heard(self, routing: bytes) -> Guest | None:
         """Something came by the connection; who that is, None if it has not introduced itself."""
         guest = self._guests.get(routing)
@@ -112,7 +120,7 @@ class Guests:
             del self._guests[min(self._guests, key=lambda one: self._guests[one].heard_us)]
         self._guests[routing] = Guest(introduction, number, now)
         if number:
-            return Verdict(number, introduction.gateway not in self._numbers, difference(self.me, introduction))
+            return Verdict(number, introduction.gateway not in self._numbers, differences(self.me, introduction))
         reason = f"it is no member of group {self.me.group!r}: `tutti members add {introduction.gateway} HOST:PORT` takes it in"
         return Verdict(reason=f"{introduction.gateway} at {introduction.address}: {reason}", told=reason)
 

@@ -16,6 +16,8 @@ SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, incarnations of disks
 TEXT_CHARACTERS_MAX = 512  # an address, a release
 _SHOWN_MAX = 8  # names that a difference lists
+TIMERS_MAX = 32  # that an introduction tells, those of later releases included
+PRESET = "preset"  # among the timers that are told: for people alone, as each timer may be set otherwise
 
 
 def introduced(data: Buffer) -> Introduction:
@@ -103,41 +105,57 @@ def copied(known: Introduction, other: Introduction) -> str:
     )
 
 
-def difference(mine: Introduction, theirs: Introduction) -> str:
-    """What the two are configured with differently, where that keeps the group from being founded; empty if nothing.
-
-    Once there is a log its roster counts, and configured members are only where to look first.
+def differences(mine: Introduction, theirs: Introduction) -> str:
+    """What the two are configured with differently that keeps the group from being founded, or one gateway from its pace; empty if
+    nothing. Both are taken all the same.
     """
+    return "; ".join(filter(None, (_of_members(mine, theirs), _of_timers(mine, theirs))))
+
+
+def _of_members(mine: Introduction, theirs: Introduction) -> str:
+    """Once there is a log its roster counts, and configured members are only where to look first."""
     if mine.log or theirs.log or mine.configured == theirs.configured:
         return ""
-    names = sorted(
-        name
-        for name in mine.configured.keys() | theirs.configured.keys()
-        if mine.configured.get(name) != theirs.configured.get(name)
+    return (
+        f"group.members of {theirs.gateway!r} and of {mine.gateway!r} differ: {_listed(mine.configured, theirs.configured)}: the "
+        f"group is not founded until all have the same"
     )
-    told = [f"{name} = {_shown(theirs, name)} there and {_shown(mine, name)} here" for name in names[:_SHOWN_MAX]]
+
+
+def _of_timers(mine: Introduction, theirs: Introduction) -> str:
+    """A release that tells none may have any. Presets whose timers are set alike are none the less the same."""
+    if not theirs.timers or not mine.timers or mine.timers | {PRESET: ""} == theirs.timers | {PRESET: ""}:
+        return ""
+    return (
+        f"the timers of {theirs.gateway!r} and of {mine.gateway!r} differ: {_listed(mine.timers, theirs.timers)}: set "
+        f"`group.preset` and `[timers]` alike on all gateways, and start again those that change; until then one waits too long "
+        f"for the others, or is given up too early"
+    )
+
+
+def _listed(mine: dict[str, str], theirs: dict[str, str]) -> str:
+    names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+    told = [f"{name} = {_shown(theirs.get(name))} there and {_shown(mine.get(name))} here" for name in names[:_SHOWN_MAX]]
     if len(names) > _SHOWN_MAX:
         told.append(f"and {len(names) - _SHOWN_MAX} more")
-    return (
-        f"group.members of {theirs.gateway!r} and of {mine.gateway!r} differ: {', '.join(told)}: the group is not founded until "
-        f"all have the same"
-    )
+    return ", ".join(told)
 
 
-def _shown(of: Introduction, name: str) -> str:
-    address = of.configured.get(name)
-    return "missing" if address is None else repr(address)
+def _shown(text: str | None) -> str:
+    return "missing" if text is None else text if text.isdecimal() else repr(text)
 
 
 def malformed(theirs: Introduction) -> str:
     """Why no gateway can have said that; empty if it is well formed. What is not is never shown, nor kept."""
-    if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured)):
+    if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured, *theirs.timers)):
         return "a name in an introduction is none: it is empty, too long, or has characters that no name has"
     if len(theirs.configured) > limits.ROSTER_MAX:
         return f"an introduction lists {len(theirs.configured)} members, and a group has at most {limits.ROSTER_MAX}"
-    texts = (theirs.release, theirs.address, *theirs.configured.values())
+    if len(theirs.timers) > TIMERS_MAX:
+        return f"an introduction lists {len(theirs.timers)} timers, and a gateway has at most {TIMERS_MAX}"
+    texts = (theirs.release, theirs.address, *theirs.configured.values(), *theirs.timers.values())
     if not all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
-        return "an address or the release in an introduction is too long, or cannot be shown"
+        return "an address, a timer or the release in an introduction is too long, or cannot be shown"
     if len(theirs.incarnation) != ID_BYTES or len(theirs.log) not in (0, ID_BYTES):
         return "an incarnation or a log in an introduction has not 16 bytes"
     if not 0 <= theirs.number <= limits.GATEWAY_MAX or len(theirs.process) > ID_BYTES:

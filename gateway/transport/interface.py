@@ -30,6 +30,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         process: 8 random bytes, of this run: two that differ under one incarnation are a copied directory.
         address: HOST:P of its clients, as a roster would name it.
         configured: the members that it is configured with, name -> address, so that who differs can say in what.
+        timers: the times that it keeps to as `[timers]` calls them, and the preset that filled them, for the same; an older release
+            says nothing of them.
         seal: 32 random bytes that its datagrams are sealed with, where the connection hides them and it sends any; or nothing.
     """
 
@@ -43,6 +45,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     process: bytes = b""
     address: str = ""
     configured: dict[str, str] = {}
+    timers: dict[str, str] = {}
     seal: bytes = b""
 
 

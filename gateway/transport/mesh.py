@@ -366,6 +366,7 @@ class Mesh:
             "malformed": self._malformed,
             "not_taken": self._untaken,
             "untold": self._troubles.untold,
+            "differing": self._guests.differing(),
             "peers": [link.facts() for link in self._links.values()],
         }
 

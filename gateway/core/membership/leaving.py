@@ -60,6 +60,13 @@ class Leaving:
         """Whether it has waited for long enough."""
         return self._beats > limits.LEAVE_HEARTBEATS
 
+    @property
+    def waits(self) -> str:
+        """What it waits for, for people."""
+        if self.told:
+            return f"it leaves, and waits until the others go on without it ({limits.LEFT_HEARTBEATS} heartbeats at most)"
+        return f"it leaves when all that clients sent here is decided (in {limits.LEAVE_HEARTBEATS} heartbeats in any case)"
+
     def tells(self) -> bool:
         """Whether the others are to be told now, once."""
         standing = self._standing

@@ -55,9 +55,10 @@ class Driver:
         self.clients = 3
 
         self.peers: list[dict[str, str]] = []
+        self.differing: dict[str, str] = {}
 
     def transport_facts(self) -> dict[str, object]:
-        return {"kind": "mesh", "peers": self.peers}
+        return {"kind": "mesh", "peers": self.peers, "differing": self.differing}
 
 
 class Disk:
@@ -130,7 +131,7 @@ def test_the_status_has_what_is_promised() -> None:
     )
     assert (status["sessions"], status["producers"], status["topics"], status["readers"]) == (3, 2, 1, 0)
     assert status["queues"] == {"disk": 4, "lanes": 6, "lookups": 5}
-    assert status["transport"] == {"kind": "mesh", "peers": []}
+    assert status["transport"] == {"kind": "mesh", "peers": [], "differing": {}}
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["repair"] == {"requests": 3}
     assert status["disk"]["free_bytes"] == 1000
@@ -302,3 +303,15 @@ def test_the_members_name_the_refusal_too() -> None:
     bench.group.all = [JFK, LGA._replace(state="primary")]
     bench.group.waits = ""
     assert [member["reason"] for member in json.decode(bench.books.members())] == ["", ""]
+
+
+def test_what_others_are_configured_with_otherwise_is_told_of_them_and_keeps_nobody_from_being_ready() -> None:
+    """The log of the gateway alone said in what they differ, and of timers nobody said anything."""
+    bench = Bench()
+    bench.group.all = [JFK, LGA._replace(state="primary"), LGA._replace(number=3, name="ewr", state="joining", reason="lacks all")]
+    bench.driver.differing = {"lga": "the timers differ", "ewr": "the members differ"}
+    told = [member["reason"] for member in json.decode(bench.books.members())]
+    assert told == ["", "the timers differ", "lacks all; the members differ"]
+    assert json.decode(bench.books.status())["reason"] == ""
+    bench.group.waits = "ewr has others"
+    assert json.decode(bench.books.status())["reason"] == "ewr has others; the timers differ; the members differ"

@@ -119,3 +119,16 @@ def test_connections_are_bounded_and_the_one_silent_for_longest_goes() -> None:
         hall.guests.met(b"r%d" % number, other("stranger", number=0, log=b""), 0)
     assert hall.number(b"old") == -1
     assert hall.number(b"r0") == 0
+
+
+def test_who_keeps_to_other_times_is_taken_and_told_of_until_it_says_otherwise() -> None:
+    lan, wan = {"heartbeat_ms": "200", "preset": "lan"}, {"heartbeat_ms": "1000", "preset": "wan"}
+    hall = Hall(msgspec.structs.replace(ME, timers=lan), lga=2, ewr=3)
+    hall.guests.met(b"s", other("ewr", number=3, timers=lan), 0)
+    verdict = hall.guests.met(b"r", other(timers=wan), 0)
+    assert verdict.number == 2
+    assert "heartbeat_ms = 1000 there and 200 here, preset = 'wan' there and 'lan' here" in verdict.reason
+    assert hall.guests.differing() == {"lga": verdict.reason}
+    hall.now_us += 1
+    hall.guests.met(b"t", other(timers=lan, process=b"another!"), hall.now_us)
+    assert hall.guests.differing() == {}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.core import limits
-from gateway.transport.handshake import copied, difference, malformed, refusal
+from gateway.transport.handshake import copied, differences, malformed, refusal
 from gateway.transport.interface import Introduction
 
 LOG = b"l" * 16
@@ -22,7 +22,7 @@ def changed(**values: object) -> Introduction:
 
 
 def test_gateways_of_one_group_and_one_log_talk_to_each_other() -> None:
-    assert refusal(JFK, LGA) == refusal(LGA, JFK) == malformed(LGA) == difference(JFK, LGA) == ""
+    assert refusal(JFK, LGA) == refusal(LGA, JFK) == malformed(LGA) == differences(JFK, LGA) == ""
 
 
 def test_a_blank_disk_may_join_a_log() -> None:
@@ -59,14 +59,33 @@ def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> N
 def test_members_that_differ_are_told_one_by_one_before_there_is_a_log() -> None:
     mine = msgspec.structs.replace(JFK, log=b"", configured=MEMBERS | {"ewr": "10.0.0.3:7400"})
     theirs = changed(log=b"", configured=MEMBERS | {"lga": "10.0.0.2:7410"})
-    told = difference(mine, theirs)
+    told = differences(mine, theirs)
     assert "ewr = missing there and '10.0.0.3:7400' here, lga = '10.0.0.2:7410' there and '10.0.0.2:7400' here" in told
-    assert difference(mine, msgspec.structs.replace(theirs, log=LOG)) == ""
+    assert differences(mine, msgspec.structs.replace(theirs, log=LOG)) == ""
 
 
 def test_many_differences_are_counted() -> None:
     mine = msgspec.structs.replace(JFK, log=b"", configured={f"g{number}": "a:1" for number in range(20)})
-    assert "and 12 more" in difference(mine, changed(log=b"", configured={}))
+    assert "and 12 more" in differences(mine, changed(log=b"", configured={}))
+
+
+TIMERS = {"heartbeat_ms": "100", "tick_ms": "1000", "atomic_heartbeats": "20"}
+
+
+def test_timers_that_differ_are_told_on_both_sides_log_or_not() -> None:
+    mine = msgspec.structs.replace(JFK, timers=TIMERS | {"preset": "local"})
+    theirs = changed(timers=TIMERS | {"heartbeat_ms": "1000", "preset": "wan"})
+    told = differences(mine, theirs)
+    assert (
+        "timers of 'lga' and of 'jfk' differ: heartbeat_ms = 1000 there and 100 here, preset = 'wan' there and 'local' here" in told
+    )
+    assert "heartbeat_ms = 100 there and 1000 here" in differences(theirs, mine)
+
+
+@pytest.mark.parametrize("timers", [{}, TIMERS | {"preset": "wan"}])
+def test_the_same_times_by_another_preset_and_a_release_that_tells_none_do_not_differ(timers: dict[str, str]) -> None:
+    mine = msgspec.structs.replace(JFK, timers=TIMERS | {"preset": "local"})
+    assert differences(mine, changed(timers=timers)) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,6 +108,9 @@ def test_many_differences_are_counted() -> None:
         {"number": 65_536},
         {"process": b"p" * 17},
         {"seal": b"s" * 31},
+        {"timers": {f"t{number}": "1" for number in range(33)}},
+        {"timers": {"heartbeat_ms": "1\x1b[2J"}},
+        {"timers": {"x" * 250: "1"}},
     ],
 )
 def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
