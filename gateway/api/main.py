@@ -31,6 +31,7 @@ from gateway.api.watch import FrontierWatch
 from gateway.children import end_with_parent
 from gateway.core import limits
 from gateway.errors import ConfigError, TuttiError, Unavailable
+from gateway.lean import without_pandas
 from gateway.log.reader import LogReader
 
 US = 1_000_000
@@ -178,6 +179,8 @@ def _ask_to_stop() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; the exit code is that of the error that ended it, 0 when it was told to end."""
+    if arguments is None:
+        without_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent(options.parent, signal.SIGKILL)  # the pipe tells only who can listen, and the ports are wanted at once

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading
 from gateway.cli.streams import fill
+from gateway.lean import without_pandas
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tutti ARGUMENTS` (those of the process by default) and return its exit code; errors are one line on stderr."""
     fill()
+    if arguments is None:
+        without_pandas()
     try:
         with Loading():
             from gateway.cli.commands import run
