@@ -264,12 +264,13 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
+    low = "its disk has no room; " if beat.low else ""  # which may be why the rest lasts
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
-        return f"has another disk than the roster names, and no vote: `tutti members replace {peer.name}` if that is lost"
+        return f"{low}has another disk than the roster names, and no vote: `tutti members replace {peer.name}` if that is lost"
     if voter is not None and not voter.voting:
-        return "was added, and votes when it has caught up"
+        return f"{low}was added, and votes when it has caught up"
     if beat.low:
-        return "its disk has no room"
+        return low.rstrip("; ")
     if peers.rosters.blank:
         return "" if beat.log or beat.config == peers.config_crc else "has other `group.members` than the gateway that was asked"
     unheard = [one.name for number, one in peers.rosters.named.items() if number not in (*beat.hears, peer.number)]

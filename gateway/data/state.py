@@ -147,6 +147,11 @@ class LogState(msgspec.Struct, kw_only=True):
         self.view = frame.view
         self.members = decode_body(ViewBody, frame.body).members
 
+    def gateway_text(self, number: int) -> str:
+        """A gateway of the roster for people, who know it by its name; one that it does not have by its number."""
+        voter = self.roster.get(number)
+        return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
+
     def _roster(self, frame: Frame) -> None:
         body = decode_body(RosterBody, frame.body)
         self.group, self.log = body.group, body.log

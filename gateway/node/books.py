@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -237,7 +238,7 @@ class Books:
                 "frontier": facts.offset,
                 "position": facts.position,
                 "members": [names.get(number, "") for number in self._stack.lane_members] if lane.text == own else [],
-                "halted": self._lane_halted(lane),
+                "halted": _with_names(self._lane_halted(lane), names),
                 "damaged": self._lanes.damaged.get(lane, ""),
             }
             for lane, facts in sorted(self._lanes.facts.items())
@@ -368,6 +369,16 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
     """Why nothing of this gateway gets to others, by their names."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
+
+
+def _with_names(text: str, names: dict[int, str]) -> str:
+    """A text of the lanes, who know gateways by their numbers, for people, who know them by their names."""
+    return re.sub(r"\bgateway (\d+)\b", lambda found: _named(found, names), text)
+
+
+def _named(found: re.Match[str], names: dict[int, str]) -> str:
+    name = names.get(int(found[1]))
+    return f"gateway {name!r}" if name else found[0]
 
 
 def _differing(transport: dict[str, object]) -> dict[str, str]:

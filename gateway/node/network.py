@@ -70,8 +70,9 @@ class Network:
 
     def dropped(self, action: Dropped) -> None:
         """The stack did not take messages of a member."""
+        sender = self.name(action.sender) or action.sender
         self._log.warning(
-            "messages of a member were not taken", kind=action.kind, sender=action.sender, reason=action.reason, count=action.count
+            "messages of a member were not taken", kind=action.kind, sender=sender, reason=action.reason, count=action.count
         )
 
     def look(self) -> None:

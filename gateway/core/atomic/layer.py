@@ -197,7 +197,7 @@ class Atomic:
         if self._ballot is None or not self._ballot.low:
             return ""
         member = min(self._ballot.low)
-        return f"gateway {member}: {self._ballot.low[member]}"
+        return f"{self._window.state.gateway_text(member)}: {self._ballot.low[member]}"
 
     def on_vote(self, sender: int, message: Vote) -> None:
         """A member's YES. All of them make a CONFIRM."""

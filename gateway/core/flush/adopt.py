@@ -246,7 +246,7 @@ class Adopting:
         """
         self._outbox.drop(message, sender, wrong)
         if self._refused == (frame.position, frame.header_crc) and self._asked_since:
-            self._log.contradicted(f"gateway {sender} holds what cannot follow this log: {wrong}")
+            self._log.contradicted(f"{self._window.state.gateway_text(sender)} holds what cannot follow this log: {wrong}")
         self._refused, self._asked_since = (frame.position, frame.header_crc), False
 
     def send_fetch(self, to: int, fetch: Fetch) -> None:

@@ -384,12 +384,13 @@ class Candidate:
 
     def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
         """Why an attempt came to nothing, for an operator."""
+        named = self._window.state.gateway_text
         if attempt.refused:
-            return "; ".join(f"gateway {member} does not take it: {reason}" for member, reason in sorted(attempt.refused.items()))
+            return "; ".join(f"{named(member)} does not take it: {reason}" for member, reason in sorted(attempt.refused.items()))
         absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
         if absent:
-            return f"no answer came in time of {', '.join(f'gateway {member}' for member in absent)}"
+            return f"no answer came in time of {', '.join(map(named, absent))}"
         damaged = sorted(member for member, state in attempt.states.items() if state.damage is not None)
         if damaged and attempt.choice is None:
-            return f"the log's end is damaged at {', '.join(f'gateway {member}' for member in damaged)}, and nobody else has it"
+            return f"the log's end is damaged at {', '.join(map(named, damaged))}, and nobody else has it"
         return "the logs did not become one"

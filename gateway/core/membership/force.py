@@ -184,10 +184,10 @@ class Force:
             return False
         if beat.out and beat.forced > state.forced:
             self._flush.cast_out(
-                f"the group went on without gateway {self._identity.gateway!r}: as gateway {peer.number} says, an operator forced "
-                f"the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log here is decided "
-                f"up to {state.position} and may hold records that the group has lost. Keep the directory if they are wanted; "
-                "to have the gateway back, give it an empty one and add it with `tutti members add`"
+                f"the group went on without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} says, an "
+                f"operator forced the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log "
+                f"here is decided up to {state.position} and may hold records that the group has lost. Keep the directory if they "
+                "are wanted; to have the gateway back, give it an empty one and add it with `tutti members add`"
             )
             return True
         return beat.forced < state.forced and self.left_out(peer)

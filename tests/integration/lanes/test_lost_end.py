@@ -51,7 +51,7 @@ def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_
         group["g1"].start(wait=False)
         group["g3"].start()
         group["g1"].wait_ready()
-        until(lambda: "waits for gateway 2" in halted(group, sender.lane), "g1 does not say for whom it waits")
+        until(lambda: "waits for gateway 'g2'" in halted(group, sender.lane), "g1 does not say for whom it waits")
         assert frontiers(group, "g1")[sender.lane] < LAST
         group["g2"].start()
         until(lambda: not halted(group, sender.lane), "the lane does not come back")

@@ -92,7 +92,7 @@ def test_an_attempt_ends_when_all_answered_and_nobody_knows_what_is_damaged() ->
     script.run("beats 1\nsettle\n----\n")
     flush = script.world.members["g1"].running.layers.flush
     assert flush.attempt == 0
-    assert flush.failed == "the log's end is damaged at gateway 1, and nobody else has it"
+    assert flush.failed == "the log's end is damaged at gateway 'g1', and nobody else has it"
 
 
 def refused() -> tuple[WholeScript, Gateway, int]:

@@ -130,7 +130,7 @@ def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
     denied = script.world.members["g1"].replies[-1][1]
     assert isinstance(denied, Denied)
     assert denied.retry
-    assert "no answer came in time of gateway 2" in denied.reason
+    assert "no answer came in time of gateway 'g2'" in denied.reason
 
 
 def test_the_last_one_of_three_goes_on_alone() -> None:

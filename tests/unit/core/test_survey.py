@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, StackConfig, Submitted, TopicAsked
+from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
 from gateway.core.stack import Stack
 from gateway.core.survey import Member, Survey
 from tests.transcripts.network import rule
@@ -220,6 +220,26 @@ def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> N
     later(world, 5)
     assert "tutti members replace g2" in Survey(world.members["g2"].running).reason
     assert Survey(world.members["g1"].running).reason == ""
+
+
+def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
+    """Only its own status said why it does not catch up."""
+    world = group()
+    world.kill("g2", 0)
+    world.wipe("g2")
+    world.start("g2")
+    world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
+    later(world, 5)
+    told = seen(world.members["g1"])["g2"].reason
+    assert told.startswith("its disk has no room; has another disk than the roster names")
+
+
+def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
+    world = group()
+    world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
+    later(world, 0.5)
+    reason = Survey(world.members["g1"].running).reason
+    assert reason == "nothing new is taken for the moment, a member's disk has no room: gateway 'g2': 3 MB are left"
 
 
 def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:

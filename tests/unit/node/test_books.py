@@ -305,6 +305,15 @@ def test_the_members_name_the_refusal_too() -> None:
     assert [member["reason"] for member in json.decode(bench.books.members())] == ["", ""]
 
 
+def test_lanes_name_gateways_where_they_are_told() -> None:
+    bench = Bench()
+    own = LaneName(1, b"j" * 16)
+    bench.group.all = [JFK, LGA]
+    bench.lanes.facts[own], bench.stack.lane_halted = LaneFacts(5, 40), "it waits for gateway 2, and gateway 9"
+    (lane,) = json.decode(bench.books.status())["lanes"]
+    assert lane["halted"] == "it waits for gateway 'lga', and gateway 9"
+
+
 def test_what_others_are_configured_with_otherwise_is_told_of_them_and_keeps_nobody_from_being_ready() -> None:
     """The log of the gateway alone said in what they differ, and of timers nobody said anything."""
     bench = Bench()
