@@ -87,12 +87,14 @@ def end_lost(directory: str, first: int, size: int) -> tuple[int, str] | None:
     return None
 
 
-def check_end(directory: str, firsts: list[int], newest: int) -> None:
+def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = False) -> Damaged | None:
     """How far a log was durable and decided can only be told when its last segment is there and as it was begun.
 
     Args:
         firsts: of the segments that are there.
         newest: first position of the newest segment that there must be, as the scalars say.
+        heals: others may have what is gone: where it is the end of the file alone, with a good mark before it, the error is
+            returned, to be raised where they have not; None if nothing is.
 
     Raises:
         Damaged: it is not; a log that ended earlier would pass for all of it.
@@ -101,11 +103,15 @@ def check_end(directory: str, firsts: list[int], newest: int) -> None:
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {or_repair(directory)}")
     lost = end_lost(directory, firsts[-1], read_header(directory, firsts[-1]).size)
-    if lost is not None:
-        raise Damaged(
-            f"segment {segment_path(directory, firsts[-1])} is damaged at byte {lost[0]}: {lost[1]}. Nothing was changed. "
-            f"Restore the file, {or_repair(directory)}"
-        )
+    if lost is None:
+        return None
+    error = Damaged(
+        f"segment {segment_path(directory, firsts[-1])} is damaged at byte {lost[0]}: {lost[1]}. Nothing was changed. "
+        f"Restore the file, {or_repair(directory)}"
+    )
+    if heals and any(segment_marks(directory, firsts[-1])):
+        return error
+    raise error
 
 
 def or_repair(directory: str) -> str:

@@ -19,6 +19,7 @@ _DAMAGED = ".damaged-"
 
 def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark, segment: Segment, later: Sequence[int]) -> None:
     """Keep what stands behind the good frames of a segment under other names, and then erase it; each step durable before the next.
+    The segment has the size then that it was made with, whatever its file was cut to.
 
     Args:
         mark: names the damaged end, as the marks before it, which go with the segments that they stand in.
@@ -73,9 +74,23 @@ def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None
     storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def blank_behind(storage: Storage, fd: int, place: int) -> bool:
-    """Whether a segment holds nothing but zeros from `place` on."""
-    return not any(any(_readable(storage, fd, at, b"?")) for at in range(place, storage.size(fd), WRITE_BYTES))
+def blank_behind(storage: Storage, segment: Segment) -> bool:
+    """Whether a segment is all there and holds nothing but zeros behind its good frames; one that was cut short is not."""
+    size = storage.size(segment.fd)
+    return size >= segment.size and not any(
+        any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.place, size, WRITE_BYTES)
+    )
+
+
+def lengthen(storage: Storage, segment: Segment) -> None:
+    """Give a segment whose file was cut short the size that it was made with, durably; what is added reads as zeros.
+
+    Raises:
+        OSError: there is no room, or the disk failed.
+    """
+    if storage.size(segment.fd) < segment.size:
+        storage.allocate(segment.fd, segment.size)
+        storage.make_durable(segment.fd)
 
 
 def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> bytes:

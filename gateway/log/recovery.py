@@ -135,10 +135,10 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     check_begin(directory, firsts)
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
-    base = _base(directory, frontier)
+    base = _base(directory, firsts[-1], frontier)
     if options.lane or _several(base.state.roster.values()):
         mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log)
-    check_end(directory, firsts, stored.segment)
+    short = check_end(directory, firsts, stored.segment, heals=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")
     header = _check_segments(directory, firsts, base, log)
@@ -149,17 +149,19 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
     # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
-    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals)
-    if damage is None:
-        _check_later(directory, ending, mark)
-    else:
+    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals, short)
+    if damage is not None:
         mark = moved_on(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
+    elif short is None:
+        _check_later(directory, ending, mark)
+    elif not options.heals or ending.later:
+        raise short
     if failed:
         _write_again(storage, ending, mark.position)
     if ending.walks:
         _write_marks_again(storage, ending.walks[-1].segment)
-    if damage is None:
+    if damage is None and short is None:
         _cut(directory, storage, ending)
     _make_durable(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
@@ -167,6 +169,8 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
         return _blank(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
     found.shown = shown
+    if short is not None and damage is None:
+        damage = Damage(ending.position + 1, *found.end)  # all that a mark names is here; what stood behind it is not known
     if damage is not None:
         found.recovered = msgspec.structs.replace(found.recovered, damage=damage)
         found.later = ending.later
@@ -178,10 +182,13 @@ def _blank(stored: Stored | None) -> Found:
     return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
 
 
-def _base(directory: str, frontier: int) -> Snapshot:
-    """The snapshot to start from: one within a segment only if the index rows before it are as they were."""
+def _base(directory: str, last: int, frontier: int) -> Snapshot:
+    """The snapshot to start from: one within a segment only if the index rows before it are as they were, and in the last segment
+    (its first position) only if the file was not cut short before it.
+    """
     found = newest_snapshot(directory, frontier)
-    if rows_before(directory, found) is not None:
+    there = found.segment != last or found.place <= os.path.getsize(segment_path(directory, last))
+    if there and rows_before(directory, found) is not None:
         return found
     return newest_snapshot(directory, frontier, starts_only=True)
 
@@ -212,7 +219,7 @@ def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _Begin) -
     for stop in stops:
         if stop >= frontier or stop > ending.position:
             continue
-        base = _base(directory, stop)
+        base = _base(directory, firsts[-1], stop)
         if base.segment < firsts[0]:
             break
         frontier, ending = stop, _go_along(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
@@ -236,15 +243,17 @@ def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int, 
     return _Ending(walks, position - 1, chain, [])
 
 
-def _check_durable(directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int, heals: bool) -> Damage | None:
+def _check_durable(
+    directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int, heals: bool, short: Damaged | None
+) -> Damage | None:
     """The log must reach to position `decided`, and to the mark unless others may hold what is missing; and hold the frame that the
-    mark names.
+    mark names. `short`: the error to raise where the last segment's file was cut short.
     """
     if ending.position < decided:
-        raise _damage(directory, base, ending, max(decided, mark.position))
+        raise short or _damage(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
         if not ending.walks or not ((heals and ending.position) or _others_vote(base, ending, decided)):
-            raise _damage(directory, base, ending, mark.position)
+            raise short or _damage(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:

@@ -40,9 +40,7 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`. `mender` looks for damage in what is decided, `trimming` for what may go; `shown` is
-    that of `Found`.
-    """
+    """Writes one directory. Made by `open`. `mender` looks for damage, `trimming` for what may go; `shown` is that of `Found`."""
 
     def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
         """Go on where `found` ends."""
@@ -259,6 +257,8 @@ class LogWriter:
         self._check_usable()
         with self._watching("writing the scalars of"):
             accepts = scalars.accepted > self._scalars.scalars.accepted
+            if accepts and self._spoiled:  # no mark will tell then why the file is short
+                quarantine.lengthen(self._storage, self._segments[-1])
             mark = self._marking.next(self._marking.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
             self._directory.freshen(limits.IDENTITY_FRESH_US)
@@ -319,7 +319,7 @@ class LogWriter:
             return
         segment = self._segments[-1]
         self._sync()
-        if self._later or not quarantine.blank_behind(self._storage, segment.fd, segment.place):
+        if self._later or not quarantine.blank_behind(self._storage, segment):
             mark = self._marking.next()
             quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
             self._marking.set(mark)
