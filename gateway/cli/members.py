@@ -189,11 +189,8 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
         member = _named(found, name)
         if member["state"] == "silent":
             raise Refused(f"{name} is not heard of: it has left already, or it is down or cut off")
-        left = sum(1 for other in found if other["name"] != name and _votes(other))
-        voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
-    if 2 * left <= voters > 1:
-        remain = "remains" if left == 1 else "remain"
-        note(f"{left} of {voters} {remain}, which is no majority: the group takes nothing new until another one is there")
+    if doubt := _doubt(found, name):
+        note(doubt)
     (place,) = parse_url(f"tutti://{member['address']}")
     with Control([place], timeout=deadline.left_s, learn=False) as control, telling(f"{name} leaves", lambda: ""):
         control.leave(name)
@@ -204,6 +201,24 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     if as_json:
         print_json({"ok": True, "name": name})
     return 0
+
+
+def _doubt(found: list[Member], name: str) -> str:
+    """What stands against a majority behind a gateway that leaves, empty if nothing does. Who is in the view remains, whoever is
+    heard in this moment: connections come and go, and a view stays as long as it can.
+    """
+    voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
+    stay = [other for other in found if other["name"] != name and other["age"] and other["state"] not in ("leaving", "halted")]
+    left = sum(1 for other in stay if other["voter"] or other["state"] == "silent")
+    if voters <= 1 or 2 * sum(map(_votes, stay)) > voters:
+        return ""
+    if not any(other["age"] for other in found):
+        return "whether a majority remains is not known: the gateway that was asked is in no view at this moment"
+    if 2 * left <= voters:
+        remain = "remains" if left == 1 else "remain"
+        return f"{left} of {voters} {remain}, which is no majority: the group takes nothing new until another one is there"
+    away = ", ".join(f"{other['name']} ({other['state']})" for other in stay if not _votes(other))
+    return f"whether a majority remains is not known: in the view, and not at work with it at this moment: {away}"
 
 
 def _listens(host: str, port: int) -> bool:

@@ -300,9 +300,36 @@ def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[...
             patch.setattr(members, "_listens", lambda _host, _port: False)
             done = tutti(gateway.url, "leave", "jfk")
     assert done.code == 0
-    assert done.err.splitlines()[0] == (
-        "1 of 3 remains, which is no majority: the group takes nothing new until another one is there"
-    )
+    assert done.err.splitlines()[0] == ONE_OF_THREE
+
+
+ONE_OF_THREE = "1 of 3 remains, which is no majority: the group takes nothing new until another one is there"
+IN_NO_VIEW = "whether a majority remains is not known: the gateway that was asked is in no view at this moment"
+APART = "whether a majority remains is not known: in the view, and not at work with it at this moment:"
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([{}, {}], "jfk has left"),
+        ([{}, {"state": "silent"}], f"{APART} ewr (silent)"),
+        ([{"state": "minority"}, {"state": "joining"}], f"{APART} lga (minority), ewr (joining)"),
+        ([{"state": "minority", "age": 0}, {"state": "minority", "age": 0}], IN_NO_VIEW),
+        ([{}, {"state": "leaving"}], ONE_OF_THREE),
+        ([{}, {"state": "joining", "age": 0}], ONE_OF_THREE),
+    ],
+)
+def test_what_remains_is_told_of_the_view_and_not_of_who_is_heard_in_this_moment(
+    tutti: Callable[..., Said], others: list[dict[str, object]], said: str
+) -> None:
+    group = Group()
+    with FakeGateway(rule=group) as gateway:
+        own = {"address": gateway.url.removeprefix("tutti://"), "age": 0 if said == IN_NO_VIEW else 1}
+        group.members = [member("jfk", **own), *(member(name, **other) for name, other in zip(("lga", "ewr"), others, strict=True))]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(members, "_listens", lambda _host, _port: False)
+            done = tutti(gateway.url, "leave", "jfk")
+    assert (done.code, done.err.splitlines()[0]) == (0, said)
 
 
 def test_one_that_is_not_heard_of_cannot_be_told_to_leave(tutti: Callable[..., Said]) -> None:
