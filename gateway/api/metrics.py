@@ -61,6 +61,7 @@ COUNTERS = (
     Figure("requests", "tutti_requests", "Requests of clients other than frames"),
     Figure("messages_malformed", "tutti_malformed_messages", "Messages that were no message of the protocol"),
     Figure("sends_dropped", "tutti_dropped_sends", "Answers dropped because the client did not take them"),
+    Figure("connections_refused", "tutti_refused_connections", "Connections of clients that found no place, or no descriptor"),
     Figure("steps", "tutti_steps", "Steps of the group stack"),
     Figure("repair.requests", "tutti_repair_requests", "Requests to other gateways for ordered frames that did not come"),
     Figure("repair.repairs", "tutti_repairs", "Messages with ordered frames that other gateways had missed"),

@@ -62,7 +62,7 @@ class Loop:
         self._shed_clients = False  # and memory was above its bound still
 
     def _make_pollers(self) -> None:
-        """One for everything, and one without the clients, for when nothing more is taken from them."""
+        """One for everything, and one without what clients say, for when nothing more is taken from them."""
         self._changes = self._transport.changes
         sockets = self._transport.sockets()
         # ZeroMQ's own costs four times as much.
@@ -73,6 +73,7 @@ class Loop:
             for socket in sockets:
                 poller.register(socket, _READABLE)
         self._all.register(self._port.fd, _READABLE)
+        self._others.register(self._port.room_fd, _READABLE)
 
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
@@ -87,6 +88,8 @@ class Loop:
             messages: list[Message] = []
             if port.fd in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
+            elif port.room_fd in ready:
+                port.flush()  # nothing is taken: what is told leaves all the same
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
             if transport.next_us() is not None:
@@ -130,6 +133,7 @@ class Loop:
     def _keep_house(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
         self._look()
+        self._driver.meters.connections_refused = self._port.refused
         for reason in self._port.keep(reads=self._driver.takes_messages):
             self._log.warning("trouble at the client port", reason=reason)
         self._driver.network.look()

@@ -72,6 +72,7 @@ class Meters:
         self.requests = 0
         self.messages_malformed = 0
         self.sends_dropped = 0
+        self.connections_refused = 0  # at the client port
         self.refused: Counter[str] = Counter()
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
         self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of what clients of this gateway sent
@@ -91,6 +92,7 @@ class Meters:
             "requests": self.requests,
             "messages_malformed": self.messages_malformed,
             "sends_dropped": self.sends_dropped,
+            "connections_refused": self.connections_refused,
             "refused": dict(self.refused),
             "commit_us": self.commit_us.to_dict(),
             "steps": self.steps,

@@ -7,6 +7,7 @@ which closes every connection; clients connect again by themselves and send agai
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
 import time
@@ -31,7 +32,7 @@ _TERMS = Terms(
     parts=PARTS_MAX,
     forgives=True,
     waiting=limits.SEND_HIGH_WATER_MARK,
-    unread=limits.CLIENT_UNREAD_BYTES,
+    held_back_bytes=limits.CLIENT_UNREAD_BYTES,
     waiting_bytes=limits.CLIENT_ANSWERS_BYTES_MAX,
     spares=2,
     beat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
@@ -52,7 +53,12 @@ def _clock_us() -> int:
 
 
 class ClientPort:
-    """The port that clients connect to. Owned by one thread."""
+    """The port that clients connect to. Owned by one thread.
+
+    Attributes:
+        fd: readable when there is something to `drain`, or to `flush`.
+        room_fd: readable when there is something to `flush`.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         """Listen; port 0 is a free one.
@@ -62,19 +68,18 @@ class ClientPort:
             TuttiError: it cannot be had for another reason.
         """
         self._host, self._number = host, port
-        try:
-            self._epoll = select.epoll()
-        except OSError as error:
-            raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
         self._told: dict[str, None] = {}
-        self._callers = Callers(_TERMS, self._epoll, _clock_us, tell=lambda reason: self._told.update({reason: None}))
-        self.fd = self._epoll.fileno()
-        self.listening = False
-        try:
+        with contextlib.ExitStack() as opened:
+            try:
+                self._epoll = opened.enter_context(select.epoll())
+                self._callers = Callers(_TERMS, self._epoll, _clock_us, tell=lambda reason: self._told.update({reason: None}))
+            except OSError as error:
+                raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
+            opened.callback(self._callers.close, 0)
+            self.fd, self.room_fd = self._epoll.fileno(), self._callers.room_fd
+            self.listening = False
             self.listen()
-        except TuttiError:
-            self._epoll.close()
-            raise
+            opened.pop_all()
 
     @property
     def number(self) -> int:
@@ -98,12 +103,12 @@ class ClientPort:
                 "this host"
             ) from error
         self._number = listener.getsockname()[1]
-        self._callers.listen(listener)
+        self._callers.door.listen(listener)
         self.listening = True
 
     def refuse(self) -> None:
         """Stop listening: nobody can connect any more, and who is connected stays so."""
-        self._callers.refuse()
+        self._callers.door.refuse()
         self.listening = False
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
@@ -115,6 +120,15 @@ class ClientPort:
             Message(routing, parts if size <= limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in callers.arrivals(messages_max, bytes_max)
         ]
+
+    def flush(self) -> None:
+        """Have answers leave for which there was no room before; nothing is taken."""
+        self._callers.flush()
+
+    @property
+    def refused(self) -> int:
+        """Counts connections for which there was no place, or no descriptor."""
+        return self._callers.door.refused
 
     @property
     def unread(self) -> bool:

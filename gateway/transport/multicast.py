@@ -206,12 +206,15 @@ class Multicast:
         return b"".join(process for process, ear in self._ears.items() if ear.heard_us > since_us)
 
     def next_us(self) -> int | None:
-        """Microseconds until `flush` wants to be called."""
+        """Microseconds until `flush` wants to be called, for what waits, a beacon, or a connection of the mesh."""
+        due_us = self._mesh.next_us()
         if self._waiting:
-            return self._pace.wait_us() or limits.MULTICAST_RETRY_US
-        if not self._names:
-            return None
-        return max(0, self._beacon_us - self._clock_us())
+            mine_us = self._pace.wait_us() or limits.MULTICAST_RETRY_US
+        elif self._names:
+            mine_us = max(0, self._beacon_us - self._clock_us())
+        else:
+            return due_us
+        return mine_us if due_us is None else min(mine_us, due_us)
 
     # Receiving
 

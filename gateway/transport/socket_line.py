@@ -16,8 +16,8 @@ from gateway.data.addresses import Address
 from gateway.errors import FormatError
 from gateway.transport.link import Away, Link
 from gateway.transport.wire import Kind, News
-from gateway.zmtp.callers import NONE_LEFT
 from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, Formed, Handshake, Mismatch, frame, ready
+from gateway.zmtp.listening import NONE_LEFT
 from gateway.zmtp.outgoing import Outgoing
 from gateway.zmtp.stream import Ended, Stream
 
@@ -98,8 +98,9 @@ class SocketLine:
         self.due_us = 0
         if to is None:
             return None
+        family = socket.AF_INET6 if ":" in to.host else socket.AF_INET
         try:
-            connection = socket.socket(socket.AF_INET6 if ":" in to.host else socket.AF_INET, socket.SOCK_STREAM)
+            connection = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
             if error.errno not in NONE_LEFT:
                 return error
@@ -109,7 +110,12 @@ class SocketLine:
             return None
         connection.setblocking(False)
         notice_silence(connection)
-        code = connection.connect_ex((to.host, to.port))
+        try:  # with the scope that an address of one link has (fe80::1%eth0)
+            place = socket.getaddrinfo(to.host, to.port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
+            code = connection.connect_ex(place)
+        except OSError as error:
+            connection.close()
+            return error
         if code not in (0, errno.EINPROGRESS):
             connection.close()
             if code not in _NOT_NOW:
@@ -211,7 +217,7 @@ class SocketLine:
 
     def _heard(self, stream: Stream) -> Iterator[News]:
         for parts, _ in stream.read():
-            yield News(self.link, Kind.SAID, data=bytes(parts[0]) if len(parts) == 1 else b"")
+            yield News(self.link, Kind.SAID, data=bytes(parts[0]))
 
     # Sending
 

@@ -6,6 +6,7 @@ that they can take: connections, memory of messages that are not complete, time 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import Container, Iterator, Sequence
@@ -19,9 +20,9 @@ from gateway.transport.link import Link
 from gateway.transport.socket_line import SocketLine, notice_silence
 from gateway.transport.wire import PARTS_MAX, Arrival, Clock, Knows, News
 from gateway.zmtp.caller import Terms
-from gateway.zmtp.callers import NONE_LEFT, Callers
+from gateway.zmtp.callers import Callers
 from gateway.zmtp.form import Formed, form
-from gateway.zmtp.listening import open_port
+from gateway.zmtp.listening import NONE_LEFT, open_port
 from gateway.zmtp.stream import SCRATCH_BYTES
 
 _US_PER_MS = 1000
@@ -32,7 +33,7 @@ _TERMS = Terms(
     parts=PARTS_MAX,
     forgives=False,
     waiting=limits.MESH_STRANGERS_MAX,
-    unread=limits.MESH_ANSWERS_BYTES_MAX,
+    held_back_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     waiting_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     spares=1,
 )
@@ -60,15 +61,16 @@ class Sockets:
         self._later: list[News] = []  # of what was due
         self._told: list[tuple[str, str]] = []
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        listener = _listen(listen)
-        try:
-            self.epoll = select.epoll()
-        except OSError as error:
-            listener.close()
-            raise TuttiError(f"nothing can watch the group port: {error.strerror}; raise the limit of open files") from error
+        with contextlib.ExitStack() as opened:
+            listener = opened.enter_context(_listen(listen))
+            try:
+                self.epoll = opened.enter_context(select.epoll())
+                self._callers = Callers(_TERMS, self.epoll, clock_us, knows=knows, tell=lambda reason: self.tell("", reason))
+            except OSError as error:
+                raise TuttiError(f"nothing can watch the group port: {error.strerror}; raise the limit of open files") from error
+            opened.pop_all()
         self._fd = self.epoll.fileno()
-        self._callers = Callers(_TERMS, self.epoll, clock_us, knows=knows, tell=lambda reason: self.tell("", reason))
-        self._callers.listen(listener)
+        self._callers.door.listen(listener)
 
     def tell(self, peer: str, reason: str) -> None:
         """An operator must know it."""
@@ -164,7 +166,7 @@ class Sockets:
 
     def facts(self) -> dict[str, object]:
         """For the status."""
-        return {"keys": False, "door": None}
+        return {"keys": False, "door": None, "refused": self._callers.door.refused}
 
     def close(self) -> None:
         """Stop; what was sent has a moment to leave."""

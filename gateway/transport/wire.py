@@ -1,5 +1,6 @@
 """What carries the mesh: connections to the others, and those that come in at the group port. Two things are one: `ZeroMQ`, where
-there are keys, and `Sockets`, where there are none. Both say the same on the wire, and lose and bound the same.
+there are keys, and `Sockets`, where there are none. Both say the same on the wire, and what waits for a link has the same bound of
+messages; what a stranger can take `Sockets` alone bounds.
 """
 
 from __future__ import annotations

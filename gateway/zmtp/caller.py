@@ -19,7 +19,7 @@ class Terms(NamedTuple):
         assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
         parts: of a message.
         waiting_bytes: of messages that wait, of all together; above it who has most is cut off.
-        unread: bytes that wait for one of them above which nothing is read of it.
+        held_back_bytes: that wait for one of them, above which nothing is read of it.
         spares: shares of the process's spare descriptors that these leave to others.
         forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
         waiting: messages that wait for one of them.
@@ -34,7 +34,7 @@ class Terms(NamedTuple):
     forgives: bool
     waiting: int
     waiting_bytes: int
-    unread: int
+    held_back_bytes: int
     spares: int
     beat_us: int = 0
     beats: int = 0
@@ -44,8 +44,8 @@ class Caller:
     """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
 
     __slots__ = (
-        *("full", "handshake", "heard", "held_back", "outgoing", "routing", "silent"),
-        *("since_us", "socket", "spoke", "stream", "unread", "waits"),
+        *("broken", "full", "handshake", "heard", "held_back", "outgoing", "routing", "silent"),
+        *("since_us", "socket", "spoke", "stream", "waiting_bytes", "waits"),
     )
 
     def __init__(self, connection: socket.socket, since_us: int) -> None:
@@ -54,8 +54,9 @@ class Caller:
         self.handshake = Handshake(b"DEALER")
         self.stream: Stream | None = None
         self.outgoing = Outgoing(connection)
+        self.broken = False  # nothing can be said to it any more; what it said before may be unread
         self.full = False  # the kernel is to tell when there is room
-        self.unread = 0  # bytes that wait for it, as they were counted
+        self.waiting_bytes = 0  # for it, as they were counted
         self.held_back = False  # nothing is read of it before it reads
         self.routing = b""
         self.spoke = False

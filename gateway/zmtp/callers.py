@@ -6,8 +6,8 @@ bounded in all that it can take: places, memory of messages that are not complet
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import errno
 import select
 import socket
 from collections import deque
@@ -18,20 +18,20 @@ from gateway.data.frame import Buffer
 from gateway.errors import FormatError
 from gateway.zmtp.caller import Caller, Terms
 from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, frame, pong, ready
-from gateway.zmtp.listening import descriptors_for, lowered, lowest_free
+from gateway.zmtp.listening import Door
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
 
 _HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
 _FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
-_RAISE = "raise the limit of open files"
 _BEAT = Formed([PING], len(PING))
 
 
 class Sent(enum.Enum):
-    """What became of what was said to a caller: it left, it was dropped because too much waits already, or the caller is gone."""
+    """What became of what was said to a caller: it left (to nobody, where the connection broke), it was dropped because too much
+    waits already, or the caller is gone, and what it had said was read.
+    """
 
     LEFT = 1
     FULL = 2
@@ -39,7 +39,12 @@ class Sent(enum.Enum):
 
 
 class Callers:
-    """Who called at one port. Owned by one thread."""
+    """Who called at one port. Owned by one thread.
+
+    Attributes:
+        door: who is taken there.
+        room_fd: readable when there is something for `flush` to do; the epoll that watches all tells of that, too.
+    """
 
     def __init__(
         self,
@@ -50,7 +55,7 @@ class Callers:
         knows: Callable[[bytes], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Nobody can call yet: `listen` comes next.
+        """Nobody can call yet: `door.listen` comes next.
 
         Args:
             terms: what they may take.
@@ -58,6 +63,9 @@ class Callers:
             clock_us: a monotonic clock, us.
             knows: of whom, by its routing, large messages are kept; without it, of all.
             tell: an operator must know it.
+
+        Raises:
+            OSError: no descriptor is left.
         """
         self._terms = terms
         self._epoll = epoll
@@ -71,12 +79,12 @@ class Callers:
         self._made = 0
         self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
         self._holding: set[Caller] = set()  # who may have memory for an unfinished message
-        self._unread = 0  # bytes that wait for all of them
-        self._listener: socket.socket | None = None
-        self._accepts = False
-        self._descriptors = descriptors_for(terms.spares)  # below it those of connections lie
-        self._crowded = False  # and none of them was left
+        self._waiting_bytes = 0  # for all of them
         self._beat_us = 0
+        self.door = Door(terms.name, terms.connections, terms.spares, epoll, tell)
+        self._room = select.epoll()  # apart: what waits leaves, too, while nothing is read
+        self.room_fd = self._room.fileno()
+        epoll.register(self.room_fd, _READ)
 
     def __len__(self) -> int:
         """How many connections there are."""
@@ -87,70 +95,28 @@ class Callers:
         """Whether something came that no poll tells of any more."""
         return bool(self._readable)
 
-    # The port
-
-    def listen(self, listener: socket.socket) -> None:
-        """Take who calls there from now on; the socket is this one's."""
-        self._listener = listener
-        self._accept_again()
-
-    def _accept_again(self) -> None:
-        if self._listener is not None and not self._accepts:
-            self._accepts = True
-            self._epoll.register(self._listener, _READ)
-
-    def refuse(self) -> None:
-        """Take nobody more, and let go of the port; who is connected stays so."""
-        if self._listener is not None:
-            self._listener.close()
-        self._listener = None
-        self._accepts = False
-
     # What happened
 
     def happened(self, fd: int, mask: int) -> bool:
         """The kernel tells of a descriptor; whether it is one of these."""
         caller = self._callers.get(fd)
         if caller is None:
-            if self._listener is None or fd != self._listener.fileno():
+            if fd == self.room_fd:
+                self.flush()
+                return True
+            if not self.door.is_at(fd):
                 return False
-            self._accept(self._listener)
+            for connection in self.door.accepted(self.__len__, self._make_room):
+                self._take(connection)
             return True
-        if mask & _WRITE:
-            self._send(caller)
         if caller.held_back and mask & _OVER:
-            self._drop(caller)
-        if mask & ~_WRITE and fd in self._callers:
-            if caller.stream is not None:
-                self._has_some(caller)
-            else:
-                self._greet(caller)
+            self._break(caller)
+            self._send(caller)
+        elif caller.stream is not None:
+            self._has_some(caller)
+        else:
+            self._greet(caller)
         return True
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(limits.MESH_ACCEPTS_A_TURN_MAX):
-            try:
-                connection, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in NONE_LEFT:
-                    self._tell(f"no connection is taken on the {self._terms.name}: {error.strerror}; {_RAISE}")
-                    self._accepts = False
-                    self._epoll.unregister(listener)
-                    return
-                continue  # it is gone already
-            crowded = connection.fileno() >= self._descriptors
-            if crowded and not self._crowded:
-                self._crowded = True
-                self._tell(
-                    f"no descriptor is left for the {self._terms.name}: connections that said nothing make room, and where none is "
-                    f"there new connections are refused; {_RAISE}"
-                )
-            if (crowded or len(self._callers) >= self._terms.connections) and not self._make_room():
-                connection.close()
-                continue
-            self._take(lowered(connection) if crowded else connection)
 
     def _make_room(self) -> bool:
         """Close who said nothing, or whom nobody knows, the one that is there for longest; False: there is none."""
@@ -275,9 +241,9 @@ class Callers:
 
     def _held_back(self, caller: Caller) -> bool:
         """Whether nothing is read of a caller before it has read what it was told; from then on the kernel tells of it again."""
-        caller.held_back = caller.unread > self._terms.unread
+        caller.held_back = caller.waiting_bytes > self._terms.held_back_bytes
         if caller.held_back:
-            self._epoll.modify(caller.socket, _WRITE)
+            self._epoll.modify(caller.socket, 0)  # it tells of the end alone
         return caller.held_back
 
     def _has_some(self, caller: Caller) -> None:
@@ -306,13 +272,15 @@ class Callers:
         return Sent.LEFT if caller.stream is not None else Sent.GONE
 
     def _put(self, caller: Caller, message: Formed) -> None:
+        if caller.broken:
+            return
         caller.outgoing.put(message)
         if not caller.full:
             self._send(caller)
         else:
             self._count(caller)
-        while self._unread > self._terms.waiting_bytes:
-            most = max(self._callers.values(), key=lambda one: one.unread)
+        while self._waiting_bytes > self._terms.waiting_bytes:
+            most = max(self._callers.values(), key=lambda one: one.waiting_bytes)
             self._tell(
                 f"answers on the {self._terms.name} that nobody reads take more than {self._terms.waiting_bytes} bytes: the "
                 "connection that has most of them is closed"
@@ -324,22 +292,39 @@ class Callers:
         try:
             outgoing.send()
         except OSError:
-            self._drop(caller)
-            return
-        caller.heard |= outgoing.bytes < caller.unread
+            self._break(caller)
+        caller.heard |= outgoing.bytes < caller.waiting_bytes
         self._count(caller)
-        back = caller.held_back and caller.unread <= self._terms.unread
-        if bool(outgoing) != caller.full or back:
-            caller.full = bool(outgoing)
-            caller.held_back &= not back
-            self._epoll.modify(caller.socket, (0 if caller.held_back else _READ) | (_WRITE if caller.full else 0))
-        if back:
+        if bool(outgoing) != caller.full:
+            caller.full = not caller.full
+            if caller.full:
+                self._room.register(caller.socket, _WRITE)
+            else:
+                self._room.unregister(caller.socket)
+        if caller.held_back and caller.waiting_bytes <= self._terms.held_back_bytes:
+            caller.held_back = False
+            self._epoll.modify(caller.socket, _READ)
             self._has_some(caller)  # what came before may lie here
+
+    def _break(self, caller: Caller) -> None:
+        """Nothing can be said to it any more. What it said before may lie here: its end is read behind that."""
+        caller.broken = True
+        caller.outgoing.forget()
+        with contextlib.suppress(OSError):  # it is over for the kernel, too
+            caller.socket.shutdown(socket.SHUT_RDWR)
+        self._has_some(caller)
 
     def _count(self, caller: Caller) -> None:
         """What waits for it became more, or less."""
-        self._unread += caller.outgoing.bytes - caller.unread
-        caller.unread = caller.outgoing.bytes
+        self._waiting_bytes += caller.outgoing.bytes - caller.waiting_bytes
+        caller.waiting_bytes = caller.outgoing.bytes
+
+    def flush(self) -> None:
+        """Send what waits to those for whom the kernel has room again. Nothing is read."""
+        for fd, _ in self._room.poll(0):
+            caller = self._callers.get(fd)
+            if caller is not None:
+                self._send(caller)
 
     def _drop(self, caller: Caller) -> None:
         fd = caller.socket.fileno()
@@ -348,8 +333,8 @@ class Callers:
         self._mute.pop(fd, None)
         if self._routed.get(caller.routing) is caller:
             del self._routed[caller.routing]
-        self._unread -= caller.unread
-        caller.unread = 0
+        self._waiting_bytes -= caller.waiting_bytes
+        caller.waiting_bytes = 0
         caller.stream = None
         caller.socket.close()  # the kernel stops watching it with that
 
@@ -359,19 +344,15 @@ class Callers:
         """Called about once a second: close who said nothing for long, and take others again when there may be descriptors. Nothing
         counts as silence while this end does not read (`reads`).
         """
-        self._accept_again()
-        self._descriptors = descriptors_for(self._terms.spares)
-        if self._crowded and lowest_free() < self._descriptors:
-            self._crowded = False
-            self._tell(f"descriptors are free again: connections on the {self._terms.name} are taken")
         now_us = self._clock_us()
+        self.door.keep(now_us)
         since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
         for caller in list(self._mute.values()):
             if caller.since_us >= since_us:
                 break
             if reads or caller.stream is None:  # else it may have said something
                 self._drop(caller)
-        if self._terms.beat_us and now_us - self._beat_us >= self._terms.beat_us:
+        if self._terms.beat_us and 2 * (now_us - self._beat_us) > self._terms.beat_us:  # a bit early leaves no beat out
             self._beat_us = now_us
             for caller in list(self._callers.values()):
                 self._beat(caller, reads)
@@ -398,7 +379,8 @@ class Callers:
 
     def close(self, until_us: int) -> None:
         """Stop; what was said has until then (on the clock) to leave."""
-        self.refuse()
+        self.door.refuse()
         for caller in list(self._callers.values()):
             caller.outgoing.leave((until_us - self._clock_us()) / 1e6)
             self._drop(caller)
+        self._room.close()

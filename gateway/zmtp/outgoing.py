@@ -56,6 +56,11 @@ class Outgoing:
                 gone -= waiting.popleft().size
             self._gone = gone
 
+    def forget(self) -> None:
+        """Let go of what waits."""
+        self._waiting.clear()
+        self._gone = self.bytes = 0
+
     def leave(self, seconds: float) -> None:
         """Send what waits, which has so long to leave."""
         until = time.monotonic() + seconds

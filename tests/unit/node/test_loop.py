@@ -4,6 +4,7 @@ memory is given back once when it is quiet, and a closed intake neither spins no
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from gateway.node.loop import Loop
 from gateway.node.mailbox import Mailbox
 from gateway.node.meters import Meters
 from gateway.node.port import ClientPort
+from gateway.zmtp.form import GREETING, ready
 from tests.ports import free_port
 from tests.unit.node.bench import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
@@ -37,6 +39,7 @@ class Bench:
         self.inbox: Mailbox[Happening] = Mailbox()
         self.wire = Wire()
         self.beats: list[int] = []
+        self.look: list[Callable[[], None]] = []  # what the loop calls next, each once
         self.turns = 0
         driver = Driver(
             self.stack,
@@ -53,10 +56,14 @@ class Bench:
             log=LOG,
             entropy=bytes(16),
         )
-        self.loop = Loop(driver, self.port, self.wire, self.inbox, self.beats.append, LOG)
+        self.loop = Loop(driver, self.port, self.wire, self.inbox, self.beats.append, LOG, self._look)
         self._done = False
         self._thread = threading.Thread(target=self.loop.run, args=(self._asked,))
         self._thread.start()
+
+    def _look(self) -> None:
+        while self.look:
+            self.look.pop()()
 
     def _asked(self) -> bool:
         self.turns += 1
@@ -141,3 +148,25 @@ def test_a_closed_intake_does_not_spin_and_opens_again(bench: Bench, client: zmq
     assert bench.turns - before < 10
     bench.lookups.queued = []
     assert client.poll(5000)
+
+
+def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> None:
+    answers, answer = 30, bytes(1 << 20)
+
+    def say() -> None:
+        """In the loop's thread."""
+        bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
+        for _ in range(answers):
+            bench.port.send(b"reader", answer)
+
+    with socket.create_connection(("127.0.0.1", bench.port.number), 60) as reader:
+        reader.sendall(GREETING + ready(b"DEALER", b"reader"))
+        left = len(GREETING) + len(ready(b"ROUTER", b""))
+        while left:
+            left -= len(reader.recv(left))
+        wait_for(lambda: b"reader" in bench.port._callers._routed)
+        bench.look.append(say)
+        left = answers * (9 + len(answer))
+        while left:
+            left -= len(reader.recv(min(left, 1 << 20)))
+        assert bench.lookups.queued

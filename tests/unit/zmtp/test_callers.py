@@ -1,100 +1,21 @@
-"""Proves that who calls at a port has its turn, its bounds and its answers, and that who is silent or hangs up is noticed."""
+"""Proves that who calls at a port has its turn and its bounds, and that who is silent is noticed."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
-import select
 import socket
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from gateway.core import limits
-from gateway.zmtp.caller import Terms
-from gateway.zmtp.callers import Callers, Sent
+from gateway.zmtp.callers import Sent
 from gateway.zmtp.form import COMMAND, GREETING, PING, frame, ready
-from gateway.zmtp.listening import lowest_free, open_port
+from gateway.zmtp.listening import lowest_free
+from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
 
-TERMS = Terms(
-    name="port",
-    connections=3,
-    assembly_bytes=300_000,
-    parts=4,
-    forgives=True,
-    waiting=8,
-    waiting_bytes=1 << 30,
-    unread=1 << 30,
-    spares=1,
-    beat_us=1_000_000,
-    beats=3,
-)
-HELLO = GREETING + ready(b"DEALER", b"")
 PONG = frame(b"\x04PONG", COMMAND)
-WAIT_S = 10.0
-
-
-class Port:
-    """A port that a test drains, with a clock that it sets."""
-
-    def __init__(self, terms: Terms = TERMS, knows: Callable[[bytes], bool] | None = None) -> None:
-        self.now_us = 1
-        self.told: list[str] = []
-        self.epoll = select.epoll()
-        self.callers = Callers(terms, self.epoll, lambda: self.now_us, knows=knows, tell=self.told.append)
-        listener = open_port("127.0.0.1", 0, 10)
-        self.number = listener.getsockname()[1]
-        self.callers.listen(listener)
-        self._open = ExitStack()
-
-    def call(self, said: bytes = HELLO) -> socket.socket:
-        connection = self._open.enter_context(socket.create_connection(("127.0.0.1", self.number), WAIT_S))
-        connection.sendall(said)
-        return connection
-
-    def look(self, timeout_s: float = WAIT_S) -> None:
-        for fd, mask in self.epoll.poll(timeout_s):
-            self.callers.happened(fd, mask)
-
-    def drain(self, messages_max: int = 100, bytes_max: int = 1 << 20) -> list[tuple[bytes, list[bytes], int]]:
-        self.look(0)
-        came = self.callers.arrivals(messages_max, bytes_max)
-        return [(routing, [bytes(part) for part in parts], size) for routing, parts, size in came]
-
-    def has(self, count: int) -> None:
-        """Wait until there are so many connections."""
-        while len(self.callers) != count:
-            self.look()
-            self.drain()
-
-    def first(self, count: int = 1) -> list[tuple[bytes, list[bytes], int]]:
-        """Wait for so many messages."""
-        got: list[tuple[bytes, list[bytes], int]] = []
-        while len(got) < count:
-            self.look()
-            got += self.drain()
-        return got
-
-    def close(self) -> None:
-        self._open.close()
-        self.callers.close(self.now_us)
-        self.epoll.close()
-
-
-@pytest.fixture
-def port() -> Iterator[Port]:
-    port = Port()
-    yield port
-    port.close()
-
-
-def read_all(connection: socket.socket, size: int) -> bytes:
-    got = b""
-    while len(got) < size and (more := connection.recv(size - len(got))):
-        got += more
-    return got
 
 
 def test_who_sends_much_leaves_the_others_their_turn(port: Port) -> None:
@@ -149,8 +70,60 @@ def test_whom_nobody_knows_makes_room_too() -> None:
     port.call(HELLO + frame(b"later"))
     assert [parts for _, parts, _ in port.first()] == [[b"later"]]
     assert len(port.callers) == 3
-    assert any(one.recv(1000).endswith(b"") for one in callers)
+    assert len(read_all(callers[0], SHOOK + 1)) == SHOOK, "the oldest one is closed"
+    for one in callers[1:]:
+        one.sendall(frame(b"still here"))
+    assert len(port.first(2)) == 2
     port.close()
+
+
+def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> None:
+    for _ in range(TERMS.connections):
+        port.call(HELLO + frame(b"hi"))
+    port.first(TERMS.connections)
+    for refused in range(1, 4):
+        turned_away = port.call(b"")
+        port.look()
+        with contextlib.suppress(ConnectionResetError):
+            assert turned_away.recv(1) == b""
+        assert port.callers.door.refused == refused
+        port.callers.keep()
+        assert ["connections were refused on the port" in told for told in port.told] == [True]
+    port.now_us += limits.TROUBLE_TELL_US
+    port.callers.keep()
+    port.now_us += limits.TROUBLE_TELL_US
+    port.callers.keep()
+    assert [told.partition(" ")[0] for told in port.told] == ["1", "2"]
+
+
+def test_one_who_connects_again_takes_the_place_of_its_old_connection(port: Port) -> None:
+    said = GREETING + ready(b"DEALER", b"me")
+    old = port.call(said + frame(b"old"))
+    port.first()
+    new = port.call(said + frame(b"new"))
+    assert [(routing, parts) for routing, parts, _ in port.first()] == [(b"me", [b"new"])]
+    assert len(port.callers) == 1
+    assert len(read_all(old, SHOOK + 1)) == SHOOK, "and then the end"
+    assert port.callers.say(b"me", b"there") is Sent.LEFT
+    assert read_all(new, SHOOK + 7).endswith(frame(b"there"))
+
+
+def test_a_drain_takes_no_more_than_its_bytes_and_what_came_with_the_last_of_them(port: Port) -> None:
+    client = port.call(HELLO)
+    port.has(1)
+    port.hears(client, frame(bytes(60_000)) * 3)
+    port.look()
+    assert [len(port.drain(bytes_max=1)) for _ in range(3)] == [1, 1, 1]
+
+
+def test_who_sends_much_is_asked_again_without_a_word_of_the_kernel(port: Port) -> None:
+    client = port.call(HELLO)
+    port.has(1)
+    port.hears(client, frame(bytes(180_000)))
+    port.look()
+    assert port.drain(bytes_max=1) == []
+    assert len(port.drain(bytes_max=1)) == 1, "the rest came by one read, which left room"
+    assert port.callers.unread
 
 
 def test_a_mute_connection_is_closed_after_a_while_unless_nothing_was_read(port: Port) -> None:
@@ -196,99 +169,6 @@ def test_a_beat_of_the_other_end_is_answered(port: Port) -> None:
     port.first()
     port.drain()
     assert frame(b"\x04PONGcontext", COMMAND) in read_all(client, len(GREETING) + len(ready(b"ROUTER", b"")) + 14)
-
-
-def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port) -> None:
-    client = port.call(HELLO + frame(b"hi"))
-    ((routing, _, _),) = port.first()
-    answer, sent = bytes(1 << 20), 0
-    while port.callers.say(routing, answer) is Sent.LEFT:
-        sent += 1
-    assert port.callers.say(routing, answer) is Sent.FULL
-    got = 0
-    client.setblocking(False)
-    whole = len(GREETING) + len(ready(b"ROUTER", b"")) + sent * (9 + len(answer))
-    while got < whole:
-        port.look(0.01)
-        try:
-            got += len(client.recv(1 << 20))
-        except BlockingIOError:
-            continue
-    assert port.callers.say(routing, b"again") is Sent.LEFT
-    assert port.callers.say(b"nobody", b"") is Sent.GONE
-
-
-def test_who_reads_least_of_what_it_is_told_is_cut_off_when_all_of_that_is_too_much() -> None:
-    port = Port(TERMS._replace(waiting=1000, waiting_bytes=20 << 20))
-    much, little = port.call(HELLO + frame(b"much")), port.call(HELLO + frame(b"little"))
-    routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
-    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT
-    while port.callers.say(routings[b"much"], bytes(1 << 20)) is Sent.LEFT:
-        assert not port.told
-    assert len(port.callers) == 1
-    assert "nobody reads" in port.told[0]
-    little.sendall(frame(b"here"))
-    assert [parts for _, parts, _ in port.first()] == [[b"here"]]
-    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT, "what waited for who is gone counts no more"
-    much.close()
-    port.close()
-
-
-def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() -> None:
-    port = Port(TERMS._replace(unread=1 << 20))
-    client = port.call(HELLO + frame(b"first"))
-    ((routing, _, _),) = port.first()
-    answer = bytes(16 << 20)
-    port.callers.say(routing, answer)
-    client.sendall(frame(b"second") + frame(b"third"))
-    port.look()
-    assert port.drain() == []
-    assert not port.callers.unread
-    assert port.epoll.poll(0) == [], "it wakes nobody up"
-    port.callers.keep()
-    client.setblocking(False)
-    left = len(GREETING) + len(ready(b"ROUTER", b"")) + 9 + len(answer)
-    came: list[list[bytes]] = []
-    while left:
-        with contextlib.suppress(BlockingIOError):
-            left -= len(client.recv(1 << 20))
-        port.look(0.01)
-        came += [parts for _, parts, _ in port.drain()]
-    while len(came) < 2:
-        port.look()
-        came += [parts for _, parts, _ in port.drain()]
-    assert came == [[b"second"], [b"third"]]
-    port.close()
-
-
-def test_who_reads_slowly_is_not_silent_and_who_reads_nothing_is() -> None:
-    port = Port(TERMS._replace(unread=1 << 20))
-    slow, frozen = port.call(HELLO + frame(b"slow")), port.call(HELLO + frame(b"frozen"))
-    for routing, _, _ in port.first(2):
-        port.callers.say(routing, bytes(64 << 20))
-    for _ in range(TERMS.beats + 2):
-        for _ in range(100):  # the kernel has room to tell of
-            read_all(slow, 64 << 10)
-            port.look(0)
-        port.now_us += TERMS.beat_us
-        port.callers.keep()
-    assert len(port.callers) == 1
-    assert slow.recv(1)
-    frozen.close()
-    port.close()
-
-
-def test_who_is_held_back_and_breaks_off_is_gone() -> None:
-    port = Port(TERMS._replace(unread=1 << 20))
-    client = port.call(HELLO + frame(b"first"))
-    ((routing, _, _),) = port.first()
-    port.callers.say(routing, bytes(16 << 20))
-    client.sendall(frame(b"second"))
-    port.look()
-    port.drain()
-    client.close()  # with something unread: that breaks it off
-    port.has(0)
-    port.close()
 
 
 @pytest.fixture
@@ -392,22 +272,3 @@ def test_a_flood_of_pieces_without_bytes_is_taken_in_many_turns(port: Port, piec
         assert len(port.drain(messages_max=50)) <= 100
         drains += 1
     assert drains > 20
-
-
-def test_closing_takes_no_longer_than_told(port: Port) -> None:
-    client = port.call(HELLO + frame(b"hi"))
-    ((routing, _, _),) = port.first()
-    while port.callers.say(routing, bytes(1 << 20)) is Sent.LEFT:
-        continue
-    began = time.monotonic()
-    port.callers.close(port.now_us + 100_000)
-    assert time.monotonic() < began + 5
-    client.close()
-
-
-def test_who_hangs_up_is_gone(port: Port) -> None:
-    client = port.call(HELLO + frame(b"hi"))
-    ((routing, _, _),) = port.first()
-    client.close()
-    port.has(0)
-    assert port.callers.say(routing, b"") is Sent.GONE

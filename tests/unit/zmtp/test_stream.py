@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.core import limits
 from gateway.errors import FormatError
+from gateway.zmtp import stream
 from gateway.zmtp.form import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
 
@@ -24,11 +25,14 @@ PARTS_MAX = 20
 class Reader:
     """One end of a connection, read by a stream, and the bytes that come to it."""
 
-    def __init__(self, ends: tuple[socket.socket, socket.socket], keeps: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(
+        self, ends: tuple[socket.socket, socket.socket], keeps: Callable[[int], bool] = lambda _: True, *, forgives: bool = False
+    ) -> None:
         self.there, here = ends
         here.setblocking(False)
         self.there.setblocking(False)
-        self.stream = Stream(here, memoryview(bytearray(SCRATCH_BYTES)), limits.MESSAGE_BYTES_MAX, keeps, parts_max=PARTS_MAX)
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.stream = Stream(here, scratch, limits.MESSAGE_BYTES_MAX, keeps, parts_max=PARTS_MAX, forgives=forgives)
         self.came: list[tuple[list[bytes], int]] = []
         self.held_most = 0
 
@@ -108,6 +112,17 @@ def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exce
         with pytest.raises(error):
             reader.take(data, 65_536)
         assert reader.held_most <= 2 * limits.MESSAGE_BYTES_MAX
+
+
+def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_WHOLE_MAX", 1 << 20)
+    monkeypatch.setattr(stream, "_ENDLESS", 2 << 20)
+    with ends() as pair:
+        reader = Reader(pair, forgives=True)
+        reader.take(frame(bytes(1 << 20), MORE) + frame(bytes(500_000)) + frame(b"next"), 65_536)
+        assert reader.came == [([], (1 << 20) + 500_000), ([b"next"], 4)]
+        with pytest.raises(TooLarge):
+            reader.take(frame(bytes(500_000), MORE) * 5, 65_536)
 
 
 def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None:

@@ -1,0 +1,56 @@
+"""Proves that multicast wakes up for what its mesh waits for, too."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from gateway.core import limits
+from gateway.transport.interface import Introduction
+from gateway.transport.mesh import Mesh
+from gateway.transport.multicast import Multicast
+from gateway.transport.multicast_socket import MulticastSocket
+
+
+class FakeMesh:
+    """A mesh that wants to be called after `due_us`."""
+
+    def __init__(self) -> None:
+        self.due_us: int | None = None
+
+    def next_us(self) -> int | None:
+        return self.due_us
+
+    def guests(self) -> list[Any]:
+        return []
+
+    def peers(self, peers: object) -> None:
+        """Nobody is there."""
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class FakeSocket:
+    """A group address that takes all, or nothing."""
+
+    receive_bytes, run_bytes_max, small = 1 << 20, 60_000, ""
+    takes = True
+
+    def send(self, _run: object) -> bool:
+        return self.takes
+
+
+def test_it_is_due_when_its_mesh_is() -> None:
+    me = Introduction(group="g", gateway="a", incarnation=b"a" * 16, number=1, process=b"12345678")
+    mesh, socket = FakeMesh(), FakeSocket()
+    multicast = Multicast(me, cast(Mesh, mesh), cast(MulticastSocket, socket), lambda: 1)
+    assert multicast.next_us() is None
+    mesh.due_us = 7
+    assert multicast.next_us() == 7
+    multicast.peers([(2, "b", "y:1")])
+    multicast.flush()
+    assert multicast.next_us() == 7, "a connection is tried again before the next beacon"
+    mesh.due_us = None
+    assert multicast.next_us() == limits.MULTICAST_BEACON_US
+    mesh.due_us = 2 * limits.MULTICAST_BEACON_US
+    assert multicast.next_us() == limits.MULTICAST_BEACON_US

@@ -1,0 +1,16 @@
+"""What tests of a port begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.zmtp.port import Port
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    port = Port()
+    yield port
+    port.close()

@@ -1,0 +1,16 @@
+"""Proves that a port listens at the very address that the system says, scope and all."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.zmtp.listening import open_port
+
+
+def test_the_whole_address_is_taken_as_the_system_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", 0, 0, 0))]  # what a host says that has no address of one link
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with open_port("fe80::1%nowhere", 0, 5) as listener:
+        assert listener.getsockname()[0] == "::1"
