@@ -198,10 +198,11 @@ def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_fre
     port.first(3)
     for one in sockets[3:]:
         one.connect(("127.0.0.1", port.number))
+    while port.callers.door.refused < len(sockets[3:]):
+        port.look()
     for one in sockets[3:]:
         one.settimeout(WAIT_S)
         with contextlib.suppress(ConnectionResetError):
-            port.look()
             assert one.recv(1) == b"", "it is refused"
     assert len(port.callers) == 3
     assert ["new connections are refused" in reason for reason in port.told] == [True]
