@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading, heed, heed_no_more
 
-from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading
-from gateway.cli.streams import fill
-from gateway.lean import without_pandas
+with Loading():
+    import sys
+    from collections.abc import Sequence
+
+    from gateway.cli.streams import fill
+    from gateway.lean import without_pandas
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `tutti ARGUMENTS` (those of the process by default) and return its exit code; errors are one line on stderr."""
-    fill()
-    if arguments is None:
+    """Run `tutti ARGUMENTS` and return its exit code; errors are one line on stderr.
+
+    Without arguments they are those of the process, which is `tutti` then: it takes Ctrl-C, and ends when this returns.
+    """
+    if arguments is not None:
+        return _run(arguments)
+    heed()
+    try:
         without_pandas()
+        return _run(sys.argv[1:])
+    finally:
+        heed_no_more()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    fill()
     try:
         with Loading():
             from gateway.cli.commands import run
-        return run(sys.argv[1:] if arguments is None else list(arguments))
+        return run(list(arguments))
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         return EXIT_INTERRUPTED

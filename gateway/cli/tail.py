@@ -112,13 +112,16 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
     def told(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        signal.default_int_handler(number, frame)
+        if callable(before):
+            before(number, frame)
 
-    before = signal.signal(signal.SIGINT, told)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, told)
     try:
         yield lambda: count > 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) is told:  # who was told may have set another one, for the next time
+            signal.signal(signal.SIGINT, before)
 
 
 def _print(

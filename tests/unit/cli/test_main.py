@@ -173,12 +173,40 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 
 @pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
 @pytest.mark.parametrize(
-    "struck", ["click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "gateway.client.link"]
+    "struck",
+    ["gateway.cli.streams", "click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "gateway.client.link"],
 )
 def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) -> None:
     code = STRIKE.format(struck=struck, start=start)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+#: Ctrl-C comes once more while things are put in order for the first, and while the process ends.
+AGAIN = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gateway.cli import commands
+from gateway.cli.main import main
+def run(arguments):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        time.sleep({pause_s})
+        signal.raise_signal(signal.SIGINT)
+        print("in order", flush=True)
+commands.run = run
+code = main()
+signal.raise_signal(signal.SIGINT)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("pause_s", "said"), [(0.0, "in order\n"), (0.5, "")])
+def test_a_second_interrupt_ends_at_once_and_one_that_is_the_first_again_is_none(pause_s: float, said: str) -> None:
+    """It was a traceback, or the end by a signal."""
+    done = subprocess.run([sys.executable, "-c", AGAIN.format(pause_s=pause_s)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, said, "interrupted\n")
 
 
 @pytest.mark.parametrize(
