@@ -96,13 +96,10 @@ class Channel:
                 self.route.met("connected")
                 self.session.connected(now)
                 continue
-            if link.was_up:
-                self._read(link, now)  # what came before the end
-            reason = "connection refused" if news is News.REFUSED else "the connection was lost" if link.was_up else None
-            self._leave(link, reason, now)
+            self._leave(link, link.trouble or ("the connection was lost" if link.was_up else None), now)
             return
         if not link.up and now >= self._connect_until:
-            self._leave(link, None, now)
+            self._leave(link, link.trouble or None, now)
         elif link.readable:
             self._read(link, now)
 

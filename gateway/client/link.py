@@ -12,7 +12,6 @@ import errno
 import os
 import select
 import socket
-import threading
 import time
 import weakref
 from collections import deque
@@ -23,6 +22,7 @@ from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
+from gateway.names import Names, addresses, number
 from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong, ready
 from gateway.zmtp.outgoing import Outgoing
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream
@@ -41,7 +41,7 @@ class News(enum.Enum):
     """What happened to a connection."""
 
     UP = "up"
-    REFUSED = "refused"  # nobody listens, or the host is not there
+    REFUSED = "refused"  # nobody listens, or the host is not there, as `trouble` says
     DOWN = "down"  # of a connection that was never up: who is there speaks no ZeroMQ
 
 
@@ -59,6 +59,7 @@ class Link:
         self.was_up = False
         self.readable = self.has_news = self.woken = True
         self._wake = wake
+        self._refused = ""
         self._news: deque[News] = deque()
         self._came: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
@@ -69,12 +70,15 @@ class Link:
         self._unanswered = 0  # how often nothing did
         self._mask = 0
         self._poll = self._new_poll()
+        self._names: Names | None = None
         _links.add(self)
-        self._lookup = _Lookup(address) if _is_name(address.host) else None
-        if self._lookup is not None:
-            self._poll.register(self._lookup.fd, _READ)
+        found = number(address.host)
+        if found:
+            self._connect(found)
         else:
-            self._connect(address.host)
+            self._names = Names(_look_up)
+            self._names.address(address.host)
+            self._poll.register(self._names.fd, _READ)
 
     def _new_poll(self) -> select.epoll:
         poll = select.epoll()
@@ -86,21 +90,31 @@ class Link:
         """In a forked child: the connection is the parent's, nothing is said or heard by it here; for this process it broke."""
         self._poll.close()  # else what is changed here is changed there
         self._poll = self._new_poll()
-        if self._lookup is not None:
-            self._lookup.close()
-            self._lookup = None
+        self._forget_names()
         self._came.clear()
         self._news.clear()
         self._end(News.DOWN)
 
     # Connecting
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, or none yet, as far as this end knows; empty where only a look at the other end may tell."""
+        if self._names is not None:
+            return "its host name has not been looked up yet: no name server answers, or not in time"
+        return self._refused
+
+    def _forget_names(self) -> None:
+        if self._names is not None:
+            self._names.close()
+            self._names = None
+
     def _connect(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError:
-            self._end(News.REFUSED)  # no descriptor is left: it is tried again
+        except OSError as error:
+            self._refuse(no_link(error))
             return
         self._socket = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -109,10 +123,14 @@ class Link:
             code = connection.connect_ex(to)
         except OSError:
             code = errno.EINVAL
-        if code not in (0, errno.EINPROGRESS):
-            self._end(News.REFUSED)
-            return
-        self._watch(_WRITE)
+        if code in (0, errno.EINPROGRESS):
+            self._watch(_WRITE)
+        else:
+            self._refuse(os.strerror(code).lower())
+
+    def _refuse(self, trouble: str) -> None:
+        self._refused = trouble
+        self._end(News.REFUSED)
 
     def _watch(self, mask: int) -> None:
         if self._socket is not None and mask != self._mask:
@@ -140,8 +158,8 @@ class Link:
                     self._send()
             elif self._handshake is not None:
                 self._shake(connection, self._handshake)
-            elif connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self._end(News.REFUSED)
+            elif code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._refuse(os.strerror(code).lower())
             else:
                 self._handshake = Handshake(b"ROUTER")
                 connection.sendall(_HELLO)  # the first bytes of a connection: there is room
@@ -178,11 +196,11 @@ class Link:
             self._send()
 
     def news(self) -> News | None:
-        """The next thing that happened to the connection, None when nothing did."""
+        """The next thing that happened to the connection, None when nothing did. Its end is told behind all that came by it."""
         if not self._news:
             self._look(0.0)
-            if not self._news:
-                return None
+        if not self._news or (self._came and self._news[0] is News.DOWN):
+            return None
         news = self._news.popleft()
         self.up = news is News.UP
         self.was_up = self.was_up or self.up
@@ -209,23 +227,22 @@ class Link:
         try:
             outgoing.send()
         except OSError:
-            self._end(News.DOWN)
-            return
-        self._watch(_READ | _WRITE if outgoing else _READ)
+            self._outgoing = None
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # it is over for the other end, too
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._watch(_READ | _WRITE if self._outgoing else _READ)  # who reads finds what came, and the end behind it
 
     def _read(self, stream: Stream) -> None:
         self._unanswered = 0
         for parts, _ in stream.read():
-            if len(parts) == 1:
-                self._came.append(bytes(parts[0]))
-            else:
-                self._came.append(FormatError(f"{self.address} sent a message of several parts, which no gateway does"))
+            self._came.append(bytes(parts[0]))
 
     def receive(self) -> bytes | None:
         """The next message of the gateway, None when there is none.
 
         Raises:
-            FormatError: a message of several parts, which no gateway sends.
+            FormatError: what came is nothing that a gateway sends; nothing more comes.
         """
         if not self._came:
             return None
@@ -235,6 +252,14 @@ class Link:
         return came
 
     # Waiting
+
+    def stands(self) -> bool:
+        """Whether nothing ended the connection, as the kernel knows it, whatever came before that is unread."""
+        if self._socket is None:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a message, news, something at the wake descriptor, room to send for what waits, or the end of the time.
@@ -255,17 +280,17 @@ class Link:
         return woken
 
     def _told(self, fd: int, mask: int) -> None:
-        if self._lookup is None or fd != self._lookup.fd:
+        names = self._names
+        if names is None or fd != names.fd:
             self._happened(mask)
             return
-        host = self._lookup.host
+        found = names.take()[self.address.host]
         self._poll.unregister(fd)
-        self._lookup.close()
-        self._lookup = None
-        if host:
-            self._connect(host)
+        self._forget_names()
+        if found:
+            self._connect(found)
         else:
-            self._end(News.REFUSED)
+            self._refuse(f"the host name is not known ({names.wrong(self.address.host)})")
 
     def patience_s(self, timeout_s: float) -> float:
         """How long to wait at most: what is there already is not waited for, and a silent connection is asked whether it stands."""
@@ -295,9 +320,7 @@ class Link:
     def close(self, linger_s: float = 0.0) -> None:
         """Drop the connection. What is queued in it has `linger_s` to leave."""
         _links.discard(self)
-        if self._lookup is not None:
-            self._lookup.close()
-            self._lookup = None
+        self._forget_names()
         connection, self._socket = self._socket, None
         if connection is not None:
             if self._outgoing:
@@ -333,35 +356,6 @@ def wait_any(links: Sequence[Link], wake: int, timeout_s: float) -> bool:
     return any(link.woken for link in links)
 
 
-def _is_name(host: str) -> bool:
-    """Whether the host has to be looked up."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host.partition("%")[0])
-        except OSError:
-            continue
-        return False
-    return True
-
-
-class _Lookup:
-    """A host's address, looked up beside the thread that moves messages. `fd` becomes readable when that is over; `host` is empty
-    when it is not known.
-    """
-
-    def __init__(self, address: Address) -> None:
-        self.host = ""
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._told = os.dup(self.fd)
-        threading.Thread(target=self._run, args=(address,), name="tutti-lookup", daemon=True).start()
-
-    def _run(self, address: Address) -> None:
-        with contextlib.suppress(OSError):  # it is not known, as its emptiness says
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            self.host = str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])  # one of IPv4 first, as gateways listen
-        os.eventfd_write(self._told, 1)
-        os.close(self._told)
-
-    def close(self) -> None:
-        """Nobody waits for it any more."""
-        os.close(self.fd)
+def _look_up(host: str) -> str:
+    """The address to connect to: one of IPv4 first, as gateways listen."""
+    return min(addresses(host), key=lambda address: ":" in address)

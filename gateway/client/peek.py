@@ -62,7 +62,9 @@ def peek(address: Address) -> Sight:
     except TimeoutError:
         return Sight(silent)
     except socket.gaierror as error:
-        return Sight(f"the host name is not known ({error.strerror})")
+        return Sight(f"the host name is not known ({(error.strerror or str(error)).lower()})")
+    except UnicodeError as error:
+        return Sight(f"the host name is not known ({error})")
     except OSError as error:
         return Sight((error.strerror or str(error)).lower())
     return _recognise(first, address)

@@ -151,11 +151,20 @@ class Talk:
         try:
             if given_up():
                 raise Unavailable("who asked has given up")
+            self._drop_what_ended()
             yield
         finally:
             self._lock.release()
 
     # -- one connection after another
+
+    def _drop_what_ended(self) -> None:
+        """A connection that ended while nobody asked, as a gateway ends one that its pings come back from too late, was no failure
+        of anybody: the next one is made to the same gateway, at once.
+        """
+        if self._link is not None and not self._link.stands():
+            self._link.close()
+            self._link = self._welcome = None
 
     def _hello(self) -> wire.Hello:
         return wire.Hello(wire.PROTOCOL, CLIENT, self._session)
@@ -173,7 +182,7 @@ class Talk:
                     continue
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._link.up and not self._comes_up(self._link, until):
-                self._leave(None, deadline)
+                self._leave(self._link.trouble or None, deadline)
                 continue
             self._say(self._hello())
             welcome = self._answer(0, wire.Welcome, until, deadline)
@@ -204,20 +213,16 @@ class Talk:
         deadline = until if deadline is None else deadline
         while self._link is not None:
             link = self._link
-            data = link.receive()
-            if data is None:
-                if link.news() is not None:
-                    self._leave("the connection was lost", deadline)
-                elif time.monotonic() >= until:
-                    self._leave("connected, but there was no answer", deadline)
-                else:
-                    link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
-                continue
+            data = None
             try:
-                message = wire.decode_from_gateway(data)
+                data = link.receive()
+                message = wire.decode_from_gateway(data) if data is not None else None
             except FormatError as error:
-                self._trouble, wrong = misheard(data, error, self._route.present)
+                self._trouble, wrong = misheard(data or b"", error, self._route.present)
                 self._leave(self._trouble, deadline, wrong)
+                continue
+            if message is None:
+                self._wait_on(link, until, deadline)
                 continue
             if isinstance(message, wire.Denied) and message.request in (0, request):
                 self._denied(message, deadline)
@@ -225,6 +230,15 @@ class Talk:
             if isinstance(message, kind) and getattr(message, "request", 0) == request:
                 return message
         return None
+
+    def _wait_on(self, link: Link, until: float, deadline: float) -> None:
+        """Nothing came: wait for more, or leave."""
+        if link.news() is not None:
+            self._leave("the connection was lost", deadline)
+        elif time.monotonic() >= until:
+            self._leave("connected, but there was no answer", deadline)
+        else:
+            link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _denied(self, denied: wire.Denied, deadline: float) -> None:
         """Put it right and return, to ask again; or raise."""

@@ -59,7 +59,7 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
     """Names of hosts in a good configuration that this host does not know now, looked up for so long; a gateway that runs looks
     for those of others again and again.
     """
-    from gateway.transport.names import Names  # noqa: PLC0415 - for those alone who ask
+    from gateway.names import Names  # noqa: PLC0415 - for those alone who ask
 
     places = {"listen": parse_host_port(config.listen).host}
     if config.advertise is not None:

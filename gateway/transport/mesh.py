@@ -17,6 +17,7 @@ from gateway.core.messages import Message
 from gateway.data.addresses import Address, parse_member
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError, TuttiError
+from gateway.names import Names
 from gateway.transport.codec import (
     INTRODUCTION,
     REFUSAL,
@@ -31,7 +32,6 @@ from gateway.transport.handshake import introduced
 from gateway.transport.interface import Introduction, Trouble
 from gateway.transport.keys import Keyring
 from gateway.transport.link import Link
-from gateway.transport.names import Names
 from gateway.transport.sockets import Sockets
 from gateway.transport.troubles import Troubles
 from gateway.transport.wire import Arrival, Clock, Kind, Knows, News, NoSocket, Wire

@@ -1,0 +1,26 @@
+"""What tests of the client share."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A name server that says where `slow.example` is, once that is set."""
+    answers = threading.Event()
+    real: Callable[..., object] = socket.getaddrinfo
+
+    def look(host: str, *args: object, **kwargs: object) -> object:
+        if host == "slow.example":
+            assert answers.wait(60)
+            host = "127.0.0.1"
+        return real(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    yield answers
+    answers.set()

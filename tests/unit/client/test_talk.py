@@ -1,0 +1,155 @@
+"""Proves that a conversation goes on over connections that ended, and passes by who speaks no gateway's language."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.client import talk as client_talk
+from gateway.client.link import Link
+from gateway.client.producer import Producer
+from gateway.client.talk import Talk
+from gateway.client.url import Address
+from gateway.core import limits
+from gateway.data import wire
+from gateway.errors import Unavailable
+from gateway.zmtp.form import GREETING, MORE, frame, ready
+from tests.unit.client.fake import FakeGateway, until
+
+
+@contextlib.contextmanager
+def _babbling(said: bytes) -> Iterator[Address]:
+    """What shakes hands as a gateway does, and answers with that."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection = listener.accept()[0]
+                connections.append(connection)
+                connection.settimeout(30)
+                connection.sendall(GREETING + ready(b"ROUTER", b""))
+                left = len(GREETING) + len(ready(b"DEALER", b"")) + 1
+                while left and (data := connection.recv(left)):
+                    left -= len(data)
+                connection.sendall(said)
+
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Address("127.0.0.1", listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in connections:
+                connection.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [(b"\x10\x01x", "a part of 1 bytes"), (frame(b"a", MORE) + frame(b"b"), "too many parts"), (frame(b"C?"), "")]
+)
+def test_who_speaks_as_no_gateway_is_named_and_passed_by(said: bytes, told: str) -> None:
+    with _babbling(said) as address:
+        with FakeGateway() as gateway, Talk(f"tutti://{address},127.0.0.1:{gateway.port}") as talk:
+            assert talk.welcome().gateway == "fake"
+        with (
+            pytest.raises(Unavailable, match=f"{address}: it does not speak as a gateway: .*{told}"),
+            Talk([address], rounds=1) as talk,
+        ):
+            talk.welcome()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
+    """Where connections were made to."""
+    places: list[Address] = []
+
+    def link(address: Address) -> Link:
+        places.append(address)
+        return Link(address)
+
+    monkeypatch.setattr(client_talk, "Link", link)
+    return places
+
+
+@pytest.mark.parametrize("asks", ["welcome", "status"])
+def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_gateway_at_once(
+    made: list[Address], monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    def asked(talk: Talk) -> None:
+        if asks == "welcome":
+            assert talk.welcome().gateway == "first"
+        else:
+            talk.ask(wire.StatusAnswer, wire.Status)
+
+    with FakeGateway(name="first") as gateway, FakeGateway() as other, Talk(f"{gateway.url},127.0.0.1:{other.port}") as talk:
+        asked(talk)
+        gateway.stop()
+        gateway.start()
+        _wait_for_the_end(talk)
+        monkeypatch.setattr(talk, "_pause", _never)
+        asked(talk)
+        assert talk.trouble == ""
+    assert made == [Address("127.0.0.1", gateway.port)] * 2
+
+
+def _wait_for_the_end(talk: Talk) -> None:
+    """Until the kernel knows that the connection is over; nobody reads it."""
+    link = talk._link
+    assert link is not None
+    until(lambda: not link.stands())
+
+
+def _never(wait: float, _deadline: float) -> None:
+    raise AssertionError(wait)
+
+
+def test_a_connection_that_stands_is_kept(made: list[Address]) -> None:
+    with FakeGateway() as gateway, Talk(gateway.url) as talk:
+        for _ in range(3):
+            talk.welcome()
+    assert len(made) == 1
+
+
+def test_a_gateway_that_does_not_come_back_is_left_for_the_next(made: list[Address]) -> None:
+    with FakeGateway() as gateway, FakeGateway() as other, Talk(f"{gateway.url},127.0.0.1:{other.port}") as talk:
+        talk.welcome()
+        gateway.stop()
+        _wait_for_the_end(talk)
+        talk.welcome()
+        assert talk.address.port == other.port
+        assert made == [Address("127.0.0.1", gateway.port)] * 2 + [Address("127.0.0.1", other.port)]
+
+
+def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
+    slow: threading.Event, monkeypatch: pytest.MonkeyPatch, made: list[Address]
+) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
+    with FakeGateway() as gateway, Talk([Address("slow.example", gateway.port)], timeout=60) as talk:
+        asking = threading.Thread(target=talk.welcome)
+        asking.start()
+        until(lambda: len(made) > 2)
+        assert "name server" in talk.trouble
+        monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 30_000_000)
+        slow.set()
+        asking.join(60)
+        assert talk.welcome().gateway == "fake"
+
+
+@pytest.mark.parametrize("host", ["a..b", "nosuchhost.invalid"])
+def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
+    with (
+        pytest.raises(Unavailable, match=rf"{host}:7400: the host name is not known \("),
+        Talk([Address(host, 7400)], rounds=1) as talk,
+    ):
+        talk.welcome()
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=rf"{host}:7400: the host name is not known \("):
+        Producer(f"tutti://{host}:7400", connect_timeout=0.5)
+    assert time.monotonic() - began < 30
