@@ -66,15 +66,26 @@ class Healing:
         known = bool(members) and all(member in roster for member in members)
         return tuple(one for one in (members if known else sorted(roster)) if one != self._me)
 
+    def removed(self, members: Collection[int]) -> tuple[int, ...]:
+        """Which of them the roster names no more, as a primary view knows; nobody without one."""
+        roster = self._context.window.state.roster
+        return tuple(one for one in members if one not in roster) if self._context.standing.primary else ()
+
     def vote(self, member: int) -> int:
         """Up to where a member has what stands in the lane, as it answered."""
         attempt, up_to = self._answers[member]
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
+    def _ends(self) -> dict[int, int]:
+        """Up to where those of the roster have the last attempt. Who was removed gives nothing any more, whatever it answered."""
+        roster, last = self._context.window.state.roster, self.attempt
+        return {one: up_to for one, (attempt, up_to) in self._answers.items() if attempt == last and one in roster}
+
+    @property
     def _reach(self) -> int:
         """The last position that can be decided: whoever was in the last attempt has at least what was."""
-        return max((up_to for attempt, up_to in self._answers.values() if attempt == self.attempt), default=0)
+        return max(self._ends.values(), default=0)
 
     def tail(self) -> Sequence[Frame] | None:
         """What is to be decided before anything new: all that the last attempt may have decided, behind the lane's end. None while
@@ -140,7 +151,7 @@ class Healing:
         self._tidy()
         end, lost = self._lane.end + len(self._tail), self.lost
         wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
-        giver = next((one for one in self.part if self._answers.get(one) == (self.attempt, self._reach)), 0) if wanted else 0
+        giver = next((one for one in self.part if self._ends.get(one) == self._reach), 0) if wanted else 0
         for peer in self.part:
             if peer != self._me:
                 behind = wanted if peer == giver else 0
@@ -148,21 +159,22 @@ class Healing:
 
     # For the operator
 
-    @property
-    def reason(self) -> str:
-        """Why the lane takes nothing, and what it waits for."""
+    def reason(self, unvoted: Sequence[int]) -> str:
+        """Why the lane takes nothing, and what it waits for. `unvoted`: who has not written the end yet."""
         lane, lost = self._lane, self.lost
-        silent = tuple(member for member in self.needed if member not in self._answers)
         begin = (
             f"the lane of this gateway takes nothing before what its disk lost of it, from position {lost.first} on, is here again"
         )
+        if not self.learns:
+            return f"{begin}: it waits for {_gateways(unvoted) if unvoted else 'its disk'} to write its last frames"
         if not self._context.standing.primary:
             return f"{begin}: it waits for a view of the group"
+        silent = tuple(member for member in self.needed if member not in self._answers)
         last = max(lost.last, lost.shown)
         if lane.decided < last:
             lacks = f"position {lane.decided + 1} of {last}"
             roster = self._context.window.state.roster
-            if any(up_to > lane.decided for _, up_to in self._answers.values()):
+            if any(up_to > lane.decided for one, (_, up_to) in self._answers.items() if one in roster):
                 return f"{begin}: {lacks} is fetched from another gateway"
             away = tuple(one for one in sorted(roster) if one != self._me and one not in self._answers)
             if away:
@@ -170,10 +182,10 @@ class Healing:
             return f"{begin}: {lacks} is at no other gateway; where it cannot be restored, {REPLACE}"
         if silent:
             return f"{begin}: it waits for {_gateways(silent)}, which may have more of it"
-        if self.learns:
-            givers = tuple(one for one in sorted(self._answers) if self._answers[one] == (self.attempt, self._reach))
-            return f"{begin}: it waits for {_gateways(givers)}, which have more of it"
-        return f"{begin}: it waits for {_gateways(self.needed)} to write its last frames"
+        ends, reach = self._ends, self._reach
+        if reach > lane.end:
+            return f"{begin}: it waits for more of it from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
+        return f"{begin}: it waits for its disk"
 
 
 def _gateways(numbers: Sequence[int]) -> str:

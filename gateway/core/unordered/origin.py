@@ -63,7 +63,9 @@ class Origin:
         """Why the lane takes nothing: something that was decided in it is gone, for good or until it is learned from others. No
         attempt begins then.
         """
-        return self._halted or (self._healing.reason if self._healing is not None else "")
+        if self._halted or self._healing is None:
+            return self._halted
+        return self._healing.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
 
     @property
     def quiet(self) -> bool:
@@ -291,6 +293,13 @@ class Origin:
         self._advance()
         self._healed()
 
+    def _leave_out(self, removed: Sequence[int]) -> None:
+        """Go on without the votes of members that were removed: all that they had was heard before the last attempt went on."""
+        for member in removed:
+            del self._votes[member]
+        if removed:
+            self._advance()
+
     def _healed(self) -> None:
         """Begin a new attempt when all of the last one is decided."""
         if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
@@ -388,6 +397,8 @@ class Origin:
         if self._healing is not None:
             self._healing.beat()
             self._resume()
+            if self._machine.state is Phase.RESUMED:
+                self._leave_out(self._healing.removed(self._votes))
         if self._machine.state is Phase.NONE:
             self._waited += 1
             self._begin()
@@ -400,7 +411,9 @@ class Origin:
     def _look(self) -> None:
         """Post again to those that do not vote. Who did not for the atomic period holds nobody up any longer: the attempt ends, and
         the next one is without it until it has more than all that can be decided of this one, that is something of a later attempt.
+        The last attempt before a lost end goes on with it all the same, as nothing may end that before all of it is decided.
         """
+        goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
         late: list[int] = []
         for member, vote in self._votes.items():
             waits = vote == self._before[member] < self._lane.end
@@ -408,9 +421,9 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.behind(vote))
-            if missed >= self._context.config.atomic_period_heartbeats:
+            if missed == self._context.config.atomic_period_heartbeats:  # once: where the attempt goes on it is known by then
                 late.append(member)
-                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane goes on without it"
+                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane {goes_on}"
                 self._context.outbox.suspect(member, why)
         for member in late:
             self._near.discard(member)

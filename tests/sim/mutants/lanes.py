@@ -7,6 +7,7 @@ from gateway.core.unordered.layer import Unordered
 from gateway.core.unordered.lines import LineTable
 from gateway.core.unordered.member import Member
 from gateway.core.unordered.origin import Origin
+from gateway.log import lanes_lost
 from tests.sim.mutants.mutant import Mix, Mutant
 from tests.sim.mutants.patch import Edit
 
@@ -152,6 +153,104 @@ LANES = (
         "what was durable at the origin decides the frame of that attempt, and no other one at its place",
         [Edit(Member, "on_ask", "if message.attempt == lane.attempt:", "if True:")],
         proof=_UNIT + "test_healing.py::test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone",
+    ),
+    Mutant(
+        "lane-healed-below-what-was-shown",
+        "7",
+        "what was shown behind the mark is not given up because nobody who is asked has it",
+        [Edit(Healing, "tail", "max(self._reach, self.lost.shown)", "self._reach")],
+        proof=_UNIT + "test_healing.py::test_what_was_shown_behind_the_mark_is_waited_for",
+    ),
+    Mutant(
+        "lane-healed-with-another-chain",
+        "7",
+        "the chain at the mark is that of the frame that was lost",
+        [Edit(Healing, "learned", "if frame.position == lost.last and", "if False and")],
+        proof=_UNIT + "test_healing.py::test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane",
+    ),
+    Mutant(
+        "lane-healed-without-all-that-there-are",
+        "7",
+        "where a member of the last attempt was removed everybody in the roster is heard",
+        [Edit(Healing, "needed", "bool(members) and all(member in roster for member in members)", "bool(members)")],
+        proof=_UNIT + "test_healing.py::test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard",
+    ),
+    Mutant(
+        "lane-healed-without-a-view",
+        "7",
+        "the roster is believed in a primary view alone",
+        [Edit(Healing, "tail", " and self._context.standing.primary", "")],
+        proof=_UNIT + "test_healing.py::test_the_roster_is_believed_in_a_view_alone",
+    ),
+    Mutant(
+        "lane-end-told-before-fsync",
+        "7",
+        "what is told of an end is durable",
+        [Edit(Member, "on_ask", "lane.attempt, lane.durable, run", "lane.attempt, lane.end, run")],
+        proof=_UNIT + "test_healing.py::test_an_end_that_is_not_durable_is_neither_told_nor_given",
+    ),
+    Mutant(
+        "lane-end-given-before-fsync",
+        "7",
+        "what is given of an end is durable",
+        [Edit(Member, "on_ask", " if frame.position <= lane.durable", "")],
+        proof=_UNIT + "test_healing.py::test_an_end_that_is_not_durable_is_neither_told_nor_given",
+    ),
+    Mutant(
+        "lane-own-one-begun-elsewhere",
+        "7",
+        "the origin needs all of its lane: what was let go says who sent what",
+        [Edit(Member, "on_fetched", "message.begin is not None and (lane.origin, lane.incarnation) == self._me", "False")],
+        proof=_UNIT + "test_resumed.py::test_what_others_let_go_does_not_come_back_as_a_beginning",
+    ),
+    Mutant(
+        "lane-healing-ended-by-a-low-disk",
+        "7",
+        "nothing ends the last attempt before all of it is decided",
+        [
+            Edit(
+                Origin,
+                "on_posted",
+                "ends = message.low and current and self._machine.state is Phase.OPEN",
+                "ends = message.low and current",
+            )
+        ],
+        proof=_UNIT + "test_resumed.py::test_a_low_disk_is_no_reason_to_end_what_may_be_decided",
+    ),
+    Mutant(
+        "lane-healing-without-votes-beyond",
+        "7",
+        "who has more of an earlier run votes for the end",
+        [Edit(Origin, "on_posted", "message.up_to > end and self._machine.state is Phase.OPEN", "message.up_to > end")],
+        proof=_UNIT + "test_resumed.py::test_who_got_more_of_an_earlier_run_votes_for_the_end",
+    ),
+    Mutant(
+        "lane-healing-held-by-one-removed",
+        "7",
+        "the last attempt goes on without the votes of who was removed",
+        [Edit(Origin, "beat", "self._leave_out(self._healing.removed(self._votes))", "pass")],
+        proof=_UNIT + "test_resumed.py::test_who_is_removed_is_waited_for_no_longer",
+    ),
+    Mutant(
+        "lane-healing-without-one-unknown",
+        "7",
+        "who the roster lacks was removed only where a primary view knows the roster",
+        [Edit(Healing, "removed", "if self._context.standing.primary else ()", "")],
+        proof=_UNIT + "test_resumed.py::test_nobody_is_taken_as_removed_without_a_view",
+    ),
+    Mutant(
+        "lane-healing-waits-for-one-removed",
+        "7",
+        "what one that was removed answered is waited for no longer",
+        [Edit(Healing, "_ends", "attempt == last and one in roster", "attempt == last")],
+        proof=_UNIT + "test_resumed.py::test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longer",
+    ),
+    Mutant(
+        "lane-healed-note-of-an-earlier-attempt",
+        "7",
+        "a lost end is healed as soon as a later attempt began",
+        [Edit(lanes_lost, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
+        proof="tests/unit/log/test_lanes_lost.py::test_a_frame_of_a_later_attempt_says_that_all_is_back",
     ),
     Mutant(
         "lane-gap-taken",

@@ -67,6 +67,27 @@ def test_what_is_gone_up_to_the_mark_is_told_until_another_attempt_begins(tmp_pa
     finished(tmp_path, history)
 
 
+def test_a_frame_of_a_later_attempt_says_that_all_is_back(tmp_path: Path) -> None:
+    """That attempt was promised before it began, though the newest slot of the scalars is gone that says so."""
+    history = sample(OWN)
+    written(tmp_path, history, 11)
+    rot(own(tmp_path), history, 9, 20)
+    logs, _ = opened(tmp_path)
+    logs.persist(history.write(9, 11))
+    logs.close()
+    scalars = own(tmp_path) / "scalars"
+    before = scalars.read_bytes()
+    logs, found = opened(tmp_path)
+    assert found[OWN].lost == lost(history, 12, 11)
+    history.view()
+    logs.persist(history.write(12, 12, attempt=2))
+    logs.close()
+    scalars.write_bytes(before)
+    logs, found = opened(tmp_path)
+    assert (found[OWN].lost, found[OWN].attempt) == (None, 2)
+    logs.close()
+
+
 def test_what_stands_whole_behind_the_mark_was_there_too(tmp_path: Path) -> None:
     history = sample(OWN)
     logs, _ = opened(tmp_path)

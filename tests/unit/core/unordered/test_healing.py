@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gateway.core import limits
@@ -102,3 +103,93 @@ def test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone(
     member.on_message(1, LaneAsk(lane[1], 9, attempt, before + 1))
     made.carry_out(2)
     assert made[2].seen.get(lane, 0) == before + decided
+
+
+def again(made: Group, **changes: object) -> None:
+    """Gateway 1 starts again, and finds something else lost."""
+    made.crash(1)
+    disk = made[1].disks[made[1].key]
+    assert disk.lost is not None
+    disk.lost = msgspec.structs.replace(disk.lost, **changes)
+    made.start(1)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+
+
+def test_what_was_shown_behind_the_mark_is_waited_for() -> None:
+    """Clients know of it, and nobody who is asked has it: nothing else may take its place."""
+    made = lost(2, 3)
+    for number in (2, 3):
+        del made[number].disks[made[1].key].frames[3:]
+        made.start(number)
+    again(made, shown=4)
+    assert "position 4 of 4 is at no other gateway" in halted(made)
+    assert made[1].disks[made[1].key].attempt == 1
+
+
+def test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane() -> None:
+    made = lost(2, 3)
+    for number in (2, 3):
+        made.start(number)
+    again(made, chain=7)
+    assert halted(made).startswith("the lane of this gateway takes nothing more: another frame is decided elsewhere at position 3")
+
+
+def test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard() -> None:
+    """Its disk may be back under another number."""
+    made = group(4)
+    made.vote()
+    made.crash(4)
+    made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
+    made.submit(1, (1, 1, b"1"))
+    made.settle()
+    for number in (1, 3):
+        made.crash(number)
+    disk = made[1].disks[made[1].key]
+    disk.lose(len(disk.frames), len(disk.frames))
+    made.start(1)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert "it waits for gateway 3, which may have more of it" in halted(made), "gateway 4 was in no attempt of that time"
+    del made.state.roster[3]
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert "it waits for gateway 4, which may have more of it" in halted(made)
+    made.start(4)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made) == ""
+    assert made.lane(4, made[1].key) == [b"1"]
+
+
+def test_the_roster_is_believed_in_a_view_alone() -> None:
+    """What a start knows may be older: who is in the last attempt may have been removed since, and others added."""
+    made = lost(2, 3)
+    made.standings[1].primary = False
+    for number in (2, 3):
+        made.start(number)
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made).endswith("it waits for a view of the group")
+    assert made[1].disks[made[1].key].attempt == 1
+    made.standings[1].primary = True
+    made.settle(limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made) == ""
+
+
+def test_an_end_that_is_not_durable_is_neither_told_nor_given() -> None:
+    """It could be lost in a crash after others had counted on it."""
+    made = group()
+    key = made[1].key
+    for sequence in (1, 2):
+        made.submit(1, (1, sequence, b"%d" % sequence))
+        made.network = [one for one in made.network if one[1] == 2 and not isinstance(one[2], Settled)]
+        while made.network:
+            made.deliver()
+        if sequence == 1:
+            made.sync(2)
+            made.network.clear()
+    durable = len(made[2].disks[key].frames)
+    member = made[2].layer
+    assert member is not None
+    assert made[2].queue, "the second batch is being written"
+    member.on_message(1, LaneAsk(key[1], 9, 1, durable - 1, durable - 1))
+    made.carry_out(2)
+    (tail,) = [message for _, _, message in made.network if isinstance(message, LaneTail)]
+    assert tail.up_to == durable
+    assert [frame.position for frame in tail.frames] == [durable]
