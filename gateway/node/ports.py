@@ -58,3 +58,5 @@ def _check_free(whose: str, address: Address) -> None:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(in_use_text(address.host, address.port, whose)) from error
         raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: no host can have that name") from error

@@ -38,6 +38,9 @@ def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.sock
         listener.setblocking(False)
         listener.bind(place)  # with the scope that an address of one link has (fe80::1%eth0)
         listener.listen(backlog)
+    except UnicodeError as error:
+        listener.close()
+        raise OSError(errno.EINVAL, "no host can have that name") from error
     except BaseException:
         listener.close()
         raise

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.config import Address
 from gateway.core import limits
+from gateway.errors import TuttiError
 from gateway.node.ports import PortInUse, wait_free
 
 
@@ -28,3 +29,8 @@ def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         port = holder.getsockname()[1]
         with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop what listens there"):
             wait_free({"admin": Address("127.0.0.1", port)})
+
+
+def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
+    with pytest.raises(TuttiError, match=r"port 7400 on a\.\.b \(clients\) cannot be opened: no host can have that name"):
+        wait_free({"clients": Address("a..b", 7400)})
