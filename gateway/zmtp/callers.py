@@ -25,6 +25,7 @@ _HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
 _MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
 _FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
+_FRAMES_A_TURN = 32  # that each one may give, however many wait behind it: to take few of many costs as much as to take many
 _BEAT = Formed([PING], len(PING))
 
 
@@ -205,14 +206,15 @@ class Callers:
     # Messages
 
     def arrivals(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
-        """What came, by those at whom something happened, each of them in its turn: by whom, the parts, the bytes.
+        """What came, by those at whom something happened, each of them in its turn, in which it gives no more than its
+        share while others wait: by whom, the parts, the bytes.
 
         Of a message that is too large, or in too many parts, there are no parts; of a large one of who is not known, its first byte
         alone.
         """
         readable = self._readable
-        frames = size = 0
-        while readable and frames < _FRAMES_A_MESSAGE * messages_max and size < bytes_max:
+        left, size = _FRAMES_A_MESSAGE * messages_max, 0
+        while readable and left > 0 and size < bytes_max:
             caller = readable.popleft()
             caller.waits = False
             stream = caller.stream
@@ -220,7 +222,7 @@ class Callers:
                 continue
             caller.heard = True
             try:
-                for parts, length in stream.read(_FRAMES_A_MESSAGE * messages_max - frames):
+                for parts, length in stream.read(min(left, max(left // (1 + len(readable)), _FRAMES_A_TURN))):
                     if not caller.spoke:
                         caller.spoke = True
                         self._mute.pop(caller.socket.fileno(), None)
@@ -235,7 +237,7 @@ class Callers:
                 self._drop(caller)
                 continue
             size += stream.came
-            frames += stream.took + 1  # a read that takes none costs, too
+            left -= stream.took + 1  # a read that takes none costs, too
             if stream.full or stream.came >= _MORE_COMES_BYTES:
                 self._has_some(caller)  # when all others had their turn
 
@@ -361,7 +363,7 @@ class Callers:
         """Say that this end is there, and ask whether the other one is."""
         if caller.stream is None:
             return
-        if caller.heard or not reads:
+        if caller.heard or caller.waits or not reads:  # who waits for its turn said something
             caller.silent = 0
         else:
             caller.silent += 1

@@ -37,6 +37,35 @@ def test_who_sends_much_leaves_the_others_their_turn(port: Port) -> None:
     assert port.callers.unread, "what was not taken is known to be there"
 
 
+def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or_two() -> None:
+    port = Port(TERMS._replace(connections=20))
+    many = [port.call() for _ in range(10)]
+    port.has(10)
+    for number, one in enumerate(many):
+        one.sendall(frame(b"%d" % number) * 2000)
+    good = port.call()
+    port.has(11)
+    good.sendall(frame(b"good"))
+    while port.callers.unread:
+        port.drain()
+    for number, one in enumerate(many):
+        one.sendall(frame(b"%d" % number) * 2000)
+    good.sendall(frame(b"good"))
+    while len(port.epoll.poll(0.01)) < 11:
+        continue
+    said = [[parts[0] for _, parts, _ in port.drain(messages_max=100)] for _ in range(2)]
+    assert b"good" in said[0] + said[1]
+    assert max(said[0].count(b"%d" % number) for number in range(10)) <= 40
+    port.close()
+
+
+def test_who_is_alone_may_fill_a_drain(port: Port) -> None:
+    port.call().sendall(frame(b"x") * 2000)
+    while not port.callers.unread:
+        port.look()
+    assert len(port.drain(messages_max=100)) == 200
+
+
 def test_a_first_message_behind_the_handshake_is_not_forgotten(port: Port) -> None:
     port.call(HELLO + frame(b"at once"))
     port.look()  # the connection
