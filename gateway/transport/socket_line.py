@@ -16,7 +16,7 @@ from gateway.data.addresses import Address
 from gateway.errors import FormatError
 from gateway.transport.link import Away, Link
 from gateway.transport.wire import Kind, News
-from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, Formed, Handshake, Mismatch, frame, ready
+from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, frame, pong, ready
 from gateway.zmtp.listening import NONE_LEFT
 from gateway.zmtp.outgoing import Outgoing
 from gateway.zmtp.stream import Ended, Stream
@@ -76,6 +76,7 @@ class SocketLine:
         self._wait_ms = limits.MESH_RECONNECT_MS_MIN
         self._waiting: Outgoing | None = None  # while there is a socket
         self._full = False  # the kernel is to tell when there is room
+        self._asked = 0  # beats, one after another, in which nothing came back
         self.due_us = 0
         self.closed = False
 
@@ -203,8 +204,10 @@ class SocketLine:
         rest = handshake.take(data)
         if rest is not None:
             self._handshake = None
-            self._stream = Stream(connection, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW)
-            self.due_us = 0
+            self._stream = Stream(
+                connection, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW, command=self._command
+            )
+            self.due_us = self._asked = 0
             self._wait_ms = limits.MESH_RECONNECT_MS_MIN
             yield News(self.link, Kind.UP)
             if rest:
@@ -218,6 +221,34 @@ class SocketLine:
     def _heard(self, stream: Stream) -> Iterator[News]:
         for parts, _ in stream.read():
             yield News(self.link, Kind.SAID, data=bytes(parts[0]))
+        self._asked = 0
+
+    def _command(self, command: bytes) -> None:
+        self._mention(pong(command))
+
+    def _mention(self, command: bytes) -> None:
+        """Say that this end is there, unless what waits says so."""
+        if command and not self._waiting and self._keep(Formed([command], len(command))):
+            self._send()
+
+    def beat(self, *, ran: bool) -> Iterator[News]:
+        """One more beat is over: ask whether the other end is there, and leave a connection by which nothing came back for three,
+        while the kernel found room for what was asked. Without `ran` this process did not run, which is nobody's silence.
+        """
+        if self._stream is None:
+            return
+        if not ran:
+            self._asked = 0
+        elif self._waiting:
+            return  # what would be asked waits behind it; where it waits for long the kernel breaks the connection
+        if self._asked < limits.MESH_BEATS_SILENT_MAX:
+            self._asked += 1
+            self._mention(PING)
+            return
+        silent_s = limits.MESH_BEATS_SILENT_MAX * limits.MESH_BEAT_MS / 1000
+        reason = f"nothing came back by the connection to it for {silent_s:g} s though that stands: it is made anew"
+        self._watch.tell(self.link.name, f"{reason}; the gateway stands still, or something in between passes nothing on")
+        yield from self._fail(Away.BROKEN_OFF)
 
     # Sending
 

@@ -26,6 +26,7 @@ from gateway.zmtp.listening import NONE_LEFT, open_port
 from gateway.zmtp.stream import SCRATCH_BYTES
 
 _US_PER_MS = 1000
+_BEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # `keep` is called about so often, and not to be missed by a little
 _TERMS = Terms(
     name="group port",
     connections=limits.MESH_CONNECTIONS_MAX,
@@ -36,6 +37,8 @@ _TERMS = Terms(
     held_back_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     waiting_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     spares=1,
+    beat_us=limits.MESH_BEAT_MS * _US_PER_MS,
+    beats=limits.MESH_BEATS_SILENT_MAX,
 )
 _ANSWERS_BYTES = 64 * limits.KIB  # that wait in the kernel for one stranger
 
@@ -60,6 +63,8 @@ class Sockets:
         self._all: list[SocketLine] = []
         self._later: list[News] = []  # of what was due
         self._told: list[tuple[str, str]] = []
+        self._beat_us = clock_us()
+        self._ran = False  # from one beat to the next
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         with contextlib.ExitStack() as opened:
             listener = opened.enter_context(_listen(listen))
@@ -151,8 +156,14 @@ class Sockets:
     # The rest
 
     def keep(self) -> list[News]:
-        """Close connections that said nothing for long."""
-        self._callers.keep()
+        """Ask at both ends of connections whether the other one is there, and leave those by which nothing comes."""
+        passed_us = self.clock_us() - self._beat_us
+        if passed_us >= _BEAT_US:
+            self._beat_us += passed_us
+            self._ran = passed_us < 3 * _BEAT_US
+            for line in self._all:
+                self._later += line.beat(ran=self._ran)
+        self._callers.keep(reads=self._ran)
         return []
 
     def told(self) -> list[tuple[str, str]]:

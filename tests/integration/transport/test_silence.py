@@ -1,0 +1,48 @@
+"""Proves that a connection that something in between keeps open and passes nothing on by is left and made anew, and no other."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.integration.transport.meshes import WIRES, Town, exchange, rest, run, town
+from tests.integration.transport.wire import Tap
+from tests.ports import free_ports
+
+
+def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> None:
+    with town() as place:
+        ports = free_ports(4)
+        with Tap(ports[3]) as tap:
+            addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{tap.port}"]
+            jfk, lga = place.add("jfk", 1, addresses[0]), place.add("lga", 2, f"127.0.0.1:{ports[2]}/{ports[3]}")
+            jfk.transport.peers([(2, "lga", addresses[1])])
+            lga.transport.peers([(1, "jfk", addresses[0])])
+            exchange(jfk, lga, [jfk, lga])
+            exchange(lga, jfk, [jfk, lga])
+            tap.swallow()
+            began = time.monotonic()
+            run([jfk, lga], lambda: (2, False) in [(link.peer, link.up) for link in jfk.links])
+            assert time.monotonic() > began + 2, "a moment's silence is none"
+            exchange(jfk, lga, [jfk, lga])
+            run([jfk, lga], lambda: not tap.dead)
+            assert ["nothing came back by the connection to it for 3 s" in line for line in jfk.said] == [True]
+            assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
+
+
+def test_connections_by_which_nothing_is_to_be_said_stay_whatever_carries_the_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Town, "openers", WIRES["sockets-zeromq"])
+    with town() as place:
+        ports = free_ports(6)
+        names = ["jfk", "lga", "ewr"]
+        members = [(n + 1, name, f"127.0.0.1:{ports[2 * n]}/{ports[2 * n + 1]}") for n, name in enumerate(names)]
+        nodes = [place.add(name, number, address) for number, name, address in members]
+        for node in nodes:
+            node.transport.peers([member for member in members if member[0] != node.number])
+        for node in nodes:
+            for other in nodes:
+                if node is not other:
+                    exchange(node, other, nodes)
+        rest(nodes, 6.0)
+        assert [[link.up for link in node.links] for node in nodes] == [[True, True]] * 3
