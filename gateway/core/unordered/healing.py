@@ -189,4 +189,4 @@ class Healing:
 
 
 def _gateways(numbers: Sequence[int]) -> str:
-    return f"gateway{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    return ", ".join(f"gateway {number}" for number in numbers)

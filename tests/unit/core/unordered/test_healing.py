@@ -64,7 +64,7 @@ def test_it_waits_for_every_member_of_the_last_attempt(marked: int) -> None:
 
 def test_what_nobody_has_is_told_with_what_to_do() -> None:
     made = lost(2, 3)
-    assert "position 2 of 3 is not at those that answer; it waits for gateways 2, 3" in halted(made)
+    assert "position 2 of 3 is not at those that answer; it waits for gateway 2, gateway 3" in halted(made)
     for number in (2, 3):
         made[number].disks.clear()
         made.start(number)
@@ -86,7 +86,7 @@ def test_an_answer_to_another_run_counts_for_nothing() -> None:
     for sender in (2, 3):
         layer.on_message(sender, LaneTail(ask.incarnation, ask.token ^ 1, 1, 2))
         made.carry_out(1)
-    assert "it waits for gateways 2, 3" in halted(made)
+    assert "it waits for gateway 2, gateway 3" in halted(made)
     assert not under_way(made, LaneTail)
 
 
