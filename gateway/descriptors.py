@@ -7,7 +7,6 @@ fewer than it may have, and asks for more for its own files when it has none. Th
 from __future__ import annotations
 
 import errno
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,8 @@ _bounds: list[int] = []  # how many descriptors there are for all, and with thos
 
 def set_aside() -> None:
     """From now on some of this process's descriptors are for `spared` alone; once in a process."""
+    import resource  # noqa: PLC0415 - clients are imported also on systems without it, and set nothing aside
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         fewer = soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
@@ -44,6 +45,8 @@ def spared(act: Callable[[], Result]) -> Result:
     except OSError as error:
         if error.errno not in TOO_MANY or not _bounds:
             raise
+    import resource  # noqa: PLC0415 - `set_aside` has brought it: no descriptor is needed
+
     fewer, all_of_them = _bounds
     with _lock:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

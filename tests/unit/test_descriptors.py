@@ -18,8 +18,9 @@ from gateway.log.walk import SegmentMap
 
 
 @pytest.fixture
-def used_up() -> Iterator[None]:
-    """All that the system gives are taken."""
+def used_up(tmp_path: Path) -> Iterator[None]:
+    """All that the system gives are taken, once the test has its directory."""
+    assert tmp_path.is_dir()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
     with contextlib.ExitStack() as taken:
