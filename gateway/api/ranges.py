@@ -154,6 +154,6 @@ def _backwards(start: int, end: int) -> Fault:
 
 def _some(names: list[str]) -> str:
     if not names:
-        return "it has no topics yet (`absent_ok` reads it as empty)"
+        return "it has no topics yet; to wait for the first records of this one, follow it (`tutti tail --follow`)"
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return f"there are {', '.join(names[:10])}{more}"

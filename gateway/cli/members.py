@@ -76,7 +76,8 @@ def list_members(url: str, as_json: bool) -> None:
                  up, or a new view is on its way; learner: was added and has not caught up; silent: not heard of; leaving; halted
     votes        whether it counts for a majority, with the disk that it has
     coordinates  whether it puts the messages in order
-    age          its place in the view: the oldest coordinates, the next takes over
+    age          its place in the view, 1 is the oldest, after which the next takes over; another than the oldest may
+                 coordinate, as when a group is founded
     lag          how many decided positions it lacks (of a silent one: lacks by now)
     heard        how long ago it was heard of
     round_trip   to it and back, as measured
@@ -258,10 +259,14 @@ def _change(control: Control, deadline: Deadline, change: str, name: str, addres
     with telling(f"{change} {name}", lambda: control.trouble):
         try:
             control.change_roster(change, name, address)
-        except Unavailable:
-            # Asked again after a gateway that died had made it, a replacement would wait for one more new disk.
-            if change != "replace" or not _votes(_named(control.members(), name)):
+        except Unavailable as late:
+            if change != "replace":
                 raise
+            # Asked again after a gateway that died had made it, a replacement would wait for one more new disk.
+            member = _named(control.members(), name)
+            if not _votes(member):
+                asked = f"`tutti status --url tutti://{member['address']}` tells what it says itself"
+                raise Unavailable(f"{late}; {name}: {_known(member) or _on_its_way(member)}; {asked}") from late
         except KeyboardInterrupt:
             note(f"whether the log has it is not known: {change} {name} may still be made, `tutti members` shows it then")
             raise

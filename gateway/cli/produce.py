@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,7 +90,8 @@ def produce(
             nothing = not first and name is None
         if not nothing:
             settings = f"{topic} {form} {key}"
-            sending = stack.enter_context(Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered))
+            with _not_let_in(report, as_json):
+                sending = stack.enter_context(Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered))
             meter = stack.enter_context(progress(topic, None))
             try:
                 for chunk in chunks:
@@ -99,10 +100,26 @@ def produce(
             except InputChanged:
                 raise  # nothing was sent, and it says what is committed
             except (TuttiError, OSError, KeyboardInterrupt) as error:
-                wrong = isinstance(error, FormatError)
+                wrong = isinstance(error, FormatError | UsageError)  # also a key that the header of the input does not name
                 _tell(sending.cut_short(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
                 raise
     _tell(report, as_json)
+
+
+@contextmanager
+def _not_let_in(nothing: Report, as_json: bool) -> Iterator[None]:
+    """Where Ctrl-C comes while a gateway is to let the producer in, say so, and that `nothing` is what this run has committed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("no gateway has let the producer in yet; where one answers, `tutti members` says what they wait for")
+        _tell(_unsent(nothing), as_json)
+        raise
+
+
+def _unsent(nothing: Report) -> Report:
+    """Of a named producer nobody was asked."""
+    return nothing._replace(complete=False, uncommitted_from=1 if nothing.producer is None else None)
 
 
 def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chunk]:
@@ -110,8 +127,7 @@ def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chun
     try:
         return list(islice(chunks, 1))
     except (FormatError, OSError) as error:
-        start = 1 if nothing.producer is None else None  # of a named producer nobody was asked
-        _tell(nothing._replace(complete=False, uncommitted_from=start), as_json, wrong=isinstance(error, FormatError))
+        _tell(_unsent(nothing), as_json, wrong=isinstance(error, FormatError))
         raise
 
 

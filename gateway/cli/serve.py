@@ -30,7 +30,7 @@ def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int
 
     One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
     finishes what is under way and ends. The exit code says why it ended: 0 as asked, 1 failed, 2 a wrong configuration or another
-    gateway's directory, 4 damage.
+    gateway's directory, 3 something is not available, 4 damage.
     """
     with Loading():
         from gateway.config import load_config

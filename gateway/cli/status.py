@@ -59,7 +59,8 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 def topics(url: str, as_json: bool) -> None:
     """Topics with their counts, bytes, first and last offset and time.
 
-    Records and bytes are those that were ever committed; the first offset is that of the first record which retention has left.
+    Records and bytes are those that were ever committed, bytes as they were sent: whole batches with keys, headers and their form,
+    compressed where they are. The first offset is that of the first record which retention has left.
     Only the ordered log is counted: a topic that only unordered records were sent to is shown without records.
     """
     from gateway.client.reads import Reads

@@ -29,7 +29,7 @@ def lane_named(reads: Reads, origin: str) -> LaneInfo:
         names = ", ".join(sorted({lane.gateway for lane in lanes}))
         there = f"there are those of {names}" if names else "there is no lane yet"
         raise UsageError(
-            f"there is no lane of origin {origin!r}: {there}; name a gateway, or a lane as `position` of all origins does"
+            f"there is no lane of origin {origin!r}: {there}; name a gateway, or one of its lanes as NUMBER-INCARNATION"
         )
     return found[0]
 

@@ -64,6 +64,7 @@ class Talk:
         self._request = 0
         self._trouble = ""  # the last thing that a gateway said instead of an answer
         self._met = ""  # the last thing that was met instead of one
+        self._answered = ""  # who said last, to the present question, why it is to be asked again, and what
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> wire.Welcome:
@@ -134,7 +135,7 @@ class Talk:
         """
         deadline = time.monotonic() + self._timeout
         with self._turn(deadline, given_up):
-            self._retry_us = limits.RETRY_US_MIN
+            self._retry_us, self._answered = limits.RETRY_US_MIN, ""
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -246,6 +247,7 @@ class Talk:
             self._welcome = None
         elif denied.retry:
             self._met = self._trouble = f"{denied.reason} ({denied.code})"
+            self._answered = f"{self._route.present} answered last: {self._trouble}"
             if denied.code in _ELSEWHERE:
                 self._leave(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
@@ -271,7 +273,13 @@ class Talk:
     def _pause(self, wait: float, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
-            told = self._route.told()
-            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
-            raise Unavailable(f"no gateway answered within {self._timeout:g} s: {told}{last}")
+            raise Unavailable(self._no_luck())
         time.sleep(min(wait, left))
+
+    def _no_luck(self) -> str:
+        """Why the time is over: what a gateway answered says most, where one did."""
+        told, time_text = self._route.told(), f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
+        if self._answered:
+            return f"it was not done within {time_text} s: {self._answered}; what was met last: {told}"
+        last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
+        return f"no gateway answered within {time_text} s: {told}{last}"

@@ -289,7 +289,7 @@ def parse_duration(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
     duration = int(found[1]) * _UNITS_US[found[2]] if found else 0
     if not 0 < duration <= DURATION_DAYS_MAX * _UNITS_US["d"]:
-        raise ConfigError(f"{text!r} is no time: write a whole number of days, hours or minutes, 7d, 36h or 90m")
+        raise ConfigError(f"{text!r} is no time: write a whole number of days, hours or minutes above 0, 7d, 36h or 90m")
     return duration
 
 

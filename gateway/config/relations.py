@@ -72,7 +72,11 @@ class Relations:
                 parse_duration(kept.time)
             except ConfigError:
                 what = f"is {kept.time!r}"
-                self._mistake(("retention", "time"), what, 'write a whole number of days, hours or minutes: "7d", "36h", "90m"')
+                self._mistake(
+                    ("retention", "time"),
+                    what,
+                    'write a whole number of days, hours or minutes above 0: "7d", "36h", "90m"; leave it out to keep all',
+                )
 
     def _room(self, needed: int, low: int) -> None:
         """What is undecided when the disk runs low has to be written all the same."""

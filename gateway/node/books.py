@@ -192,6 +192,11 @@ class Books:
         """`primary`, `minority`, `joining`, `leaving` or `halted`."""
         return self._group.state
 
+    @property
+    def waits(self) -> str:
+        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+        return self._waits(self._driver.transport_facts())
+
     def welcome(self) -> Welcome:
         """The answer to Hello."""
         config, members = self._config, self._group.members()

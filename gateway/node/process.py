@@ -191,7 +191,7 @@ class Gateway:
             self._told_reason = reason
             if reason:
                 self._log.warning(reason)
-        waits = self._survey.waits
+        waits = self._driver.books.waits  # as the status has it, with what others say
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:

@@ -56,6 +56,10 @@ class Books(Protocol):
     def state(self) -> str:
         """`primary`, `minority`, `joining`, `leaving` or `halted`."""
 
+    @property
+    def waits(self) -> str:
+        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+
     def members(self) -> bytes:
         """The gateways of the group as JSON."""
 
