@@ -68,6 +68,7 @@ class Shelf:
     """Answers questions with nothing."""
 
     gateway = "g"
+    waits = ""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

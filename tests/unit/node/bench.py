@@ -32,6 +32,7 @@ class Shelf:
         self.epochs = {"old": 4}
         self.state = "primary"
         self.greeting = WELCOME
+        self.waits = ""
         self.gateway = "jfk"
 
     def welcome(self) -> Welcome:
