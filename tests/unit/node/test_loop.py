@@ -95,9 +95,9 @@ def client(bench: Bench) -> Iterator[zmq.Socket[bytes]]:
     context.term()
 
 
-def hello(client: zmq.Socket[bytes]) -> bool:
+def hello(client: zmq.Socket[bytes], patience_ms: int = 5000) -> bool:
     client.send(encode_control(Hello(PROTOCOL, "test", token())))
-    return bool(client.poll(5000)) and b"Welcome" in client.recv()
+    return bool(client.poll(patience_ms)) and b"Welcome" in client.recv()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -120,7 +120,7 @@ def test_memory_above_its_bound_closes_every_connection_and_goes_on(
     sizes = iter([limits.NODE_MEMORY_BYTES_MAX + 1])
     monkeypatch.setattr(memory, "resident_bytes", lambda: next(sizes, 0))
     wait_for(lambda: SessionClosed(1) in bench.stack.events)
-    assert hello(client)
+    wait_for(lambda: hello(client, 500))  # what ZeroMQ writes before it hears that the connection is closed is lost
 
 
 def test_memory_is_given_back_once_when_it_is_quiet(
