@@ -40,7 +40,7 @@ MESH_HIGH_WATER_MARK = 4096  # messages that wait for one connection; above it t
 MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these, where no ZeroMQ holds them; large bodies are not copied, all connections have the same
 MESH_ASSEMBLY_BYTES_MAX = 256 * MIB  # of messages that are not all there, of all connections; above it who has most is cut off
 MESH_CONNECTIONS_MAX = 512  # that came in, met or not; one more takes the place of who said nothing yet
-MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port takes before it looks at others
+MESH_ACCEPTS_A_TURN_MAX, MESH_BACKLOG = 64, 32  # connections that a port takes before it looks at others; that wait for ZeroMQ
 INTRODUCTION_BYTES_MAX = 64 * KIB  # one that names all members of the largest group; nothing larger is kept of a stranger
 MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # taken before the stack's actions are carried out
 MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
@@ -269,15 +269,13 @@ LINGER_MS_MAX = 1_000  # for the last answers to leave
 OPEN_FILES = 65_536  # asked of the system, as far as it allows
 LOG_WAIT_MS_MAX = 250  # for who reads the pipe or terminal that a process logs to; then lines are lost until there is room in it
 SPARE_FILES, SPARE_FILES_PART = 64, 8  # that connections leave to the rest, of each kind; this part of all descriptors at most
-FILES_WAIT_US_MAX = 10_000_000  # that the log waits for a descriptor
-FILES_LOOK_US = 10_000
+FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # that the log waits for a descriptor, asking so often
 SWITCH_INTERVAL_US = 100  # Python's own is 5 ms, longer than ten commits
 MALLOC_MMAP_BYTES = 64 * MIB
 MALLOC_TRIM_BYTES = 256 * MIB
 MALLOC_TOP_PAD_BYTES = 16 * MIB
 MALLOC_ARENAS_MAX = 2
-CLIENT_MMAP_BYTES = 8 * MIB  # in a process with producers: batches live on the heap
-CLIENT_TRIM_BYTES = 64 * MIB  # of which it keeps so much
+CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # in a process with producers: batches live on the heap, so much is kept
 READS_RESTART_US_MIN = 100_000  # before the reads process is started again; doubled up to the next
 READS_RESTART_US_MAX = 5_000_000
 READS_PROBE_US = 20_000  # the reads process is looked for this often while it starts
@@ -348,6 +346,8 @@ def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int)
 
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
+invariant(FILES_WAIT_US_MAX > HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended")
+invariant(MESH_BACKLOG < SPARE_FILES, "those that wait to be accepted do not take all that is set aside")
 invariant(2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, once more before its old connection is given up")
 invariant(2 * MESH_STRANGERS_MAX <= MESH_CONNECTIONS_MAX, "who introduced itself is never the one that makes room for who did not")
 invariant(UNDECIDED_BYTES_MAX + FORWARDED_MORE_BYTES_MAX <= MESH_QUEUE_BYTES_MAX, "what is under way can wait to be sent")

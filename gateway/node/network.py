@@ -78,7 +78,10 @@ class Network:
     def look(self) -> None:
         """Tell the operator what is wrong; called about once a second."""
         for trouble in self._transport.troubles():
-            self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
+            if trouble.peer:
+                self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
+            else:
+                self._log.warning("trouble at the group port", reason=trouble.reason)
 
     def facts(self) -> dict[str, object]:
         """For the status."""

@@ -77,8 +77,7 @@ class ClientPort:
                 raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
             opened.callback(self._callers.close, 0)
             self.fd, self.room_fd = self._epoll.fileno(), self._callers.room_fd
-            self.listening = False
-            self.listen()
+            self._listen()
             opened.pop_all()
 
     @property
@@ -86,13 +85,7 @@ class ClientPort:
         """Of the port."""
         return self._number
 
-    def listen(self) -> None:
-        """Listen, at first or again.
-
-        Raises:
-            PortInUse: the address is taken.
-            TuttiError: it cannot be had for another reason.
-        """
+    def _listen(self) -> None:
         try:
             listener = open_port(self._host, self._number, limits.CLIENT_CONNECTIONS_MAX)
         except OSError as error:
@@ -104,12 +97,6 @@ class ClientPort:
             ) from error
         self._number = listener.getsockname()[1]
         self._callers.door.listen(listener)
-        self.listening = True
-
-    def refuse(self) -> None:
-        """Stop listening: nobody can connect any more, and who is connected stays so."""
-        self._callers.door.refuse()
-        self.listening = False
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Messages that are there, without waiting: up to `messages_max`, or `bytes_max`, and what came with the last of them."""

@@ -38,7 +38,6 @@ from gateway.node.clock import Clock
 from gateway.node.desk import Desk
 from gateway.node.disk import Disk
 from gateway.node.driver import Driver, Happening
-from gateway.node.files import SpareFiles
 from gateway.node.lanes import LaneDisk
 from gateway.node.lookup import Lookups
 from gateway.node.loop import Loop
@@ -110,10 +109,7 @@ class Gateway:
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
-        spare: SpareFiles | None = None
-        if config.security.secret_key:  # ZeroMQ takes connections as long as there are descriptors
-            spare = opened.enter_context(contextlib.closing(SpareFiles(self._port, log)))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, lambda: self._look(spare))
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._look)
         desk.open(self._inbox.put, self._disk.suspect, self._lanes.suspect)
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
@@ -182,10 +178,8 @@ class Gateway:
             entropy=os.urandom(16),
         )
 
-    def _look(self, spare: SpareFiles | None) -> None:
+    def _look(self) -> None:
         """Once a second: tell what the operator has to do, when that changes."""
-        if spare is not None:
-            spare.look()
         reason = self._survey.reason
         if reason != self._told_reason:
             self._told_reason = reason

@@ -1,6 +1,15 @@
-"""The group port: one ROUTER, to which all other gateways send."""
+"""The group port with keys: one ROUTER, to which all other gateways send. ZeroMQ accepts whoever connects to it.
+
+ZeroMQ takes connections as long as the system gives descriptors, and its `unbind` ends those that stand. So the socket that it
+listens by is made here (`ZMQ_USE_FD`), and a descriptor of it is kept: a filter on it drops what begins a connection, nothing else.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import struct
 
 import zmq
 
@@ -9,34 +18,94 @@ from gateway.data.addresses import Address
 from gateway.errors import TuttiError
 from gateway.transport.security import Door
 from gateway.transport.zeromq_line import notice_silence
+from gateway.zmtp.listening import NONE_LEFT, RAISE, open_port
+
+#: Of Linux (asm-generic/socket.h); and a program of one instruction for it: return 0, which drops the packet.
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+_DROP = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+_PROGRAM = struct.pack("HP", 1, ctypes.addressof(_DROP))
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], listen: Address, door: Door | None) -> zmq.Socket[bytes]:
-    """Open it at an address; with a door, who has a listed key comes in.
+class GroupPort:
+    """Where other gateways connect to. Owned by one thread.
 
-    Raises:
-        TuttiError: the address cannot be bound, or no socket can be had.
+    Attributes:
+        socket: what they send.
+        listening: whether connections are taken; those that are made stay either way.
     """
-    try:
-        socket = context.socket(zmq.ROUTER)
-    except zmq.ZMQError as error:
-        raise TuttiError(f"no socket can be had for the group port: {error.strerror}; raise the limit of open files") from error
-    socket.set(zmq.LINGER, limits.LINGER_MS_MAX)
-    socket.set(zmq.RCVHWM, limits.MESH_HIGH_WATER_MARK)
-    socket.set(zmq.SNDHWM, limits.MESH_STRANGERS_MAX)
-    socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
-    socket.set(zmq.ROUTER_HANDOVER, 1)  # who connects again is the same, though its old connection was not given up yet
-    socket.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
-    notice_silence(socket)
-    socket.set(zmq.IPV6, int(":" in listen.host))
-    if door is not None:
-        door.guard(socket)
-    try:
-        socket.bind(f"tcp://{listen}")
-    except zmq.ZMQError as error:
-        socket.close(0)
-        raise TuttiError(
-            f"the group port {listen} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
-            "`ports.group` to an address of this host that is free"
-        ) from error
-    return socket
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], listen: Address, door: Door | None) -> None:
+        """Open it at an address; with a door, who has a listed key comes in.
+
+        Raises:
+            TuttiError: the address cannot be bound, or no socket can be had.
+        """
+        self._context = context
+        self._listen_at = listen
+        self._door = door
+        self.open()
+
+    def open(self) -> None:
+        """Open it, again after `close`.
+
+        Raises:
+            TuttiError: the address cannot be bound, or no socket can be had.
+        """
+        listen = self._listen_at
+        with contextlib.ExitStack() as opened:
+            try:
+                taken = opened.enter_context(open_port(listen.host, listen.port, limits.MESH_BACKLOG))
+                self._listener = opened.enter_context(taken.dup())
+                self.socket = opened.enter_context(contextlib.closing(self._context.socket(zmq.ROUTER)))
+                self._set_up(self.socket)
+                self.socket.set(zmq.USE_FD, taken.fileno())
+                self.socket.bind(f"tcp://{listen}")
+            except (OSError, zmq.ZMQError) as error:
+                if error.errno in NONE_LEFT:
+                    raise TuttiError(f"no socket can be had for the group port: {error.strerror}; {RAISE}") from error
+                raise TuttiError(
+                    f"the group port {listen} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
+                    "`ports.group` to an address of this host that is free"
+                ) from error
+            taken.detach()  # ZeroMQ closes it
+            opened.pop_all()
+        self.listening = True
+
+    def _set_up(self, router: zmq.Socket[bytes]) -> None:
+        router.set(zmq.LINGER, limits.LINGER_MS_MAX)
+        router.set(zmq.RCVHWM, limits.MESH_HIGH_WATER_MARK)
+        router.set(zmq.SNDHWM, limits.MESH_STRANGERS_MAX)
+        router.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        router.set(zmq.ROUTER_HANDOVER, 1)  # who connects again is the same, though its old connection was not given up yet
+        router.set(zmq.HANDSHAKE_IVL, limits.HANDSHAKE_MS_MAX)
+        notice_silence(router)
+        router.set(zmq.IPV6, int(":" in self._listen_at.host))
+        if self._door is not None:
+            self._door.guard(router)
+
+    def refuse(self) -> None:
+        """Take no connections; who tries hears nothing. Those that wait to be accepted still do."""
+        with contextlib.suppress(OSError):  # where the system has no filters, ten seconds of silence end a connection all the same
+            self._listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, _PROGRAM)
+        self.listening = False
+
+    def turn_away(self) -> bool:
+        """End who waits to be accepted; False if not all of them, for want of a descriptor."""
+        try:
+            while True:
+                self._listener.accept()[0].close()
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def listen(self) -> None:
+        """Take connections again."""
+        with contextlib.suppress(OSError):
+            self._listener.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+        self.listening = True
+
+    def close(self, linger_ms: int | None = None) -> None:
+        """Stop; what was sent has a moment to leave, or `linger_ms`. ZeroMQ lets go of the address in its own time."""
+        self._listener.close()
+        self.socket.close(linger_ms)

@@ -50,7 +50,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(NamedTuple):
-    """Something that an operator must know: `gateway` or address it is about, what is wrong, and what to do."""
+    """What an operator must know: which gateway or address it is about (none: its own port), what is wrong, what to do."""
 
     peer: str
     reason: str

@@ -351,7 +351,7 @@ class Mesh:
             self._hear(news)  # nothing connects or breaks here
         self._renew()
         for peer, reason in self._wire.told():
-            self._tell(peer or self._me.gateway, reason)
+            self._tell(peer, reason)
         return self._troubles.take()
 
     def relieve(self) -> None:

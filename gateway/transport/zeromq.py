@@ -14,10 +14,11 @@ from gateway.data.addresses import Address
 from gateway.data.frame import Buffer
 from gateway.errors import TuttiError
 from gateway.transport.codec import encode
-from gateway.transport.group_port import bind
+from gateway.transport.group_port import GroupPort
 from gateway.transport.keys import Keyring
 from gateway.transport.link import Link
 from gateway.transport.security import USER, Door
+from gateway.transport.spare_files import SpareFiles
 from gateway.transport.wire import PARTS_MAX, Arrival, Clock, News, NoSocket
 from gateway.transport.zeromq_line import ZeroMQLine
 from gateway.zmtp.form import Formed
@@ -40,20 +41,19 @@ class ZeroMQ:
         Raises:
             TuttiError: the address cannot be bound.
         """
-        self._listen = listen
         self._clock_us = clock_us
         self._lines: list[ZeroMQLine] = []
         self._told: list[tuple[str, str]] = []
         self.changes = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._door = Door(self._context, keyring, clock_us) if keyring is not None else None
-        try:
-            self._socket = bind(self._context, listen, self._door)
-        except TuttiError:
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._context.term)
+            self._door = Door(self._context, keyring, clock_us) if keyring is not None else None
             if self._door is not None:
-                self._door.close()
-            self._context.term()
-            raise
+                opened.callback(self._door.close)
+            self._port = opened.enter_context(contextlib.closing(GroupPort(self._context, listen, self._door)))
+            self._spare = SpareFiles(self._port, lambda reason: self._told.append(("", reason)))
+            opened.pop_all()
 
     # Links
 
@@ -92,7 +92,7 @@ class ZeroMQ:
         ZeroMQ's poll asks each of its sockets twice, which is two system calls each time.
         """
         door = [self._door.socket] if self._door is not None else []
-        return [self._socket, *door, *(fd for line in self._lines if not line.closed for fd in line.fds)]
+        return [self._port.socket, *door, *(fd for line in self._lines if not line.closed for fd in line.fds)]
 
     @property
     def unread(self) -> bool:
@@ -112,10 +112,10 @@ class ZeroMQ:
 
     def arrivals(self, messages_max: int, bytes_max: int, ready: Container[object] | None) -> Iterator[Arrival]:
         """What came in. Where the socket is `ready` there is something, as far as is known."""
-        if ready is not None and self._socket not in ready:
+        socket = self._port.socket
+        if ready is not None and socket not in ready:
             return
         found = ready is not None
-        socket = self._socket
         size = 0
         for _ in range(messages_max):
             # A receive in vain costs five times as much as to ask.
@@ -132,7 +132,7 @@ class ZeroMQ:
 
     def _rest(self) -> tuple[zmq.Frame, list[Buffer], int]:
         """The first part behind the routing id, and the buffers of all; none when they are too many or too large."""
-        receive = self._socket.recv
+        receive = self._port.socket.recv
         first = part = receive(copy=False)
         size = len(part)
         parts: list[Buffer] = [part.buffer]
@@ -154,8 +154,8 @@ class ZeroMQ:
     def answer(self, routing: bytes, data: bytes) -> None:
         """Say something on a connection that came in."""
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
-            self._socket.send(routing, zmq.SNDMORE | zmq.NOBLOCK)
-            self._socket.send(data, zmq.NOBLOCK)
+            self._port.socket.send(routing, zmq.SNDMORE | zmq.NOBLOCK)
+            self._port.socket.send(data, zmq.NOBLOCK)
 
     # The rest
 
@@ -167,13 +167,14 @@ class ZeroMQ:
         """Nothing is due."""
 
     def keep(self) -> list[News]:
-        """Look after keys, and what is heard of links whose wake-up a send swallowed."""
+        """Look after keys and descriptors, and what is heard of links whose wake-up a send swallowed."""
         if self._door is not None:
             self._door.refresh()
+        self._spare.look()
         return [news for line in self._lines if not line.closed for news in line.heard()]
 
     def told(self) -> list[tuple[str, str]]:
-        """Who was turned away, and what is wrong with the file of keys, each time that this is asked."""
+        """Who was turned away, whether descriptors ran out; what is wrong with the file of keys, each time that this is asked."""
         told, self._told = self._told, []
         if self._door is not None and self._door.trouble:
             told.append(("", self._door.trouble))
@@ -181,12 +182,12 @@ class ZeroMQ:
 
     def relieve(self) -> None:
         """Drop every connection that came in, and what came by them."""
-        self._socket.close(0)
+        self._port.close(0)
         self.changes += 1
         give_up_us = self._clock_us() + limits.PORT_WAIT_US
         while True:  # the old socket lets go of its address in ZeroMQ's own time
             try:
-                self._socket = bind(self._context, self._listen, self._door)
+                self._port.open()
             except TuttiError:
                 if self._clock_us() > give_up_us:
                     raise
@@ -203,7 +204,8 @@ class ZeroMQ:
         for line in self._lines:
             if not line.closed:
                 line.close()
-        self._socket.close()
+        self._port.close()
+        self._spare.close()
         if self._door is not None:
             self._door.close()
         self._context.term()

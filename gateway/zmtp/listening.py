@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from gateway.core import limits
 
 NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_RAISE = "raise the limit of open files"
+RAISE = "raise the limit of open files"
 
 
 def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.socket], None] = lambda _: None) -> socket.socket:
@@ -135,7 +135,7 @@ class Door:
                 return
             except OSError as error:
                 if error.errno in NONE_LEFT:
-                    self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {_RAISE}")
+                    self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {RAISE}")
                     self._accepts = False
                     self._epoll.unregister(listener)
                     return
@@ -145,7 +145,7 @@ class Door:
                 self._crowded = True
                 self._tell(
                     f"no descriptor is left for the {self._name}: connections that said nothing make room, and where none is "
-                    f"there new connections are refused; {_RAISE}"
+                    f"there new connections are refused; {RAISE}"
                 )
             if (crowded or taken() >= self._places) and not make_room():
                 connection.close()
