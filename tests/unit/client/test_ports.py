@@ -34,11 +34,11 @@ from tests.unit.client.fake import FakeGateway, until
 MUTE = "connected, but there was no answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
 
 
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less patience with one address than the product has: these tests wait for it to end."""
+@pytest.fixture
+def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience with one address than the product has, which these tests wait for, and more with the look who speaks there."""
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 300_000)
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 200_000)
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 1_000_000)
 
 
 @contextmanager
@@ -112,6 +112,7 @@ def _mute_zeromq() -> Iterator[Address]:
         context.term()
 
 
+@pytest.mark.usefixtures("_looks")
 def test_grpc_is_the_reads_port() -> None:
     with _flight() as address:
         sight = peek(address)
@@ -124,12 +125,14 @@ def test_grpc_is_the_reads_port() -> None:
             control.status()
 
 
+@pytest.mark.usefixtures("_looks")
 def test_a_reader_names_a_wrong_port_among_several_once() -> None:
     with _flight() as address, pytest.raises(Unavailable, match=r"reads port \(Arrow Flight\)") as caught:
         Reader(f"tutti://{address},127.0.0.1:1", connect_timeout=0.5)
     assert len(re.findall(rf"{address}\b", str(caught.value))) == 1
 
 
+@pytest.mark.usefixtures("_looks")
 def test_http_is_the_admin_port() -> None:
     with _server(_http) as address:
         began = time.monotonic()
@@ -140,6 +143,7 @@ def test_http_is_the_admin_port() -> None:
         assert time.monotonic() - began < limits.CONNECT_TIMEOUT_US / 1e6
 
 
+@pytest.mark.usefixtures("_looks")
 def test_something_else_is_quoted() -> None:
     with _server(_ssh) as address:
         assert peek(address) == ("something else speaks there: it says b'SSH-2.0-OpenSSH_'", True)
@@ -147,8 +151,15 @@ def test_something_else_is_quoted() -> None:
             Producer(f"tutti://{address}")
 
 
-@pytest.mark.parametrize(("answer", "said"), [(_silence, "nothing was said within 0.2 s"), (_close, "closed at once")])
-def test_what_may_become_right_is_tried_until_the_time_is_over(answer: Any, said: str) -> None:
+@pytest.mark.usefixtures("_looks")
+@pytest.mark.parametrize(
+    ("answer", "look_us", "said"),
+    [(_silence, 200_000, "nothing was said within 0.2 s"), (_close, 1_000_000, "closed at once")],
+)
+def test_what_may_become_right_is_tried_until_the_time_is_over(
+    answer: Any, look_us: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", look_us)
     with _server(answer) as address:
         assert said in peek(address).text
         assert not peek(address).wrong
@@ -179,6 +190,7 @@ def _group_port(keys: Path | None) -> Iterator[Address]:
         thread.join()
 
 
+@pytest.mark.usefixtures("_looks")
 @pytest.mark.parametrize("with_keys", [False, True])
 def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool, tmp_path: Path) -> None:
     generate(tmp_path, ["jfk"])
@@ -197,6 +209,7 @@ def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None
         assert misheard(data, ValueError("because"), Address("h", 2)) == ("it does not speak as a gateway: because", False)
 
 
+@pytest.mark.usefixtures("_looks")
 def test_zeromq_that_is_no_gateway() -> None:
     with _mute_zeromq() as address:
         assert "speaks ZeroMQ" in peek(address).text
@@ -209,6 +222,7 @@ def test_nobody_there() -> None:
     assert "not known" in peek(Address("no.such.host.invalid", 1)).text
 
 
+@pytest.mark.usefixtures("_looks")
 def test_with_a_wrong_port_among_others_the_right_one_is_found() -> None:
     with _server(_http) as wrong, FakeGateway() as gateway:
         with Producer(f"tutti://{wrong},127.0.0.1:{gateway.port}") as p:
@@ -300,6 +314,7 @@ def test_control_turns_to_another_gateway_when_one_is_in_no_view_that_decides() 
         assert len(asked) < 20
 
 
+@pytest.mark.usefixtures("_looks")
 def test_control_says_what_it_met_and_after_how_long() -> None:
     began = time.monotonic()
     with (

@@ -35,7 +35,7 @@ def test_ctrl_c_ends_a_reader_that_follows_a_quiet_log(readable: ReadableGateway
         try:
             until(lambda: any("beyond" in asked for _, asked in readable.reads.asked))
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=5)
+            _, told = process.communicate(timeout=20)
         finally:
             process.kill()
     assert b"KeyboardInterrupt" in told
