@@ -25,6 +25,7 @@ def test_one_answer_serves_all_who_ask_in_that_moment(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_FRESH_US", 60_000_000)
+    monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
     told: list[object] = []
     callers = [threading.Thread(target=lambda: told.append(link.status())) for _ in range(20)]
     for caller in callers:
@@ -38,7 +39,7 @@ def test_one_answer_serves_all_who_ask_in_that_moment(
 
 
 def test_news_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) -> None:
-    assert link.state() == "primary"
+    until(lambda: link.state() == "primary")
     gateway.state = "halted"
     until(lambda: link.state() == "halted")
     until(lambda: (link.status() or {}).get("state") == "halted")
@@ -103,8 +104,9 @@ def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
     asking.join(20)
 
 
-def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reads process that died may have left an answer in the socket."""
+    monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
     gateway.state = "halted"
     with socket.socket(fileno=os.dup(gateway.status_fd)) as dead:
         dead.send(b"deadbeef")

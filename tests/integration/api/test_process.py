@@ -112,7 +112,7 @@ def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, 
     assert read(client, start=600).num_rows == 400
     assert process.page("/healthz")[0] == 200
     assert refusal(lambda: read(client, start=599))[1]["code"] == "damaged"
-    assert any("damaged" in line for line in process.lines)
+    until(lambda: any("damaged" in line for line in process.lines))
 
 
 def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gateway_is_told(
@@ -130,6 +130,7 @@ def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gate
     assert refused is flight.FlightUnavailableError
     assert info["code"] == "unavailable"
     assert "another gateway is asked for it" in info["message"]
+    until(lambda: gateway.unreadable)
     assert len(gateway.unreadable) == 1
 
 
@@ -241,11 +242,13 @@ def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
             held[0].cancel()
             until(lambda ticket=ticket: served(client, ticket))  # type: ignore[misc]  # bound at once
             held[1].cancel()
-        polls = [threading.Thread(target=lambda: ask(client, "frontier", beyond=10**9, timeout_ms=3000)) for _ in range(2)]
+        waits = {"beyond": log.offset, "timeout_ms": 30_000}
+        polls = [threading.Thread(target=lambda: ask(client, "frontier", **waits)) for _ in range(2)]
         for poll in polls:
             poll.start()
         until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 2)
         assert refusal(lambda: ask(client, "topics"))[1]["code"] == "busy"
+        log.add("flights", 1)
         for poll in polls:
             poll.join()
         assert ask(client, "topics")[0]["name"] == "flights"
