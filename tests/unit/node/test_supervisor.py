@@ -118,14 +118,16 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("answer", ["word", "end"])
-def test_a_child_that_hangs_is_replaced(answer: str) -> None:
+def test_a_child_that_hangs_is_replaced(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READS_SILENT_US_MAX", 60_000_000)  # until it is up
     port, ready = free_port(), []
     supervisor = Supervisor([sys.executable, "-c", ANSWERING, str(port), answer], [], [("127.0.0.1", port)])
     supervisor.attach(LOG, lambda: ready.append(1))
     supervisor.start()
     wait_for(lambda: bool(ready))
     first = supervisor.pid
-    time.sleep(2.5)  # many looks, each answered
+    monkeypatch.setattr(limits, "READS_SILENT_US_MAX", 3_000_000)
+    time.sleep(4)  # many looks, each answered
     assert (supervisor.pid, supervisor.starts) == (first, 1)
     os.kill(first, signal.SIGSTOP)
     wait_for(lambda: supervisor.pid not in (0, first))
