@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.cli.house import TUTTI, WAIT_S, House, shell, tutti, until
 from tests.ports import free_base
+from tests.processes import expect_end
 
 RESTART_AFTER_S = 2
 
@@ -122,8 +123,11 @@ def test_one_is_added_under_way_and_removed_again(group: House) -> None:
 
 
 def test_one_that_lost_its_disk_is_replaced(group: House) -> None:
-    os.kill(pid_of(group, "g3"), signal.SIGKILL)
-    shutil.rmtree(group.directory / "g3")  # before it is started again
+    killed = pid_of(group, "g3")
+    os.kill(killed, signal.SIGKILL)
+    expect_end(killed)
+    (group.directory / "g3").rename(group.directory / "lost")  # at once: before it is started again
+    shutil.rmtree(group.directory / "lost")
     until(lambda: members(group)["g3"]["state"] not in ("silent", "primary"))
     assert not members(group)["g3"]["voter"]
     done = tutti("members", "replace", "g3", "--timeout", str(WAIT_S), url=group.url)

@@ -4,9 +4,7 @@ starts on a copy of its directory learns, and votes again when an operator says 
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,19 @@ import pytest
 from gateway.data.frame import HEADER_SIZE, padded
 from gateway.log.layout import FRAMES_AT, read_header
 from gateway.log.walk import SegmentMap, walk
-from tests.integration.cli.house import WAIT_S, House, shell, tutti, until
-from tests.ports import free_base
+from tests.faults.three import Three
+from tests.integration.cli.house import WAIT_S, shell, tutti, until
 
-RESTART_AFTER_S = 3
 BATCHES = 40
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    directory = tmp_path_factory.mktemp("mending") / "dev"
-    running = House(free_base(3), directory, "--gateways", "3", "--restart-after", str(RESTART_AFTER_S))
-    try:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with Three(tmp_path_factory.mktemp("mending")) as running:
         for number in range(BATCHES):
             lines = b"".join(b"%d-%d-%s\n" % (number, line, b"x" * 100) for line in range(200))
             assert tutti("produce", "--topic", "t", given=lines, url=running.url).code == 0
         yield running
-    finally:
-        if running.process.poll() is None:
-            running.stop()
-
-
-def url_of(group: House, name: str) -> str:
-    return f"tutti://127.0.0.1:{group.port + 10 * (int(name[1:]) - 1)}"
 
 
 def flip(directory: Path, share: float, *, header: bool) -> int:
@@ -58,16 +46,17 @@ def flip(directory: Path, share: float, *, header: bool) -> int:
 
 
 @pytest.mark.parametrize(("name", "header"), [("g2", False), ("g3", True)], ids=["a body", "a header"])
-def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: House, name: str, header: bool) -> None:
-    url, directory = url_of(group, name), group.directory / name
+def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Three, name: str, header: bool) -> None:
+    url, directory = group[name].url, group[name].data
     frontier = tutti("status", "--json", url=group.url).json["frontier"]
     until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
-    os.kill(tutti("status", "--json", url=url).json["pid"], signal.SIGKILL)
+    group[name].kill()
     flip(directory, 0.3, header=header)
     damaged = shell("log", "verify", str(directory))
     assert damaged.code == 4
     assert "in a group the gateway fetches it from another one while it runs" in damaged.err
     assert tutti("produce", "--topic", "t", given=b"while it is down\n", url=group.url).code == 0
+    group[name].start()
 
     def mended() -> bool:
         done = tutti("status", "--json", url=url)
@@ -79,27 +68,28 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Hous
         assert tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] == 1
     verified = shell("log", "verify", str(directory))
     assert verified.code == 0, verified.out
-    told = [shell("log", "digest", str(group.directory / one), "--end", str(frontier)).lines[0] for one in ("g1", name)]
+    told = [shell("log", "digest", str(group[one].data), "--end", str(frontier)).lines[0] for one in ("g1", name)]
     assert told[0].split()[0] == told[1].split()[0]
 
 
-def member(group: House, name: str) -> dict[str, Any]:
+def member(group: Three, name: str) -> dict[str, Any]:
     found = tutti("members", "--json", url=group.url).json
     return next(one for one in found if one["name"] == name)
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["copied", "moved"])
-def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: House, declared: bool) -> None:
-    url, directory = url_of(group, "g2"), group.directory / "g2"
+def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: Three, declared: bool) -> None:
+    url, directory = group["g2"].url, group["g2"].data
     until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
-    os.kill(tutti("status", "--json", url=url).json["pid"], signal.SIGKILL)
+    group["g2"].kill()
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     shutil.rmtree(directory)
     copy.rename(directory)
     if declared:
         assert shell("log", "moved", str(directory)).code == 0
-    else:
+    group["g2"].start(wait=False)
+    if not declared:
         until(lambda: "tutti members replace g2" in tutti("status", "--json", url=url).out)
         until(lambda: not member(group, "g2")["voter"])
         done = tutti("members", "replace", "g2", "--timeout", str(WAIT_S), url=group.url)
