@@ -36,6 +36,9 @@ TAKES: dict[str, str] = {
     "endingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
     "columns": "column names separated by commas",
     "maxRecordsPerTrigger": "a number of records from 1",
+    "minRecordsPerTrigger": "a number of records from 1",
+    "maxTriggerDelay": "a time with its unit (15m, 90s, 500ms), or milliseconds",
+    "maxBytesPerTrigger": "a number of bytes from 1",
     "minPartitions": f"a number of partitions from 1 to {limits.SPLITS_MAX}",
     "cut": "tick:N with N from 1",
     "failOnDataLoss": "true or false",
@@ -49,10 +52,14 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-_NOT_BUILT = ("minRecordsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_RANGE = "a batch read takes its range from startingOffset and endingOffset"
+_LIMITS = f"it limits a stream's triggers; {_RANGE}"
 _STREAM_ONLY = {
-    "maxRecordsPerTrigger": "it limits a stream's triggers; a batch read takes its range from startingOffset and endingOffset",
-    "cut": "it places the ends of a stream's micro-batches; a batch read takes its range from startingOffset and endingOffset",
+    "maxRecordsPerTrigger": _LIMITS,
+    "minRecordsPerTrigger": _LIMITS,
+    "maxTriggerDelay": _LIMITS,
+    "maxBytesPerTrigger": _LIMITS,
+    "cut": f"it places the ends of a stream's micro-batches; {_RANGE}",
 }
 _STREAM_HAS_NO_END = "a stream has no end: use spark.read, or the trigger availableNow"
 _HINTS = {
@@ -62,8 +69,10 @@ _HINTS = {
     "endingoffsetsbytimestamp": "there is one log: use endingTimestamp",
     "url": "use gateways",
 }
-_CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES, *_NOT_BUILT)}
+_CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
 _WHOLE = re.compile(r"[+-]?\d+\Z")
+_DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
+_UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,9 @@ class ReadOptions:
     end: Place = "latest"
     columns: tuple[str, ...] | None = None
     records_max: int | None = None
+    records_min: int | None = None
+    delay_ms: int = limits.SPARK_TRIGGER_DELAY_MS
+    bytes_max: int | None = None
     partitions_min: int | None = None
     cut_ticks: int | None = None
     fail_on_data_loss: bool = True
@@ -127,6 +139,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         _refuse(given, _STREAM_ONLY)
     elif kind == "stream":
         _refuse(given, dict.fromkeys(("endingOffset", "endingTimestamp"), _STREAM_HAS_NO_END))
+    least, most = _get(given, "minRecordsPerTrigger", _count), _get(given, "maxRecordsPerTrigger", _count)
+    delay_ms = _get(given, "maxTriggerDelay", _delay)
+    _check_trigger(given, least, most)
     return ReadOptions(
         gateways=gateways,
         paths=paths,
@@ -135,7 +150,10 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
         end=_place(given, "ending", "latest"),
         columns=_get(given, "columns", _names),
-        records_max=_get(given, "maxRecordsPerTrigger", _count),
+        records_max=most,
+        records_min=least,
+        delay_ms=limits.SPARK_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
+        bytes_max=_get(given, "maxBytesPerTrigger", _count),
         partitions_min=_get(given, "minPartitions", _partitions),
         cut_ticks=_get(given, "cut", _cut),
         fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
@@ -154,8 +172,6 @@ def _canonical(options: Mapping[str, str]) -> _Given:
         if name is None:
             raise _unknown(key, value)
         ours = ALIASES.get(name, name)
-        if ours in _NOT_BUILT:
-            raise UsageError(f"option {name!r} ({value!r}) is not built yet; maxRecordsPerTrigger limits a trigger's records")
         if ours in given:
             raise UsageError(f"options {given.name(ours)!r} and {name!r} say the same thing: give one of them")
         given[ours] = value
@@ -179,6 +195,16 @@ def _refuse(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
             raise UsageError(f"option {given.name(option)!r} ({given[option]!r}) does not fit here: {reason}")
+
+
+def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:
+    low, high, delay = "minRecordsPerTrigger", "maxRecordsPerTrigger", "maxTriggerDelay"
+    if least is not None and most is not None and least > most:
+        raise UsageError(
+            f"option {given.name(low)!r} is {least}, more than {given.name(high)!r}, which is {most}: no batch can have so many"
+        )
+    if delay in given and low not in given:
+        raise UsageError(f"option {delay!r} ({given[delay]!r}) says how long {low!r} may hold records back: give that, too")
 
 
 def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | None:
@@ -300,6 +326,17 @@ def _whole(option: str, text: str, least: int, most: int) -> int:
 
 def _count(option: str, text: str) -> int:
     return _whole(option, text, 1, (1 << 63) - 1)
+
+
+def _delay(option: str, text: str) -> int:
+    """Milliseconds."""
+    found = _DELAY.match(text.strip().lower())
+    if found is None or found[2] not in _UNIT_MS:
+        raise wrong(option, text)
+    milliseconds = int(found[1]) * _UNIT_MS[found[2]]
+    if milliseconds >= 1 << 63:
+        raise wrong(option, text, "out of range")
+    return milliseconds
 
 
 def _partitions(option: str, text: str) -> int:

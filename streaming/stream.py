@@ -6,10 +6,18 @@ One instance lives in a process of Spark's driver for as long as the query runs;
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from gateway.core import limits
 from streaming import planning
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
     from gateway.client.source import Frontier, Source
     from streaming.options import ReadOptions
 
+MS = 1000
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the committed log as it grows; every answer about offsets rests on decided records only."""
@@ -35,7 +45,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
-        self._without_tick = (-1, -1, 0)
+        self._without_tick = (
+            -1,
+            -1,
+            0,
+        )  # the batch that begins at the first ends at none up to the third, the last being the second
+        self._weighed = (-1, -1, -1)  # of [first, second) the batch has what lies below the third
+        self._triggered: float | None = None  # when a batch was given last
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """What travels to workers: the options; they only read."""
@@ -50,9 +66,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxRecordsPerTrigger`, if it is given."""
-        most = self._options.records_max
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Whether a trigger is limited; in what, `latestOffset` knows: Spark takes one limit of a Python source."""
+        options = self._options
+        if options.records_max is not None:
+            return ReadMaxRows(options.records_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable() if options.records_min is None else ReadMinRows(options.records_min)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing above the frontier of this moment is read by this run."""
@@ -64,14 +84,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         frontier = self._frontier(begin)
         self._processed = begin.offset
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        every = self._options.cut_ticks
-        end = next_end(begin.offset, available, most)
-        if every is not None:
-            end = self._tick_end(begin.offset, end, available, every, frontier.tick)
+        limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
+        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
+            return start
+        end = self._end(begin.offset, available, frontier, limited)
         if end == begin.offset:
             return start
+        self._triggered = monotonic()
         return StreamOffset(begin.log, end, begin.offset).data()
+
+    def _too_few(self, records: int) -> bool:
+        """Whether `records` are held back until there are more; never long, and not what a run is to end with."""
+        options = self._options
+        if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
+            return False
+        return monotonic() - self._triggered < options.delay_ms / MS
+
+    def _end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
+        """Where the batch ends, `begin` if there is no place yet. What the log does not hold any more has no bytes and no ticks."""
+        every = self._options.cut_ticks
+        end = next_end(begin, available, self._options.records_max if limited else None)
+        if every is None:
+            return self._bytes_end(begin, end, frontier.start) if limited else end
+        known_begin, known_tick, known_upto = self._without_tick
+        known = (known_begin, known_tick) == (begin, frontier.tick)
+        if available <= (known_upto if known else begin):
+            return begin
+        upto = self._bytes_end(begin, end, frontier.start) if limited else end
+        start = max(begin, known_upto - 1 if known else begin, min(frontier.start, upto))
+        found = self._source.tick_end(start, upto, available, every)
+        if found > start:
+            return found
+        # Spark asks every 10 ms: it is looked for again only when there is another tick, or in what has become available since; a
+        # tick at the very end may have been decided later.
+        self._without_tick = (begin, frontier.tick, available)
+        return begin
+
+    def _bytes_end(self, begin: int, end: int, low: int) -> int:
+        """Where `maxBytesPerTrigger` ends a batch of [begin, end); `low` is the first offset that the log still holds."""
+        most = self._options.bytes_max
+        if most is None or max(begin, low) >= end:
+            return end
+        known_begin, known_end, found = self._weighed
+        if known_begin != begin or (found == known_end and end > known_end):
+            topics = planning.topics_of(self._source, self._options, end)
+            found = end if topics == () else self._source.bytes_end(max(begin, low), end, most, topics)
+            self._weighed = (begin, end, found)
+        return min(found, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The frontier and the query's lag, as `sources[].latestOffset` of the progress."""
@@ -102,21 +161,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The frontier, which is on the log of `known` and not below it."""
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
-
-    def _tick_end(self, begin: int, limit: int, available: int, every: int, tick: int) -> int:
-        """The end at a tick, `begin` where there is none. Spark asks every 10 ms: it is looked for again only when there is another
-        one (`tick` is the last), or in what has become available since; a tick at the very end may have been decided later.
-        """
-        known_begin, known_tick, known_upto = self._without_tick
-        known = (known_begin, known_tick) == (begin, tick)
-        if available <= (known_upto if known else begin):
-            return begin
-        start = max(begin, known_upto - 1) if known else begin
-        end = self._source.tick_end(start, limit, available, every)
-        if end > start:
-            return end
-        self._without_tick = (begin, tick, available)
-        return begin
 
     @property
     def _source(self) -> Source:

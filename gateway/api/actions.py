@@ -9,11 +9,22 @@ from typing import NamedTuple
 from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
 from gateway.api.plans import Plans
-from gateway.api.requests import Command, FrontierAsk, NothingAsked, SaveAsk, TickEndAsk, TicksAsk, TimeAsk, decode, encode
+from gateway.api.requests import (
+    BytesEndAsk,
+    Command,
+    FrontierAsk,
+    NothingAsked,
+    SaveAsk,
+    TickEndAsk,
+    TicksAsk,
+    TimeAsk,
+    decode,
+    encode,
+)
 from gateway.api.shelf import Shelf
 from gateway.api.streams import not_silent
 from gateway.core import limits
-from gateway.log.cuts import tick_end
+from gateway.log.cuts import bytes_end, tick_end
 
 GivenUp = Callable[[], bool]
 
@@ -30,6 +41,7 @@ ACTIONS: dict[str, Action] = {
     "offset_for_time": Action("offset of the first record at or after a time", "offset_for_time"),
     "ticks": Action("the ticks of a range: number, time, offset", "ticks"),
     "tick_end": Action("where a batch that ends at a tick ends", "tick_end"),
+    "bytes_end": Action("where a batch of so many bytes ends", "bytes_end"),
     "plan": Action("a range cut into parts that can be read side by side", "plan"),
     "lanes": Action("the lanes of unordered sends and how far they are", "lanes"),
     "topics": Action("the topics and what they hold", "topics"),
@@ -112,6 +124,13 @@ class Actions:
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         return {"offset": tick_end(self._reader.ticks, start, min(asked.limit, end), end, asked.every)}
+
+    def bytes_end(self, body: bytes, given_up: GivenUp) -> object:
+        """Where a batch of so many bytes ends."""
+        asked = decode(BytesEndAsk, body, "the body of bytes_end")
+        frontier = self._ranges.frontier(asked, given_up)
+        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
+        return {"offset": bytes_end(self._reader.rows(start, end, asked.topics), start, end, asked.bytes)}
 
     def plan(self, body: bytes, given_up: GivenUp) -> object:
         """A range cut into parts."""

@@ -91,6 +91,15 @@ class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     every: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] = 1
 
 
+class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `bytes_end`."""
+
+    start: Natural
+    end: Natural
+    bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]
+    topics: tuple[str, ...] | None = None
+
+
 class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The action `save_offset`."""
 
@@ -103,11 +112,11 @@ class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """An action that takes nothing of its own."""
 
 
-Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, SaveAsk, NothingAsked)
+Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, BytesEndAsk, SaveAsk, NothingAsked)
 
 _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, SaveAsk, NothingAsked)
+    for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, BytesEndAsk, SaveAsk, NothingAsked)
 }
 _ENCODER = msgspec.json.Encoder()
 

@@ -17,7 +17,7 @@ from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
 from gateway.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
-from gateway.log.cuts import tick_end
+from gateway.log.cuts import bytes_end, tick_end
 from gateway.log.lanes_there import lane_at
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
@@ -110,6 +110,11 @@ class Files:
             return tick_end(reader.ticks, start, limit, end, every)
 
         return self._ask(ask)
+
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        """Offset where what begins with [start, end) ends so that it has `bytes_max` bytes of `topics` at most, or one batch."""
+        chosen = check_topics(topics)
+        return self._ask(lambda reader: bytes_end(reader.rows(start, end, chosen), start, end, bytes_max))
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""

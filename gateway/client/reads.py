@@ -177,6 +177,11 @@ class Reads:
         """
         return int(self._act("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
 
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        """Offset where what begins with [start, end) ends so that it has `bytes_max` bytes of `topics` at most, or one batch."""
+        asked: dict[str, object] = {"start": start, "end": end, "bytes": bytes_max, "topics": check_topics(topics)}
+        return int(self._act("bytes_end", asked)["offset"])
+
     def topics(self, upto: int = 0) -> list[Topic]:
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
         self.saw(upto)

@@ -156,6 +156,9 @@ class Source(Protocol):
         Only ticks whose number `every` divides count.
         """
 
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        """Offset where what begins with [start, end) ends so that it has `bytes_max` bytes of `topics` at most, or one batch."""
+
     def topics(self, upto: int = 0) -> list[Topic]:
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
 

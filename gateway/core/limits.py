@@ -289,8 +289,7 @@ READS_END_US_MAX = 5_000_000  # for the reads process to end when told to
 RECORD_RUN_BYTES_MAX = 512 * MIB  # of one run's file; the record ends there, and the gateway goes on
 RECORD_KEPT_BYTES_MAX = 2048 * MIB  # of all runs of one gateway in a directory: the oldest are removed when one begins
 RECORD_FREE_BYTES_MIN = 2 * DISK_LOW_BYTES  # left free on its disk, which may be the log's
-RECORD_BLOCK_BYTES = 256 * KIB  # compressed together
-RECORD_BLOCK_BYTES_MAX = 256 * MIB  # one step that is larger: the state of a log with all the producers there may be
+RECORD_BLOCK_BYTES, RECORD_BLOCK_BYTES_MAX = 256 * KIB, 256 * MIB  # compressed together; of one step that is larger: a whole state
 RECORD_WAITING_BYTES_MAX = 256 * MIB  # not yet written; above it the record ends
 RECORD_FLUSH_US = 250_000  # what a kill loses of the record
 
@@ -332,7 +331,8 @@ PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
-SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, kept to tell how long records have been waiting
+SPARK_TRIGGER_DELAY_MS = 900_000  # for which records are held back until there are enough, as Kafka's source does
+SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, to tell how long records have been waiting
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
 SPARK_SPLIT_BYTES = 256 * MIB  # of a range, about; a task of Spark costs 50 ms of CPU, whatever it reads
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # a range is cut for each processor as long as parts have this

@@ -1,8 +1,12 @@
-"""Where a batch of records ends that may end at ticks only."""
+"""Where a batch of records ends that may end at ticks only, or has a limit of bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from gateway.log.index import Rows
 
 _WINDOW = 65_536  # offsets that are looked through first; each next look is wider
 
@@ -33,3 +37,30 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
             return found[0]
         low, window = high, 2 * window
     return start
+
+
+def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> int:
+    """Offset where a range that begins at `start` ends so that its batches have `bytes_max` bytes at most, `end` where all of them
+    have; the first one is in it, whatever it weighs.
+
+    Args:
+        parts: index rows of the batches that have records in [start, end), or of some of them, in order; no more is taken of them
+            than is needed.
+        start: offset; of the batch that it cuts, what lies behind it counts.
+        end: offset.
+        bytes_max: on disk.
+    """
+    held = 0
+    has_one = False
+    for rows in parts:
+        if not len(rows):
+            continue
+        offsets, counts = rows["offset"].astype(np.int64), np.maximum(rows["count"].astype(np.int64), 1)
+        inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
+        upto = held + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
+        over = upto > bytes_max
+        over[0] &= has_one
+        if over.any():
+            return int(offsets[int(np.argmax(over))])
+        held, has_one = int(upto[-1]), True
+    return end

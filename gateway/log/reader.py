@@ -436,14 +436,15 @@ class LogReader:
         """Cut [start, end) into ranges that are read side by side, at the borders of batches: about `splits` of them, or of about
         `split_bytes` each, or one. Rows and bytes are those of `topics`.
 
-        Raises:
-            UsageError, OffsetOutOfRange: as `check_range`; or a number is not above 0.
+        Raises UsageError, OffsetOutOfRange: as `check_range`; or a number is not above 0.
         """
         for what, number in (("splits", splits), ("split_bytes", split_bytes)):
             if number is not None and number <= 0:
                 raise UsageError(f"{what} is {number}: it must be above 0")
+        return cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
+
+    def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
+        """Index rows of the batches of `topics` that have records in [start, end), in order, some at a time."""
         numbers = None if topics is None else np.array(sorted(self.topic_numbers(topics)), dtype=np.uint32)
-        parts = []
         for _, rows in self.batches(start, end):
-            parts.append(rows if numbers is None else rows[np.isin(rows["topic"], numbers)])
-        return cut(start, end, parts, split_bytes, splits)
+            yield rows if numbers is None else rows[np.isin(rows["topic"], numbers)]

@@ -135,6 +135,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "offset_for_time": {"time_us": 0},
     "ticks": {},
     "tick_end": {"start": 0, "limit": 1, "end": 2},
+    "bytes_end": {"start": 0, "end": 2, "bytes": 1},
     "plan": {},
     "lanes": {},
     "topics": {},
@@ -221,6 +222,15 @@ def test_actions(log: LogMaker, client: flight.FlightClient) -> None:
         (0, 320, 320, 3, 0),
     ):
         assert ask(client, "tick_end", start=start, limit=limit, end=end, every=every) == {"offset": found}
+    sizes = {(start, end): ask(client, "plan", start=start, end=end)["ranges"][0]["bytes"] for start, end in ((0, 150), (0, 320))}
+    for start, end, size, found in (
+        (0, 320, sizes[0, 320], 320),
+        (0, 320, sizes[0, 150], 150),
+        (150, 320, sizes[0, 320], 320),
+        (0, 100, sizes[0, 150], 100),
+    ):
+        assert ask(client, "bytes_end", start=start, end=end, bytes=size) == {"offset": found}
+    assert ask(client, "bytes_end", start=0, end=320, bytes=1, topics=["weather"])["offset"] == 320
     flights, weather = ask(client, "topics")
     assert (flights["name"], flights["records"], flights["first_offset"], flights["last_offset"]) == ("flights", 300, 0, 319)
     assert (weather["name"], weather["records"], weather["first_time_us"]) == ("weather", 20, TIME + 150_000)

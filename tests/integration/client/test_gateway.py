@@ -164,6 +164,10 @@ def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
         assert reads.readers() == files.readers()
         ends = [source.tick_end(0, served.offset // 2, served.offset, 1) for source in (reads, files)]
         assert ends[0] == ends[1]
+        for topics in (None, ["t1"]):
+            ends = [source.bytes_end(10, served.offset, 3_000, topics) for source in (reads, files)]
+            assert ends[0] == ends[1]
+            assert 10 < ends[0] < served.offset
         assert reads.plan(0, served.offset, split_bytes=10_000) == files.plan(0, served.offset, split_bytes=10_000)
         for topics in (None, ["t1"]):
             tables = [pa.Table.from_batches(source.scan(0, served.offset, topics)) for source in (reads, files)]

@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from gateway.client.reads import Reads
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until
-from tutti import Reader
+from tutti import Producer, Reader
 
 pytestmark = pytest.mark.spark
 
@@ -150,9 +152,47 @@ def test_batches_end_at_ticks_where_they_are_told_to(spark: SparkSession, gatewa
     assert [len(batch) for batch in query.batches.values() if batch] == list(between.values())
 
 
-def until_tick(gateway: GatewayProcess) -> None:
-    from gateway.client.reads import Reads
+def test_a_limit_of_bytes_holds_between_batches_of_producers(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    parts = [numbered("b", 100, 100 * part) for part in range(6)]
+    with Producer(gateway.url) as p, Reads(gateway.url) as reads:
+        sent = [p.send_batch("bytes", pa.record_batch({"value": pa.array(part, pa.binary())})).result(30) for part in parts]
+        first = sent[0]
+        whole = reads.plan(first, first + 100, ["bytes"])[0].bytes
+        assert reads.bytes_end(first, first + 600, 2 * whole + whole // 2, ["bytes"]) == first + 200
+    query = Query(
+        spark, gateway.url, tmp_path / "c", topics="bytes", startingOffset=first, maxBytesPerTrigger=2 * whole + whole // 2
+    )
+    query.run()
+    assert query.values == numbered("b", 600)
+    assert [len(batch) for batch in query.batches.values()] == [200, 200, 200]
+    small = Query(spark, gateway.url, tmp_path / "small", topics="bytes", startingOffset=first, maxBytesPerTrigger=1).run()
+    assert [len(batch) for batch in small.batches.values()] == [100] * 6, "one of a producer's batches at a time"
 
+
+def test_few_records_are_held_back_until_there_are_enough_or_it_took_too_long(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    first = send(gateway.url, "few", numbered("f", 10))[0]
+    options = {"topics": "few", "startingOffset": first, "minRecordsPerTrigger": 100}
+    query = Query(spark, gateway.url, tmp_path / "c", **options, maxTriggerDelay="1h").start()
+    query.wait_for(10)  # the first of a run
+    for part in range(1, 10):
+        send(gateway.url, "few", numbered("f", 10, 10 * part))
+    send(gateway.url, "few", numbered("f", 10, 100))
+    query.wait_for(110)
+    query.stop()
+    assert max(len(batch) for batch in query.batches.values()) == 100
+    send(gateway.url, "few", numbered("f", 10, 110))
+    again = Query(spark, gateway.url, tmp_path / "c", **options, maxTriggerDelay="100ms").start()
+    again.wait_for(10)
+    send(gateway.url, "few", numbered("f", 10, 120))
+    again.wait_for(20)
+    again.stop()
+    now = Query(spark, gateway.url, tmp_path / "now", **options, maxRecordsPerTrigger=120).run()
+    assert [len(batch) for batch in now.batches.values()] == [120, 10], "a run that ends holds nothing back"
+
+
+def until_tick(gateway: GatewayProcess) -> None:
     reads = Reads(gateway.url)
     frontier = reads.frontier().offset
     until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
@@ -174,7 +214,8 @@ def test_a_checkpoint_of_another_log_is_refused(
         ({"startingOffset": 10**9}, "beyond the frontier"),
         ({"endingOffset": 5}, "a stream has no end"),
         ({"maxRecordsPerTrigger": 0}, "a number of records from 1"),
-        ({"maxBytesPerTrigger": 10}, "not built yet"),
+        ({"maxBytesPerTrigger": "10MB"}, "a number of bytes from 1"),
+        ({"minRecordsPerTrigger": 3, "maxRecordsPerTrigger": 2}, "no batch can have so many"),
     ],
 )
 def test_wrong_options_end_the_query(

@@ -136,6 +136,9 @@ class FakeReads(flight.FlightServerBase):
     def tick_end(self, asked: dict[str, Any]) -> object:
         return {"offset": min(asked["limit"], asked["end"])}
 
+    def bytes_end(self, asked: dict[str, Any]) -> object:
+        return {"offset": min(asked["start"] + asked["bytes"], asked["end"])}
+
     def topics(self, asked: dict[str, Any]) -> object:
         names = ("name", "records", "bytes", "first_offset", "last_offset", "first_time_us", "last_time_us")
         return [dict(zip(names, ("t", 1, 2, 3, 4, 5, 6), strict=True))]

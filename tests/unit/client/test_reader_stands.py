@@ -160,6 +160,7 @@ QUESTIONS: dict[str, Callable[[Reads], object]] = {
     "topics": Reads.topics,
     "readers": Reads.readers,
     "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
+    "bytes_end": lambda reads: reads.bytes_end(0, 20, 7),
     "offset_for_time": lambda reads: reads.offset_for_time(7),
     "plan": lambda reads: reads.plan(0, 20),
     "save_offset": lambda reads: reads.save_offset("loader", 3),

@@ -1,13 +1,20 @@
-"""Proves where batches end that end at ticks: at the last within the limit, else at the next, and that a long log costs no more."""
+"""Proves where batches end that end at ticks: at the last within the limit, else at the next, and that a long log costs no more.
+And where they end that have a limit of bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.log import cuts
-from gateway.log.cuts import tick_end
+from gateway.log.cuts import bytes_end, tick_end
+from gateway.log.index import ROW, Rows
 
 TICKS = [(1, 10), (2, 20), (3, 20), (4, 45)]
 
@@ -80,3 +87,48 @@ def test_what_is_looked_through_is_near_the_end_of_the_batch() -> None:
     log.looked.clear()
     assert tick_end(log.ticks, 0, 10, year * second, 1) == second
     assert max(high for _, high in log.looked) < 1_000_000
+
+
+def rows_of(batches: list[tuple[int, int, int]]) -> Rows:
+    """Index rows of batches (offset, count, size)."""
+    rows = np.zeros(len(batches), dtype=ROW)
+    for row, (offset, count, size) in zip(rows, batches, strict=True):
+        row["offset"], row["count"], row["size"] = offset, count, size
+    return rows
+
+
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 100)), max_size=20),
+    into=st.integers(0, 8),
+    cuts_at=st.lists(st.integers(0, 20)),
+    bytes_max=st.integers(1, 500),
+)
+def test_a_batch_of_so_many_bytes_ends_where_the_next_one_does_not_fit(
+    batches: list[tuple[int, int, int]], into: int, cuts_at: list[int], bytes_max: int
+) -> None:
+    found, offset = [], 0
+    for gap, count, size in batches:  # gaps are what other topics have
+        found.append((offset + gap, count, size * count))  # so that a share is a whole number
+        offset += gap + count
+    start, end = min(into, found[0][1] - 1) + found[0][0] if found else 0, offset
+    borders = sorted({0, len(found), *(at for at in cuts_at if at <= len(found))})
+    parts = [rows_of(found[low:high]) for low, high in pairwise(borders)] + [rows_of([])]
+    held, expected = 0, end
+    for number, (first, count, size) in enumerate(found):
+        held += size // count * (first + count - max(first, start))
+        if number and held > bytes_max:
+            expected = first
+            break
+    assert bytes_end(parts, start, end, bytes_max) == expected
+
+
+def test_no_more_of_a_long_log_is_looked_at_than_has_so_many_bytes() -> None:
+    looked = []
+
+    def parts() -> Iterator[Rows]:
+        for number in range(1000):
+            looked.append(number)
+            yield rows_of([(10 * number, 10, 100)])
+
+    assert bytes_end(parts(), 0, 10_000, 450) == 40
+    assert len(looked) == 5

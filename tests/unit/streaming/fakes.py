@@ -64,6 +64,10 @@ class FakeLog:
         self.asked.append(("tick_end", start, limit, end, every))
         return tick_end(lambda low, high: [tick for tick in self.ticks if low <= tick[2] <= high], start, limit, end, every)
 
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        self.asked.append(("bytes_end", start, end, bytes_max, topics))
+        return min(end, start + max(1, bytes_max // self.record_bytes))
+
     def topics(self, upto: int = 0) -> list[Topic]:
         self.asked.append(("topics", upto))
         return [Topic(name, 1, 1, 0, 0, 0, 0) for name in self.names]

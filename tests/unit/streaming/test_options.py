@@ -19,6 +19,9 @@ def test_everything_that_a_stream_takes() -> None:
             "startingoffset": "12",
             "columns": "offset,value",
             "maxrecordspertrigger": "500",
+            "minrecordspertrigger": "20",
+            "maxtriggerdelay": "90s",
+            "maxbytespertrigger": "1000000",
             "minpartitions": "3",
             "cut": "tick:5",
             "failondataloss": "FALSE",
@@ -31,6 +34,9 @@ def test_everything_that_a_stream_takes() -> None:
         start=12,
         columns=("offset", "value"),
         records_max=500,
+        records_min=20,
+        delay_ms=90_000,
+        bytes_max=1_000_000,
         partitions_min=3,
         cut_ticks=5,
         fail_on_data_loss=False,
@@ -58,8 +64,27 @@ def test_kafkas_names_mean_the_same(options: dict[str, str], value: dict[str, ob
     assert {name: getattr(parsed, name) for name in value} == value
 
 
-def test_kafkas_limit_of_a_trigger() -> None:
-    assert parse(GATEWAYS | {"maxOffsetsPerTrigger": "7"}, "stream").records_max == 7
+def test_kafkas_limits_of_a_trigger() -> None:
+    options = parse(GATEWAYS | {"maxOffsetsPerTrigger": "7", "minOffsetsPerTrigger": "7"}, "stream")
+    assert (options.records_max, options.records_min) == (7, 7)
+    assert options.delay_ms == 15 * 60_000, "as with Kafka's source"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("15m", 900_000),
+        ("2 min", 120_000),
+        ("90S", 90_000),
+        ("500ms", 500),
+        ("1h", 3_600_000),
+        ("1d", 86_400_000),
+        ("250", 250),
+        ("0", 0),
+    ],
+)
+def test_times_for_which_a_trigger_is_held_back(text: str, milliseconds: int) -> None:
+    assert parse(GATEWAYS | {"maxTriggerDelay": text, "minRecordsPerTrigger": "1"}, "stream").delay_ms == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -107,6 +132,14 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("subscribe", "a,"),
         ("subscribePattern", "("),
         ("maxOffsetsPerTrigger", "0"),
+        ("minOffsetsPerTrigger", "many"),
+        ("minRecordsPerTrigger", "0"),
+        ("maxBytesPerTrigger", "64MB"),
+        ("maxTriggerDelay", "soon"),
+        ("maxTriggerDelay", "-1s"),
+        ("maxTriggerDelay", "5 weeks"),
+        ("maxTriggerDelay", "1.5h"),
+        ("maxTriggerDelay", "999999999999999999d"),
         ("startingTimestamp", "2013-01-01T05:00:00"),
         ("startingTimestamp", "yesterday"),
         ("endingTimestamp", "9" * 30),
@@ -145,8 +178,11 @@ def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: st
         (GATEWAYS | {"startingoffset": "1", "startingtimestamp": "2"}, ["'startingOffset'", "'startingTimestamp'"]),
         (GATEWAYS | {"startingoffsets": "1", "startingtimestamp": "2"}, ["'startingOffsets'", "'startingTimestamp'"]),
         (GATEWAYS | {"subscribe": "a", "subscribepattern": "b"}, ["'subscribe'", "'subscribePattern'", "exclude"]),
-        (GATEWAYS | {"maxbytespertrigger": "1"}, ["'maxBytesPerTrigger'", "not built yet"]),
-        (GATEWAYS | {"minoffsetspertrigger": "1"}, ["'minOffsetsPerTrigger'", "not built yet"]),
+        (
+            GATEWAYS | {"minoffsetspertrigger": "8", "maxrecordspertrigger": "7"},
+            ["'minOffsetsPerTrigger' is 8", "more than 'maxRecordsPerTrigger', which is 7"],
+        ),
+        (GATEWAYS | {"maxtriggerdelay": "5s"}, ["'maxTriggerDelay' ('5s')", "'minRecordsPerTrigger'", "give that, too"]),
     ],
 )
 def test_options_that_do_not_fit_together(options: dict[str, str], words: list[str]) -> None:
@@ -160,6 +196,8 @@ def test_options_that_do_not_fit_together(options: dict[str, str], words: list[s
     ("kind", "option", "value"),
     [
         ("batch", "maxRecordsPerTrigger", "5"),
+        ("batch", "minRecordsPerTrigger", "5"),
+        ("batch", "maxBytesPerTrigger", "5"),
         ("batch", "cut", "tick:1"),
         ("stream", "endingOffset", "5"),
         ("stream", "endingTimestamp", "5"),
@@ -171,4 +209,4 @@ def test_options_of_the_other_kind_of_read(kind: Kind, option: str, value: str) 
 
 
 def test_every_name_of_kafkas_leads_to_one_of_ours() -> None:
-    assert set(ALIASES.values()) <= {*TAKES, "minRecordsPerTrigger"}
+    assert set(ALIASES.values()) <= set(TAKES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from gateway.client.url import Address
 from gateway.core import limits
@@ -88,6 +88,93 @@ def test_a_limit_holds(log: FakeLog, readers: list[StreamReader]) -> None:
     while (end := reader.latestOffset(ends[-1], ReadMaxRows(30))) != ends[-1]:
         ends.append(end)
     assert [end["offset"] for end in ends] == [0, 30, 60, 90, 100]
+
+
+def test_spark_is_told_that_a_trigger_is_limited(readers: list[StreamReader]) -> None:
+    """Else it could not be told from `Trigger.Once`, which takes all that there is."""
+    limits_of = [({}, ALL), ({"records_max": 30, "bytes_max": 9}, ReadMaxRows(30)), ({"bytes_max": 9}, ReadMaxBytes(9))]
+    limits_of.append(({"records_min": 5}, ReadMinRows(5)))
+    for options, limit in limits_of:
+        assert reading(readers, **options).getDefaultReadLimit() == limit
+
+
+def test_a_limit_of_bytes_holds_and_is_asked_for_once_a_batch(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.record_bytes = 10
+    reader = reading(readers, bytes_max=300, records_max=40, topics=("t",))
+    limit = reader.getDefaultReadLimit()
+    ends = [offset(0, 0)]
+    while (end := reader.latestOffset(ends[-1], limit)) != ends[-1]:
+        ends.append(end)
+    assert [end["offset"] for end in ends] == [0, 30, 60, 90, 100]
+    assert [asked for asked in log.asked if asked[0] == "bytes_end"][:2] == [
+        ("bytes_end", 0, 40, 300, ("t",)),
+        ("bytes_end", 30, 70, 300, ("t",)),
+    ]
+    assert reader.latestOffset(offset(0, 0), ALL) == offset(100, 0), "Trigger.Once"
+
+
+def test_a_limit_of_bytes_counts_what_the_log_still_holds(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.start = 50
+    reader = reading(readers, bytes_max=20, fail_on_data_loss=False)
+    assert reader.latestOffset(offset(10, 0), ReadMaxBytes(20)) == offset(70, 10)
+    log.start = 100
+    assert reading(readers, bytes_max=20).latestOffset(offset(10, 0), ReadMaxBytes(20)) == offset(100, 10)
+
+
+def test_a_pattern_that_no_topic_matches_has_no_bytes(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, bytes_max=1, topics_pattern="none")
+    assert reader.latestOffset(offset(0, 0), ReadMaxBytes(1)) == offset(100, 0)
+
+
+def test_a_batch_of_so_many_bytes_ends_at_a_tick_and_nothing_is_asked_at_each_poll(
+    log: FakeLog, readers: list[StreamReader]
+) -> None:
+    log.ticks, log.tick = [(1, 0, 20), (2, 0, 60)], 2
+    reader = reading(readers, cut_ticks=1, bytes_max=30)
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(offset(0, 0), limit)
+    assert end == offset(20, 0)
+    last = reader.latestOffset(end, limit)
+    assert last == offset(60, 20), "the next, as one alone exceeds the limit"
+    asked = len(log.asked)
+    for _ in range(100):
+        assert reader.latestOffset(last, limit) is last
+    assert sum(question[0] != "frontier" for question in log.asked[asked:]) == 2
+
+
+def test_few_records_are_held_back_for_a_time(log: FakeLog, readers: list[StreamReader], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(stream, "monotonic", lambda: clock[0])
+    reader = reading(readers, records_min=50, delay_ms=10_000)
+    limit = reader.getDefaultReadLimit()
+    start = offset(95, 95)
+    end = reader.latestOffset(start, limit)
+    assert end == offset(100, 95), "the first batch of a run is given at once"
+    log.set(149)
+    wait_until(lambda: reader._watch.frontier().offset == 149)
+    clock[0] += 9.9
+    assert reader.latestOffset(end, limit) is end
+    clock[0] += 0.2
+    late = reader.latestOffset(end, limit)
+    assert late == offset(149, 100)
+    log.set(199)
+    wait_until(lambda: reader._watch.frontier().offset == 199)
+    clock[0] += 20
+    later = reader.latestOffset(late, limit)
+    assert later == offset(199, 149)
+    clock[0] += 20
+    assert reader.latestOffset(later, limit) is later, "where there is nothing no batch is given, however long that lasts"
+
+
+def test_enough_records_are_given_at_once_and_a_run_that_ends_holds_none_back(log: FakeLog, readers: list[StreamReader]) -> None:
+    reader = reading(readers, records_min=50, records_max=60)
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(offset(0, 0), limit)
+    assert end == offset(60, 0)
+    assert reader.latestOffset(end, limit) is end
+    assert reader.latestOffset(end, ALL) == offset(100, 60), "Trigger.Once"
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(end, limit) == offset(100, 60)
 
 
 def test_available_now_stops_where_the_log_was(log: FakeLog, readers: list[StreamReader]) -> None:
