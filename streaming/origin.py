@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -28,7 +30,8 @@ def source_of(options: ReadOptions) -> Source:
 
 def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
     """The same for a worker that reads what was planned on log `log` when its frontier was at `seen` or above, and when `gateways`
-    (host and port) were known: the first of them answered then, and what the options name may be gone by now.
+    (host and port) were known, in the order to turn to them: what the options name may be gone by now. Those of the worker's own
+    host come first.
 
     Raises:
         UsageError: the directories hold another log by now.
@@ -39,13 +42,32 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
         from gateway.client.url import Address, parse_url
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
-        return Reads(dict.fromkeys(known), seen=seen, log=log)
+        return Reads(dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host))), seen=seen, log=log)
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:
         _files.cache_clear()
         raise UsageError(f"{options.origin} holds log {found}, and the read was planned on log {log}: it was replaced meanwhile")
     return files
+
+
+@lru_cache(maxsize=limits.ADDRESSES_MAX)
+def is_here(host: str) -> bool:
+    """Whether that is this host: its name, or one of its addresses. No name is looked up."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = socket.gethostname()
+        return host.lower() in {"localhost", name.lower(), name.lower().partition(".")[0]}
+    if address.is_unspecified or address.is_multicast:
+        return False
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)

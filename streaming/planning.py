@@ -6,6 +6,7 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class RecordsPartition(InputPartition):
     """Records [start, end) of log `log`, of `topics` (None: of all).
 
-    `gateways` are those that were known when it was planned: a task may begin in a process that never asked one, at a time when
-    none of those that the options name is left.
+    `gateways` are those that were known when it was planned, in the order in which this partition turns to them: a task may begin
+    in a process that never asked one, at a time when none of those that the options name is left.
     """
 
     def __init__(
@@ -86,19 +87,27 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics, _known(source))]
+        return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0))]
     splits = options.partitions_min or 1
     ranges = source.plan(start, end, topics, splits=splits)
     if options.partitions_min is None:
         splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
         if splits > 1:
             ranges = source.plan(start, end, topics, splits=splits)
-    gateways = _known(source)
-    return [RecordsPartition(frontier.log, part.start, part.end, topics, gateways) for part in ranges]
+    turns = _turns(source)
+    return [RecordsPartition(frontier.log, part.start, part.end, topics, turns(number)) for number, part in enumerate(ranges)]
 
 
-def _known(source: Source) -> tuple[tuple[str, int], ...]:
-    return tuple((address.host, address.port) for address in source.addresses)
+def _turns(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
+    """To whom the partition of a number turns: each next one to another gateway first, and to those that are silent last."""
+    heard = source.heard
+    rest = [address for address in source.addresses if address not in heard]
+
+    def turn(number: int) -> tuple[tuple[str, int], ...]:
+        at = number % len(heard) if heard else 0
+        return tuple((address.host, address.port) for address in (*heard[at:], *heard[:at], *rest))
+
+    return turn
 
 
 def splits_of(size: int, processors: int) -> int:

@@ -66,6 +66,8 @@ class Files:
         """None: files are read."""
         return ()
 
+    heard = addresses
+
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed, as the directory says that is furthest; with `beyond`, once it is above that offset.
 

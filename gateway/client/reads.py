@@ -86,6 +86,12 @@ class Reads:
             known, present = self._route.addresses, self._route.present
             return tuple(dict.fromkeys([present, *known]))
 
+    @property
+    def heard(self) -> tuple[Address, ...]:
+        """Those of them that answer, as far as is known, in an order that stays."""
+        with self._lock:
+            return tuple(sorted(set(self._route.heard)))
+
     # -- questions
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:

@@ -39,6 +39,7 @@ class Route:
         self._last = frozenset(last)
         self._named: dict[str, list[Address]] = {}  # by name of the gateway
         self._learned: list[Address] = []
+        self._quiet: frozenset[Address] = frozenset()
         self._chance = chance
         self.addresses = list(self._own)
         self._at = 0
@@ -100,6 +101,7 @@ class Route:
                 if found:
                     self._named[name] = found
         quiet = {address: name in silent for name, found in self._named.items() for address in found}
+        self._quiet = frozenset(address for address, silent_too in quiet.items() if silent_too)
         for address in self._own:
             quiet.pop(address, None)
         learned = [address for address in self._learned if address in quiet]
@@ -118,6 +120,11 @@ class Route:
         self._at = self.addresses.index(present)
         self._met = {address: text for address, text in self._met.items() if address in self.addresses}
         self._wrong.intersection_update(self.addresses)
+
+    @property
+    def heard(self) -> list[Address]:
+        """The present one, and those that no gateway called silent when it was asked last."""
+        return [address for address in self.addresses if address == self.present or address not in self._quiet]
 
     def told(self) -> str:
         """What was met at each address, for an error."""

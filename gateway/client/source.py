@@ -109,6 +109,10 @@ class Source(Protocol):
     def addresses(self) -> tuple[Address, ...]:
         """The gateways that may be turned to, as far as they are known by now, the present one first; none for files."""
 
+    @property
+    def heard(self) -> tuple[Address, ...]:
+        """Those of `addresses` that answer, as far as is known, in an order that stays; none for files."""
+
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
 

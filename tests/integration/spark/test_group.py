@@ -56,7 +56,8 @@ def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
         wait = threading.Event()
         while len(list(tmp_path.glob("reading-*"))) < 2:
             wait.wait(0.05)
-        group["g2"].kill()
+        for name in ("g1", "g2"):  # two tasks turn to two gateways: one at least to one of these
+            group[name].kill()
         killed.touch()
 
     threading.Thread(target=kill, daemon=True).start()

@@ -164,8 +164,8 @@ def test_an_address_that_is_taken_or_not_of_this_host_is_one_sentence(
 ) -> None:
     with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; end who"):
         GroupPort(context, Address("127.0.0.1", number(port)), None)
-    with pytest.raises(TuttiError, match=r"the group port 192\.0\.2\.1:\d+ cannot be opened: Cannot assign requested address"):
-        GroupPort(context, Address("192.0.2.1", number(port)), None)
+    with pytest.raises(TuttiError, match=r"the group port 203\.0\.113\.1:\d+ cannot be opened: Cannot assign requested address"):
+        GroupPort(context, Address("203.0.113.1", number(port)), None)
 
 
 def test_where_there_is_no_descriptor_for_it_the_limit_is_named(context: zmq.Context[zmq.Socket[bytes]]) -> None:

@@ -27,6 +27,7 @@ class FakeLog:
         self.asked: list[tuple[object, ...]] = []
         self.record_bytes = 1
         self.addresses: tuple[Address, ...] = ()
+        self.heard: tuple[Address, ...] = ()
 
     def set(self, offset: int | None = None, failure: Exception | None = None, log: str | None = None) -> None:
         """Move the frontier, or fail from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 from streaming import batch, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
-from streaming.origin import source_of_log
+from streaming.origin import is_here, source_of_log
 from streaming.planning import RecordsPartition, partitions, splits_of
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
@@ -365,6 +366,31 @@ def test_a_task_knows_all_gateways_that_were_known_when_it_was_planned(log: Fake
         assert isinstance(again, RecordsPartition)
         source = source_of_log(options, again.log, again.end, again.gateways)
         assert [str(address) for address in source.addresses] == ["other:2", "h:1", "spare:3"]
+
+
+def test_partitions_turn_to_different_gateways_and_to_silent_ones_last(log: FakeLog) -> None:
+    log.addresses = (Address("b", 1), Address("dead", 1), Address("a", 1), Address("c", 1))
+    log.heard = (Address("a", 1), Address("b", 1), Address("c", 1))
+    options = ReadOptions(gateways="tutti://a:1", partitions_min=4)
+    parts = partitions(log, log.frontier(), 0, 100, options)
+    turns = ["".join(host[0] for host, _ in part.gateways) for part in parts if isinstance(part, RecordsPartition)]
+    assert turns == ["abcd", "bcad", "cabd", "abcd"]
+    [small] = partitions(log, log.frontier(), 0, 3, ReadOptions(gateways="tutti://a:1"))
+    assert isinstance(small, RecordsPartition)
+    assert [host for host, _ in small.gateways] == ["a", "b", "c", "dead"]
+
+
+def test_a_task_turns_to_the_gateways_of_its_own_host_first() -> None:
+    options = ReadOptions(gateways="tutti://203.0.113.1:1")
+    known = (("203.0.113.2", 1), ("127.0.0.1", 1), ("far.example", 1), (socket.gethostname(), 7), ("203.0.113.3", 1), ("::1", 1))
+    found = [address.host for address in source_of_log(options, "log-1", 0, known).addresses]
+    assert found[:3] == ["127.0.0.1", socket.gethostname(), "::1"]
+    assert found[3:] == ["203.0.113.2", "far.example", "203.0.113.3", "203.0.113.1"]
+
+
+@pytest.mark.parametrize("host", ["::", "224.0.0.1", "203.0.113.1", "2001:db8::1", "far.example"])
+def test_what_is_not_this_host(host: str) -> None:
+    assert not is_here(host)
 
 
 def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
