@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from gateway.api.main import HOUSEKEEPING_S
 from gateway.data.frame import Frame, Kind
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
 from gateway.log.layout import positions_named, segment_path
@@ -56,6 +57,17 @@ def test_wrong_directory_and_wrong_use(log: LogMaker, tmp_path: Path) -> None:
 def test_ctrl_c_is_the_gateways_matter(process: ReadsProcess, client: flight.FlightClient) -> None:
     process.process.send_signal(signal.SIGINT)
     assert ask(client, "frontier")["frontier"] == 0
+    assert process.end() == 0
+
+
+def test_one_that_was_stopped_for_a_while_goes_on(process: ReadsProcess) -> None:
+    """It took being continued for its end."""
+    process.process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5 * HOUSEKEEPING_S)
+    process.process.send_signal(signal.SIGCONT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.process.wait(3 * HOUSEKEEPING_S)
+    assert process.page("/healthz")[0] == 200
     assert process.end() == 0
 
 
