@@ -19,7 +19,7 @@ from gateway.cli.main import main
 from tests.ports import free_base
 
 TUTTI = [sys.executable, "-m", "gateway"]
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Done(NamedTuple):

@@ -90,7 +90,7 @@ def test_the_coordinator_is_killed_while_producers_send_and_readers_follow(group
     for follower in followers:
         assert follower.wait() == numbers(count)
         assert follower.offsets == list(range(count))
-    assert group.coordinator().name == others[0]
+    assert group.coordinator().name in others, "the next in rank, or the one behind it where that is slow"
     first.start()
     until(lambda: group.status(first.name)["state"] == "primary", WAIT_S)
     with Reader(first.url) as reader:
@@ -132,7 +132,7 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> N
         assert (found.offset, found.state) == (100, "minority")
         assert values(reads.scan(0)) == numbers(100)
     with pytest.raises(Unavailable, match="not_primary"):
-        Producer(last.url, producer="p", connect_timeout=2)
+        Producer(last.url, producer="p", connect_timeout=5)
     with Reader(last.url, follow=True, start=90, columns=["value"]) as reader:
         assert values([reader.poll(WAIT_S)]) == numbers(10, 90)
         assert reader.poll(0.3) is None

@@ -21,9 +21,11 @@ BEFORE, SINCE = 20, 50
 
 
 def copy(source: Path, target: Path) -> None:
-    """`cp -a SOURCE/. TARGET/`: what is there is written over, with the times of the copy."""
+    """`cp -a SOURCE/. TARGET/`: what is there is written over, with the times of the copy. It is said again where a file that was
+    listed is gone when its turn comes, as a running gateway has some for a moment.
+    """
     target.mkdir(exist_ok=True)
-    subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=True)
+    until(lambda: subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=False).returncode == 0, WAIT_S)
 
 
 def send(group: Three, first: int, count: int) -> None:

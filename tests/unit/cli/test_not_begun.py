@@ -32,8 +32,8 @@ def founding() -> Iterator[ReadableGateway]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_US", 400_000)
-    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "connect_timeout", 0.4)
+    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_US", 1_200_000)
+    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "connect_timeout", 1.2)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -62,7 +62,7 @@ def test_it_is_told_what_is_missing(
     address = founding.url.removeprefix("tutti://")
     assert capsys.readouterr() == (
         "",
-        f"error: no log has begun at {address} within 0.4 s: the group is founded when all of its gateways are there, and "
+        f"error: no log has begun at {address} within 1.2 s: the group is founded when all of its gateways are there, and "
         "`tutti members` says who is missing\n",
     )
     assert list(tmp_path.iterdir()) == []

@@ -167,6 +167,7 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_WINDOW_FRAMES", 4)
+    monkeypatch.setattr(client_link, "_BEAT_S", 600.0)  # this peer answers no question, however long it reads
     message = bytes(1 << 20)
     with _up(receive_bytes=1 << 14) as (link, peer):
         sent = 0
