@@ -9,6 +9,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _no_name_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody can be named (RFC 2606) is not known at once: the name server of this machine may take its time to say so."""
+    real: Callable[..., object] = socket.getaddrinfo
+
+    def look(host: str, *args: object, **kwargs: object) -> object:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A name server that says where `slow.example` is, once that is set."""

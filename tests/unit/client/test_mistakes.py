@@ -30,9 +30,9 @@ def gateway() -> Iterator[FakeGateway]:
 
 def test_unreachable_gateways_are_named_with_what_was_met_and_for_how_long() -> None:
     began = time.monotonic()
-    with pytest.raises(Unavailable, match=r"within 0\.5 s: 127\.0\.0\.1:1: connection refused; no\.such\.host\.invalid:7: "):
-        Producer("tutti://127.0.0.1:1,no.such.host.invalid:7", connect_timeout=0.5)
-    assert time.monotonic() - began < 5
+    with pytest.raises(Unavailable, match=r"within 1\.5 s: 127\.0\.0\.1:1: connection refused; no\.such\.host\.invalid:7: "):
+        Producer("tutti://127.0.0.1:1,no.such.host.invalid:7", connect_timeout=1.5)
+    assert time.monotonic() - began < 30
 
 
 def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> None:
@@ -43,7 +43,7 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
 
     gateway.rule = deny
     with pytest.raises(Unavailable, match="two of three gateways are away"):
-        Producer(gateway.url, connect_timeout=0.5)
+        Producer(gateway.url, connect_timeout=1.5)
     gateway.rule = lambda heard: (
         [wire.Denied(heard.request, "limit", "10000 producers")] if isinstance(heard, wire.OpenProducer) else None
     )

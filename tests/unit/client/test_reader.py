@@ -261,13 +261,13 @@ def test_nobody_there_is_said_with_names_and_times() -> None:
     assert time.monotonic() - began < 6
 
 
-@pytest.mark.parametrize("options", [{"patience": 0.5}, {"connect_timeout": 0.5}])
+@pytest.mark.parametrize("options", [{"patience": 1.5}, {"connect_timeout": 1.5}])
 def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait_holds(options: dict[str, float]) -> None:
     began, port = time.monotonic(), free_port()
     with pytest.raises(Unavailable) as caught:
         Reader(f"tutti://127.0.0.1:1,127.0.0.1:{port}", **options)  # type: ignore[arg-type]  # of seconds
     refused = "connection refused"
-    said = f"no gateway could be read from within 0.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
+    said = f"no gateway could be read from within 1.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
     assert str(caught.value) == said
     assert time.monotonic() - began < limits.CONNECT_TIMEOUT_US / 1e6
 

@@ -136,7 +136,7 @@ def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pyte
 
 def test_a_frontier_never_moves_back_whoever_answers(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
-    with Reads(url(far, near), patience=0.5) as reads:
+    with Reads(url(far, near), patience=1.5) as reads:
         assert reads.frontier().offset == 12
         far.reads.stop()
         far.gateway.stop()
