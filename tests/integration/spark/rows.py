@@ -10,6 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from gateway.client.reads import Reads
+from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 
 WAIT_S = 100
@@ -35,6 +37,13 @@ def until(happened: Callable[[], object], what: str, query: StreamingQuery | Non
             raise AssertionError(f"waiting for {what}: {query.exception()}")
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
         time.sleep(0.05)
+
+
+def until_tick(gateway: GatewayProcess) -> None:
+    """Wait until a micro-batch may end at what was sent."""
+    reads = Reads(gateway.url)
+    frontier = reads.frontier().offset
+    until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
 
 
 class Query:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from gateway.client.reads import Reads
 from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import Query, numbered, send, until
+from tests.integration.spark.rows import Query, numbered, send, until, until_tick
 from tutti import Producer, Reader
 
 pytestmark = pytest.mark.spark
@@ -190,12 +190,6 @@ def test_few_records_are_held_back_until_there_are_enough_or_it_took_too_long(
     again.stop()
     now = Query(spark, gateway.url, tmp_path / "now", **options, maxRecordsPerTrigger=120).run()
     assert [len(batch) for batch in now.batches.values()] == [120, 10], "a run that ends holds nothing back"
-
-
-def until_tick(gateway: GatewayProcess) -> None:
-    reads = Reads(gateway.url)
-    frontier = reads.frontier().offset
-    until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
 
 
 def test_a_checkpoint_of_another_log_is_refused(

@@ -1,0 +1,122 @@
+"""What a plan of Spark says of itself: classes, columns by number, and which of them no two rows have equal.
+
+A plan is a tree of objects in the JVM; each call costs some tenths of a millisecond, so what is not needed is not asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_SHOWN = 120  # characters of an operator or an expression
+_FIELDS = 8  # columns of an operator
+#: What Spark adds to names and nobody wrote: numbers of columns, marks of the watermark, identities.
+_NUMBERS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+STREAMS = {"StreamingRelation", "StreamingRelationV2"}
+#: Operators that give each row on once at most, and in the order in which it came.
+IN_ORDER = {
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "View",
+    "ResolvedHint",
+    "EventTimeWatermark",
+    "LocalLimit",
+    "GlobalLimit",
+    "Offset",
+}
+_ONCE = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExpression", "DeduplicateWithinWatermark"}
+_ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
+
+
+def total(node: Any, by: Iterable[int]) -> bool:
+    """Whether no two rows of `node` are equal in all columns `by`, as far as the plan tells."""
+    known = set(by)
+    return any(key <= known for key in _unique(node))
+
+
+def _unique(node: Any) -> list[frozenset[int]]:
+    """Sets of columns, by number, in which no two rows of `node` are equal. An empty set: there is one row at most."""
+    projects = []
+    while (name := name_of(node)) in _ONCE:
+        if name == "Project":
+            projects.append(node)
+        node = node.child()
+    keys: list[frozenset[int]] = []
+    if name == "Aggregate":
+        keys = _through(node.aggregateExpressions(), [frozenset(columns(node.groupingExpressions()))])
+        if any(_number(expression) is None for expression in items(node.groupingExpressions())):
+            keys = []
+    elif name == "Deduplicate":
+        keys = [frozenset(columns(node.keys())), *_unique(node.child())]
+    elif name == "Distinct":
+        keys = [frozenset(columns(node.output())), *_unique(node.child())]
+    elif name == "Join":
+        left = _unique(node.left())
+        only_left = name_of(node.joinType()) in _ONE_SIDE
+        keys = left if only_left else [one | other for one in left for other in _unique(node.right())]
+    elif name == "Range" or is_tutti(name, node):
+        keys = [frozenset(columns([column])) for column in items(node.output()) if name == "Range" or column.name() == "offset"]
+    for project in reversed(projects):
+        keys = _through(project.projectList(), keys)
+    return keys
+
+
+def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
+    """The keys by the numbers that their columns have above a projection; those that lose a column are none."""
+    if not keys:
+        return []
+    renamed: dict[int, int] = {}
+    for expression in items(expressions):
+        number = _number(expression)
+        if number is not None:
+            renamed.setdefault(number, expression.exprId().id())
+    return [frozenset(renamed[number] for number in key) for key in keys if key <= renamed.keys()]
+
+
+def _number(expression: Any) -> int | None:
+    """The number of the column that an expression is, by another name or with a direction maybe."""
+    while name_of(expression) in {"Alias", "SortOrder"}:
+        expression = expression.child()
+    return int(expression.exprId().id()) if name_of(expression) == "AttributeReference" else None
+
+
+def columns(expressions: Any) -> list[int]:
+    """The numbers of those of `expressions` that are columns."""
+    found = expressions if isinstance(expressions, list) else items(expressions)
+    return [number for number in map(_number, found) if number is not None]
+
+
+def all_columns(expression: Any) -> set[int]:
+    """The numbers of all columns that an expression is made of."""
+    return {column.exprId().id() for column in items(expression.references().toSeq())}
+
+
+def is_tutti(name: str, node: Any) -> bool:
+    """Whether an operator of class `name` reads through the data source `tutti`."""
+    return (name == "StreamingRelationV2" and node.sourceName() == "tutti") or (
+        name == "DataSourceV2Relation" and node.table().name() == "tutti"
+    )
+
+
+def name_of(node: Any) -> str:
+    """The class of an object of the JVM, without its package."""
+    return str(node.getClass().getSimpleName())
+
+
+def items(sequence: Any) -> list[Any]:
+    """What a sequence of Scala holds."""
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+def printed(node: Any) -> str:
+    """An operator as Spark prints it, without numbers, shortened."""
+    name = name_of(node)
+    return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS).lstrip("~"))
+
+
+def short(text: str) -> str:
+    """The text of an operator or an expression without what Spark added to names, shortened."""
+    plain = " ".join(_NUMBERS.sub("", text).split())
+    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 3] + "..."

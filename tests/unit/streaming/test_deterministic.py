@@ -1,0 +1,31 @@
+"""`deterministic(df)` without Spark: what a finding says, and what is no DataFrame with a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+
+from gateway.errors import UsageError
+from streaming.deterministic import Finding, deterministic
+
+
+class Remote:
+    """As a DataFrame of Spark Connect answers."""
+
+    @property
+    def _jdf(self) -> Any:
+        raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "_jdf"})
+
+
+@pytest.mark.parametrize("other", [Remote(), None, "df"])
+def test_what_shows_no_plan_is_refused_with_a_way_out(other: Any) -> None:
+    with pytest.raises(UsageError, match=rf"this is .*{type(other).__name__}: make it in a session without Spark Connect"):
+        deterministic(other)
+
+
+def test_a_finding_is_a_line_that_says_what_where_why_and_what_to_do() -> None:
+    found = Finding("rand()", "Project [rand()]", "it is chance", "use a hash")
+    assert str(found) == "rand() in Project [rand()]: it is chance; use a hash"
+    assert found == Finding("rand()", "Project [rand()]", "it is chance", "use a hash")
