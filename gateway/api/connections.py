@@ -73,10 +73,18 @@ class Connections:
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
                 descriptor = spared(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # bound at once
-                with socket.socket(fileno=descriptor) as connection:
+                with _socket_of(descriptor) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == self.port:
                         host, port = connection.getpeername()[:2]
                         yield connection, (_plain(host), port)
+
+
+def _socket_of(descriptor: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)  # by now the number was something else's
+        raise
 
 
 def peer_of(text: str) -> Peer:

@@ -347,7 +347,6 @@ def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int)
 
 invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
 invariant(FILES_WAIT_US_MAX > HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended")
-invariant(MESH_BACKLOG < SPARE_FILES, "those that wait to be accepted do not take all that is set aside")
 invariant(2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, once more before its old connection is given up")
 invariant(2 * MESH_STRANGERS_MAX <= MESH_CONNECTIONS_MAX, "who introduced itself is never the one that makes room for who did not")
 invariant(UNDECIDED_BYTES_MAX + FORWARDED_MORE_BYTES_MAX <= MESH_QUEUE_BYTES_MAX, "what is under way can wait to be sent")

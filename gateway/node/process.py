@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import msgspec
+import pyarrow.compute  # noqa: F401 - pyarrow's own first use of it may come when there is no descriptor to load it by
 
 from gateway.config import Config
 from gateway.core import limits

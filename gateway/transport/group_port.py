@@ -18,7 +18,7 @@ from gateway.data.addresses import Address
 from gateway.errors import TuttiError
 from gateway.transport.security import Door
 from gateway.transport.zeromq_line import notice_silence
-from gateway.zmtp.listening import NONE_LEFT, RAISE, open_port
+from gateway.zmtp.listening import NONE_LEFT, RAISE, open_port, spare_descriptors
 
 #: Of Linux (asm-generic/socket.h); and a program of one instruction for it: return 0, which drops the packet.
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
@@ -54,7 +54,7 @@ class GroupPort:
         listen = self._listen_at
         with contextlib.ExitStack() as opened:
             try:
-                taken = opened.enter_context(open_port(listen.host, listen.port, limits.MESH_BACKLOG))
+                taken = opened.enter_context(open_port(listen.host, listen.port, _backlog()))
                 self._listener = opened.enter_context(taken.dup())
                 self.socket = opened.enter_context(contextlib.closing(self._context.socket(zmq.ROUTER)))
                 self._set_up(self.socket)
@@ -84,24 +84,25 @@ class GroupPort:
             self._door.guard(router)
 
     def refuse(self) -> None:
-        """Take no connections; who tries hears nothing. Those that wait to be accepted still do."""
-        with contextlib.suppress(OSError):  # where the system has no filters, ten seconds of silence end a connection all the same
-            self._listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, _PROGRAM)
+        """Take no connections; who tries hears nothing. Those that wait to be accepted still do.
+
+        Raises:
+            OSError: this system has no such filters; connections are taken as before.
+        """
+        self._listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, _PROGRAM)
         self.listening = False
+
+    def renew(self) -> None:
+        """The limit of descriptors is another one."""
+        self._listener.listen(_backlog())
 
     def turn_away(self) -> bool:
         """End who waits to be accepted; False if not all of them, for want of a descriptor."""
-        try:
-            while True:
-                self._listener.accept()[0].close()
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        return turned_away(self._listener)
 
     def listen(self) -> None:
         """Take connections again."""
-        with contextlib.suppress(OSError):
+        if not self.listening:
             self._listener.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
         self.listening = True
 
@@ -109,3 +110,22 @@ class GroupPort:
         """Stop; what was sent has a moment to leave, or `linger_ms`. ZeroMQ lets go of the address in its own time."""
         self._listener.close()
         self.socket.close(linger_ms)
+
+
+def _backlog() -> int:
+    """So many may wait to be accepted that ZeroMQ, which has each descriptor that is let go where it is faster, leaves some."""
+    return min(limits.MESH_BACKLOG, spare_descriptors() // 2)
+
+
+def turned_away(listener: socket.socket) -> bool:
+    """End who waits there to be accepted; False if not all of them, for want of a descriptor."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in NONE_LEFT:
+                return False
+        else:
+            connection.close()

@@ -239,7 +239,7 @@ class SocketLine:
             return
         if not ran:
             self._asked = 0
-        elif self._waiting:
+        if self._waiting:
             return  # what would be asked waits behind it; where it waits for long the kernel breaks the connection
         if self._asked < limits.MESH_BEATS_SILENT_MAX:
             self._asked += 1

@@ -52,6 +52,8 @@ class ZeroMQ:
             if self._door is not None:
                 opened.callback(self._door.close)
             self._port = opened.enter_context(contextlib.closing(GroupPort(self._context, listen, self._door)))
+            # The first message without a copy begins pyzmq's collector, which needs a module and sockets: now they can be had.
+            zmq.Frame(bytes(1), copy=False, copy_threshold=0)
             self._spare = SpareFiles(self._port, lambda reason: self._told.append(("", reason)))
             opened.pop_all()
 

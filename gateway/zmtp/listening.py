@@ -50,9 +50,13 @@ def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.sock
 def descriptors_for(shares: int) -> int:
     """The bound of a port's connections: their descriptors lie below. `shares`: of spare ones that it leaves to others."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return soft - shares * min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - shares * spare_descriptors()
+
+
+def spare_descriptors() -> int:
+    """One share of spare ones."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.SPARE_FILES if soft == resource.RLIM_INFINITY else min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
 
 
 def lowered(connection: socket.socket) -> socket.socket:
@@ -101,6 +105,8 @@ class Door:
         self.refused = 0
         self._untold = 0  # of them, for want of a place
         self._told_us: int | None = None
+        self._kept_us = 0
+        self._dry_us: int | None = None  # when it was told last that there is none
 
     def listen(self, listener: socket.socket) -> None:
         """Take who calls there from now on; the socket is this one's."""
@@ -135,7 +141,9 @@ class Door:
                 return
             except OSError as error:
                 if error.errno in NONE_LEFT:
-                    self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {RAISE}")
+                    if self._dry_us is None or self._kept_us - self._dry_us >= limits.TROUBLE_TELL_US:
+                        self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {RAISE}")
+                        self._dry_us = self._kept_us
                     self._accepts = False
                     self._epoll.unregister(listener)
                     return
@@ -156,6 +164,7 @@ class Door:
 
     def keep(self, now_us: int) -> None:
         """Called about once a second: take others again when there may be descriptors, and tell of those that were refused."""
+        self._kept_us = now_us
         self._accept_again()
         self._descriptors = descriptors_for(self._shares)
         if self._crowded and lowest_free() < self._descriptors:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -204,15 +206,20 @@ def test_a_beat_of_the_other_end_is_answered(port: Port) -> None:
 def descriptors() -> Iterator[Callable[[int], None]]:
     """Leaves connections so many of this process's descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    holes = contextlib.ExitStack()
 
     def leave(count: int) -> None:
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        while lowest_free() < highest:
+            holes.enter_context(socket.socket())
         bound = lowest_free() + count
         soft = next(
             soft for soft in range(bound, 2 * bound) if soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART) >= bound
         )
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
 
-    yield leave
+    with holes:
+        yield leave
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
@@ -227,7 +234,9 @@ def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_fre
     port.first(3)
     for one in sockets[3:]:
         one.connect(("127.0.0.1", port.number))
+    deadline = time.monotonic() + WAIT_S
     while port.callers.door.refused < len(sockets[3:]):
+        assert time.monotonic() < deadline
         port.look()
     for one in sockets[3:]:
         one.settimeout(WAIT_S)
