@@ -29,7 +29,7 @@ class Finding:
 
     Attributes:
         expression: as Spark prints it, without the numbers of columns.
-        operator: the operator of the plan that it stands in, as Spark prints it, shortened.
+        operator: the operator of the plan that it stands in, or is, as Spark prints it, shortened.
         why: what its result depends on besides the records.
         instead: what to write for it.
     """
@@ -41,7 +41,8 @@ class Finding:
 
     def __str__(self) -> str:
         """One line for people."""
-        return f"{self.expression} in {self.operator}: {self.why}; {self.instead}"
+        place = "" if self.operator == self.expression else f" in {self.operator}"
+        return f"{self.expression}{place}: {self.why}; {self.instead}"
 
 
 class _Reason(NamedTuple):
@@ -166,6 +167,8 @@ _EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds dou
 _RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # equal rows get equal ones
 #: What makes the same of an array in any order.
 _ANY_ORDER = {"SortArray", "Size", "ArrayContains", "ArrayMax", "ArrayMin"}
+_AGGREGATING = {"Aggregate", "Window"}
+_PLAIN = {"AttributeReference", "Literal"}
 _SUBQUERIES = {"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery", "FunctionTableSubqueryArgumentExpression"}
 _UDFS = {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"}
 _LIMITS = {"GlobalLimit", "Offset", "Tail"}
@@ -195,7 +198,8 @@ def deterministic(df: DataFrame) -> list[Finding]:
             f"deterministic() reads the plan of a DataFrame of classic Spark, this is {kind}: make it in a session without Spark "
             "Connect (no `remote`); of pandas on Spark take to_spark()"
         )
-    walk = _Walk()
+    java: Any = df.sparkSession.sparkContext._jvm
+    walk = _Walk(java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
     walk.plan(frame.queryExecution().analyzed())
     if walk.stateful:
         walk.streams_meet(frame.sparkSession().conf().get(_EMPTY_BATCHES) == "true")
@@ -205,7 +209,9 @@ def deterministic(df: DataFrame) -> list[Finding]:
 class _Walk:
     """What one walk through a plan found, each once, in the plan's order."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Any) -> None:
+        """`clock` is the mark that Spark puts on all plans in which somebody asks for the time."""
+        self._clock = clock
         self.findings: dict[Finding, None] = {}
         self.stateful: list[str] = []  # operators of a stream that keep state, as they are printed
         self._watermarks: list[str] = []
@@ -222,13 +228,13 @@ class _Walk:
     def streams_meet(self, empty_batches: bool) -> None:
         """Findings of how the streams are cut into micro-batches, which matters where there is state."""
         for stream in self._streams.values():
-            name = stream.sourceName()
-            if name != "tutti":
-                self._add(_OTHER_STREAM, f"stream {name}", self.stateful[0])
+            expression = f"stream {stream.sourceName()}"
+            if not is_tutti(name_of(stream), stream):
+                self._add(_OTHER_STREAM, expression, self.stateful[0])
                 continue
             options = _options(stream.extraOptions(), "stream")
             if options.cut_ticks is None or options.records_max != 1:
-                self._add(_NO_CUT if options.cut_ticks is None else _LOOSE_CUT, f"stream {name}", self.stateful[0])
+                self._add(_NO_CUT if options.cut_ticks is None else _LOOSE_CUT, expression, self.stateful[0])
         if len(self._streams) > 1:
             self._add(_MANY_STREAMS, f"{len(self._streams)} streams", self.stateful[0])
         if empty_batches and self._watermarks:
@@ -237,49 +243,54 @@ class _Walk:
     def _operator(self, name: str, node: Any) -> None:
         if name in STREAMS:
             self._stream(name, node)
-        elif name == "DataSourceV2Relation" and is_tutti(name, node):
+        elif is_tutti(name, node):
             if _options(node.options(), "batch").end == "latest":
                 self._add(_LATEST_END, "endingOffset latest", printed(node))
         elif name == "EventTimeWatermark" and node.isStreaming():
             self._watermarks.append(printed(node))
         elif name == "Sample":
-            self._add(_SAMPLE, printed(node), name)
+            self._add(_SAMPLE, printed(node), printed(node))
         elif name in _LIMITS:
-            self._limit(name, node)
+            self._limit(node)
         elif name in _DUPLICATES:
             keys = columns(node.keys())
             if not set(columns(node.output())) <= set(keys) and not total(node.child(), keys):
-                self._add(_DUPLICATE, printed(node), name)
+                self._add(_DUPLICATE, printed(node), printed(node))
         elif name in _STATES:
             time = node.timeMode() if name.startswith("TransformWithState") else node.timeout()
             if time.toString().startswith("ProcessingTime"):
                 self._add(_CLOCK_TIMERS, time.toString(), printed(node))
         if name in _STATEFUL and all(below.isStreaming() for below in items(node.children())[: 2 if name == "Join" else 1]):
             self.stateful.append(printed(node))
-        grouped = columns(node.groupingExpressions()) if name == "Aggregate" else []
-        for expression in items(node.expressions()):
-            self._expressions(expression, node, grouped)
+        # Wide and deep plans have many thousand expressions: most operators are asked as a whole.
+        if name in _AGGREGATING or not node.deterministic() or node.containsPattern(self._clock):
+            grouped = columns(node.groupingExpressions()) if name == "Aggregate" else []
+            for expression in items(node.expressions()):
+                self._expressions(expression, node, grouped)
 
     def _stream(self, name: str, node: Any) -> None:
         self._streams[node.output().toString()] = node
         if is_tutti(name, node) and _options(node.extraOptions(), "stream").start == "latest":
-            self._add(_LATEST_START, "startingOffset latest", f"{name} tutti")
+            self._add(_LATEST_START, "startingOffset latest", printed(node))
 
-    def _limit(self, name: str, node: Any) -> None:
+    def _limit(self, node: Any) -> None:
         """Rows cut off: the same ones only below an order without ties, or when there is at most one."""
         below = node.child()
         while name_of(below) in IN_ORDER:
             below = below.child()
         is_sorted = name_of(below) == "Sort" and getattr(below, "global")()
         if not total(node.child(), []) and not (is_sorted and total(below.child(), columns(below.order()))):
-            self._add(_TIED_LIMIT if is_sorted else _NO_ORDER, printed(node), name)
+            self._add(_TIED_LIMIT if is_sorted else _NO_ORDER, printed(node), printed(node))
 
     def _expressions(self, root: Any, node: Any, grouped: list[int]) -> None:
         """`root` and all below it, in their order; `grouped` are the columns that `node` groups by."""
         waiting = [("", root)]
         while waiting:
             above, expression = waiting.pop()
-            name, children = name_of(expression), items(expression.children())
+            name = name_of(expression)
+            if name in _PLAIN:
+                continue
+            children = items(expression.children())
             reason = _EXPRESSIONS.get(name)
             if name == "WindowExpression":
                 reason = _in_window(expression, node)

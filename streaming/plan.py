@@ -13,6 +13,7 @@ _SHOWN = 120  # characters of an operator or an expression
 _FIELDS = 8  # columns of an operator
 #: What Spark adds to names and nobody wrote: numbers of columns, marks of the watermark, identities.
 _NUMBERS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+_NUMBER = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}
 #: Operators that give each row on once at most, and in the order in which it came.
 IN_ORDER = {
@@ -45,9 +46,7 @@ def _unique(node: Any) -> list[frozenset[int]]:
         node = node.child()
     keys: list[frozenset[int]] = []
     if name == "Aggregate":
-        keys = _through(node.aggregateExpressions(), [frozenset(columns(node.groupingExpressions()))])
-        if any(_number(expression) is None for expression in items(node.groupingExpressions())):
-            keys = []
+        keys = _grouped(items(node.groupingExpressions()), items(node.aggregateExpressions()))
     elif name == "Deduplicate":
         keys = [frozenset(columns(node.keys())), *_unique(node.child())]
     elif name == "Distinct":
@@ -59,14 +58,25 @@ def _unique(node: Any) -> list[frozenset[int]]:
     elif name == "Range" or is_tutti(name, node):
         keys = [frozenset(columns([column])) for column in items(node.output()) if name == "Range" or column.name() == "offset"]
     for project in reversed(projects):
-        keys = _through(project.projectList(), keys)
+        if keys and not frozenset().union(*keys) <= {int(number) for number in _NUMBER.findall(project.output().toString())}:
+            keys = _through(project.projectList(), keys)
     return keys
+
+
+def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
+    """The key that the rows of an aggregate have, if all that it groups by is among what it gives."""
+    found = []
+    for expression in by:
+        same = (column for column in given if _meant(column).semanticEquals(_meant(expression)))
+        column = next(same, None)
+        if column is None:
+            return []
+        found.append(column.exprId().id())
+    return [frozenset(found)]
 
 
 def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
     """The keys by the numbers that their columns have above a projection; those that lose a column are none."""
-    if not keys:
-        return []
     renamed: dict[int, int] = {}
     for expression in items(expressions):
         number = _number(expression)
@@ -77,9 +87,15 @@ def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int
 
 def _number(expression: Any) -> int | None:
     """The number of the column that an expression is, by another name or with a direction maybe."""
+    column = _meant(expression)
+    return int(column.exprId().id()) if name_of(column) == "AttributeReference" else None
+
+
+def _meant(expression: Any) -> Any:
+    """An expression without the name and the direction that it is given."""
     while name_of(expression) in {"Alias", "SortOrder"}:
         expression = expression.child()
-    return int(expression.exprId().id()) if name_of(expression) == "AttributeReference" else None
+    return expression
 
 
 def columns(expressions: Any) -> list[int]:
@@ -95,8 +111,10 @@ def all_columns(expression: Any) -> set[int]:
 
 def is_tutti(name: str, node: Any) -> bool:
     """Whether an operator of class `name` reads through the data source `tutti`."""
-    return (name == "StreamingRelationV2" and node.sourceName() == "tutti") or (
-        name == "DataSourceV2Relation" and node.table().name() == "tutti"
+    return (
+        name in {"StreamingRelationV2", "DataSourceV2Relation"}
+        and name_of(node.table()) == "PythonTable"
+        and node.table().name().lower() == "tutti"
     )
 
 

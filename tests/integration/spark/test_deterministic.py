@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, Window
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -75,6 +77,27 @@ def trusted(df: DataFrame) -> DataFrame:
     return df.select(f.udf(len, "int")("name")).mapInPandas(lambda parts: parts, "a int")
 
 
+def mode_of() -> Any:
+    def mode_of(values: pd.Series) -> str:
+        return str(values.mode()[0])
+
+    vectorized: Any = pandas_udf
+    return vectorized(mode_of, "string")
+
+
+class Halves:
+    def eval(self, number: int) -> Iterator[tuple[int]]:
+        yield (number // 2,)
+
+
+def halved(mark: Callable[[Any], Any]) -> Job:
+    def run(df: DataFrame) -> DataFrame:
+        df.sparkSession.udtf.register("halves", mark(f.udtf(Halves, returnType="half int")))
+        return sql("select half from rows, lateral halves(sequence)")(df)
+
+    return run
+
+
 #: What is found, the job, its twin, and a word of what the finding tells.
 BATCHES: dict[str, tuple[str, Job, Job, str]] = {
     "rand": ("rand(", selected(f.rand), selected(lambda: f.xxhash64("offset")), "seed"),
@@ -120,12 +143,6 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
     ),
     "partition": ("SPARK_PARTITION_ID()", selected(f.spark_partition_id), selected(lambda: f.crc32("key")), "partitions"),
     "file": ("input_file_name()", selected(f.input_file_name), selected(lambda: f.col("name")), "file"),
-    "file block": (
-        "input_file_block_start()",
-        selected(f.input_file_block_start),
-        selected(lambda: f.col("name")),
-        "file",
-    ),
     "reflection": (
         "reflect(",
         selected(lambda: f.reflect(f.lit("java.util.UUID"), f.lit("randomUUID"))),
@@ -133,6 +150,18 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         "holds it for non-deterministic",
     ),
     "marked UDF": ("len(name)", marked, trusted, "asNondeterministic"),
+    "marked aggregate": (
+        "mode_of(key)",
+        lambda df: df.groupBy("name").agg(mode_of().asNondeterministic()("key")),
+        lambda df: df.groupBy("name").agg(mode_of()("key")),
+        "asNondeterministic",
+    ),
+    "table function": (
+        "halves(",
+        halved(lambda function: function),
+        halved(lambda function: function.asDeterministic()),
+        "table function",
+    ),
     "subquery": (
         "current_date()",
         sql("select offset from rows where offset < (select max(day(current_date())) from rows)"),
@@ -258,7 +287,7 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
     "limit with ties": (
         "GlobalLimit 3",
         lambda df: df.orderBy("name").limit(3),
-        lambda df: df.groupBy("name").count().orderBy("name").limit(3),
+        lambda df: df.groupBy("name", f.to_date("timestamp").alias("day")).count().orderBy("day", f.desc("name")).limit(3),
         "equal in the order",
     ),
     "limit of a join": (
@@ -400,6 +429,12 @@ def test_where_a_read_begins_or_ends_by_the_time_it_is_made_is_found(spark: Spar
     (found,) = deterministic(read.load().select("value"))
     assert found.expression == "endingOffset latest"
     assert deterministic(read.option("endingTimestamp", "2013-01-01T00:00:00Z").load()) == []
+
+
+def test_the_source_is_known_by_its_name_in_any_case(spark: SparkSession) -> None:
+    options: dict[str, Any] = CUT | {"gateways": NOWHERE}
+    df = spark.readStream.format("Tutti").options(**options).load()
+    assert deterministic(df.groupBy("key").agg(f.max_by("value", "offset"))) == []
 
 
 def test_the_job_flights_depends_live_on_its_micro_batches_and_on_nothing_else(spark: SparkSession) -> None:
