@@ -121,8 +121,9 @@ class Guests:
         self._guests[routing] = Guest(introduction, number, now)
         if number:
             return Verdict(number, introduction.gateway not in self._numbers, differences(self.me, introduction))
-        reason = f"it is no member of group {self.me.group!r}: `tutti members add {introduction.gateway} HOST:PORT` takes it in"
-        return Verdict(reason=f"{introduction.gateway} at {introduction.address}: {reason}", told=reason)
+        reason = f"is no member of group {self.me.group!r}: `tutti members add {introduction.gateway} HOST:PORT` takes it in"
+        # In full for both: the other gateway tells it of this one, by whose name "it" would be taken for this one.
+        return Verdict(reason=f"{introduction.gateway} at {introduction.address} {reason}", told=f"{introduction.gateway} {reason}")
 
     def _rejected(self, other: Introduction) -> Verdict | None:
         """Why one is not taken whatever its number; None if it is."""

@@ -206,7 +206,12 @@ sys.exit(code)
 @pytest.mark.parametrize(("pause_s", "said"), [(0.0, "in order\n"), (0.5, "")])
 def test_a_second_interrupt_ends_at_once_and_one_that_is_the_first_again_is_none(pause_s: float, said: str) -> None:
     """It was a traceback, or the end by a signal."""
-    done = subprocess.run([sys.executable, "-c", AGAIN.format(pause_s=pause_s, same_s=0.25 if pause_s else 60.0)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN.format(pause_s=pause_s, same_s=0.25 if pause_s else 60.0)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, said, "interrupted\n")
 
 
