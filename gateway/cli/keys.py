@@ -8,6 +8,7 @@ import click
 
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json, print_table
+from gateway.errors import ConfigError
 
 
 @click.group()
@@ -37,7 +38,11 @@ def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
     """
     from gateway.transport.keys import generate
 
-    *secrets, public = generate(directory, names)
+    try:
+        *secrets, public = generate(directory, names)
+    except OSError as error:
+        what = f"{error.filename or directory}: keys cannot be made there ({(error.strerror or str(error)).lower()})"
+        raise ConfigError(f"{what}: name a directory with --out in which files can be made") from error
     if as_json:
         print_json({"secrets": {name: str(path) for name, path in zip(names, secrets, strict=True)}, "public": str(public)})
         return

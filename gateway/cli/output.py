@@ -60,7 +60,7 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 def cell_text(value: object) -> str:
     """A value in a table or a line; nothing is a hyphen."""
-    if value is None:
+    if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

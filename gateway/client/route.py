@@ -10,6 +10,8 @@ from gateway.client.url import SCHEME, Address, parse_url
 from gateway.core import limits
 from gateway.errors import ConfigError
 
+#: What is met where all goes well.
+CONNECTED = "connected"
 LOG = logging.getLogger("tutti.client")
 
 
@@ -128,7 +130,11 @@ class Route:
 
     def told(self) -> str:
         """What was met at each address, for an error."""
-        return "; ".join(f"{address}: {self._met.get(address, 'no answer yet')}" for address in self.addresses)
+        return "; ".join(f"{address}: {text}" for address, text in self.all_met().items())
+
+    def all_met(self) -> dict[Address, str]:
+        """What was met last at each address."""
+        return {address: self._met.get(address, "no answer yet") for address in self.addresses}
 
     def only_wrong_ports(self) -> bool:
         """Whether every address is known to be something else than a gateway's client port."""

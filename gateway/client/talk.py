@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.client.link import Link, News, no_link
 from gateway.client.peek import misheard, peek
-from gateway.client.route import Route
+from gateway.client.route import CONNECTED, Route
 from gateway.client.session import CLIENT
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
@@ -22,6 +22,7 @@ from gateway.data import wire
 from gateway.errors import ConfigError, FormatError, Refused, Unavailable
 
 _GOODBYE_S = 0.2
+_NO_ANSWER = "connected, but there was no answer"
 _LOOK_S = 0.25  # who waits for a turn and gives up is noticed this soon
 #: What another gateway may do although this one does not.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
@@ -64,7 +65,7 @@ class Talk:
         self._request = 0
         self._trouble = ""  # the last thing that a gateway said instead of an answer
         self._met = ""  # the last thing that was met instead of one
-        self._answered = ""  # who said last, to the present question, why it is to be asked again, and what
+        self._answered: tuple[Address, str] | None = None  # who said last, to the present question, to ask again, and why
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> wire.Welcome:
@@ -135,7 +136,7 @@ class Talk:
         """
         deadline = time.monotonic() + self._timeout
         with self._turn(deadline, given_up):
-            self._retry_us, self._answered = limits.RETRY_US_MIN, ""
+            self._retry_us, self._answered = limits.RETRY_US_MIN, None
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -191,7 +192,7 @@ class Talk:
                 self._welcome = welcome
                 if self._learn:
                     self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
-                self._route.met("connected")
+                self._route.met(CONNECTED)
                 self._route.went_well()
         return self._welcome
 
@@ -237,7 +238,7 @@ class Talk:
         if link.news() is not None:
             self._leave("the connection was lost", deadline)
         elif time.monotonic() >= until:
-            self._leave("connected, but there was no answer", deadline)
+            self._leave(_NO_ANSWER, deadline)
         else:
             link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
@@ -247,7 +248,7 @@ class Talk:
             self._welcome = None
         elif denied.retry:
             self._met = self._trouble = f"{denied.reason} ({denied.code})"
-            self._answered = f"{self._route.present} answered last: {self._trouble}"
+            self._answered = self._route.present, self._trouble
             if denied.code in _ELSEWHERE:
                 self._leave(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
@@ -272,14 +273,24 @@ class Talk:
 
     def _pause(self, wait: float, deadline: float) -> None:
         left = deadline - time.monotonic()
-        if left <= 0:
+        time.sleep(max(0.0, min(wait, left)))
+        if left <= wait:  # nobody could answer any more
             raise Unavailable(self._no_luck())
-        time.sleep(min(wait, left))
 
     def _no_luck(self) -> str:
-        """Why the time is over: what a gateway answered says most, where one did."""
-        told, time_text = self._route.told(), f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
-        if self._answered:
-            return f"it was not done within {time_text} s: {self._answered}; what was met last: {told}"
-        last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
-        return f"no gateway answered within {time_text} s: {told}{last}"
+        """Why the time is over: what a gateway answered says most, where one did, and then what it or another one did since."""
+        time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
+        if self._answered is None:
+            told = self._route.told()
+            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
+            return f"no gateway answered within {time_text} s: {told}{last}"
+        who, said = self._answered
+        met = self._route.all_met()
+        since = met.pop(who, CONNECTED)
+        parts = [f"{who} answered last: {said}"]
+        if since == _NO_ANSWER:
+            parts.append("asked once more, it had not answered yet when the time was over")
+        elif since not in (CONNECTED, said):
+            parts.append(f"then: {since}")
+        parts += [f"{address}: {text}" for address, text in met.items()]
+        return f"it was not done within {time_text} s: {'; '.join(parts)}"

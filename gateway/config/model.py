@@ -92,7 +92,8 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             ge=4 * limits.RESERVED_BYTES,
             le=2**50,
-            description="free space below which new messages are refused; reads go on, bytes",
+            description="free space below which new messages are refused; reads go on, bytes; no less than "
+            f"`limits.undecided_bytes` and the reserve, {limits.RESERVED_BYTES}, together",
         ),
     ] = limits.DISK_LOW_BYTES
 

@@ -36,7 +36,7 @@ def load_config(path: str | Path) -> Config:
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
     """Read a file: the configuration, None if anything is wrong, and every mistake in the order of the lines."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")  # editors of some systems begin a file with a mark
     except OSError as error:
         return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", "name a TOML file")]
     except UnicodeDecodeError as error:

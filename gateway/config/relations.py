@@ -9,7 +9,16 @@ import msgspec
 from gateway.config.mistakes import KeyPath
 from gateway.config.model import Config, Limits, is_loopback, is_multicast, parse_duration
 from gateway.core import limits
-from gateway.data.addresses import GROUP_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port, parse_member
+from gateway.data.addresses import (
+    GROUP_DISTANCE,
+    NAME_HOST,
+    PORT_MAX,
+    Address,
+    MemberAddress,
+    parse_host_port,
+    parse_member,
+    unreachable,
+)
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
 
@@ -45,7 +54,7 @@ class Relations:
         listen = self._address(("listen",), config.listen)
         advertise = listen
         if config.advertise is not None:
-            advertise = self._address(("advertise",), config.advertise)
+            advertise = self._reachable(("advertise",), config.advertise, self._address(("advertise",), config.advertise))
         if listen is not None:
             self._ports(listen)
         members = self._members(listen, advertise) if self._good("group", "members") else {}
@@ -113,6 +122,13 @@ class Relations:
             self._mistake(path, f"is {text!r}", _HOST_PORT)
             return None
 
+    def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
+        """The address, if it is one that others can connect to."""
+        if address is None or not (nobody := unreachable(address.host)):
+            return address
+        self._mistake(path, f"is {text!r}, and {nobody}", NAME_HOST)
+        return None
+
     def _reach(self, listen: Address, members: dict[str, MemberAddress]) -> None:
         """What others can reach is not left open by an oversight."""
         config = self._config
@@ -128,8 +144,8 @@ class Relations:
             elif beyond:
                 what = f"is {config.group.members[beyond[0]]!r}, beyond this machine, and there are no keys"
                 self._mistake(("group", "members", beyond[0]), what, do)
-        if listen.host in {"0.0.0.0", "::"} and config.advertise is None:  # noqa: S104 - looked for, not bound
-            self._mistake(("advertise",), f"is missing, and nobody can connect to {listen.host}", "add HOST:PORT for clients")
+        if config.advertise is None and (nobody := unreachable(listen.host)):
+            self._mistake(("advertise",), f"is missing, and {nobody}", "add HOST:PORT for clients")
 
     def _keys(self) -> None:
         security = self._config.security
@@ -178,7 +194,7 @@ class Relations:
             path = ("group", "members", name)
             self._name(path, "gateway", name)
             address = self._member(path, text)
-            if address is not None:
+            if address is not None and self._reachable(path, text, address.clients):
                 self._apart(path, address, found)
                 found[name] = address
         if config.name in found and listen is not None and own is not None:

@@ -7,6 +7,10 @@ from gateway.errors import invariant
 
 #: Why nothing is ordered here now, for who asks for it.
 NO_VIEW = "this gateway is in no view that decides (`tutti members` says why)"
+#: The same where nothing is in the log, not even who the gateways are: before the group is founded, or with an empty directory.
+NO_LOG = (
+    "no log has begun at this gateway: a group is founded when all its gateways are there (`tutti members` says who is missing)"
+)
 
 
 class Standing:

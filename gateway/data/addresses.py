@@ -9,6 +9,9 @@ from gateway.errors import UsageError
 
 PORT_MAX = 65_535
 GROUP_DISTANCE = 1  # of the group port from P
+_ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens, and nobody can connect to
+#: What to do about one of them.
+NAME_HOST = "name the host as the others reach it"
 _FORM = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400, or HOST:PORT/GROUP-PORT"
 
 
@@ -31,6 +34,11 @@ class MemberAddress(NamedTuple):
     def __str__(self) -> str:
         apart = "" if self.group.port == self.clients.port + GROUP_DISTANCE else f"/{self.group.port}"
         return f"{self.clients}{apart}"
+
+
+def unreachable(host: str) -> str:
+    """Why nobody can connect to a host that only serves to listen everywhere; empty if it is another one."""
+    return f"nobody can connect to {host}" if host in _ANYWHERE else ""
 
 
 def parse_host_port(text: str) -> Address:

@@ -49,7 +49,10 @@ class Standing(Protocol):
     position: int
     offset: int
     halted: str
-    suspected: str
+
+    @property
+    def suspected(self) -> str:
+        """Who holds the group up, and why; empty when nobody does."""
 
     @property
     def undecided_bytes(self) -> int:

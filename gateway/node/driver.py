@@ -137,7 +137,7 @@ class Driver:
         self.offset = 0
         self.halted = ""
         self.cast_out = ""  # the group went on without this gateway, and why that is known
-        self.suspected = ""
+        self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
         self.low = ""  # why the disk takes no new records
         self.leaving = False
         self.stopped = False
@@ -148,6 +148,11 @@ class Driver:
     def state(self) -> str:
         """`primary`, `minority`, `joining`, `leaving` or `halted`."""
         return "halted" if self.halted else self.books.state
+
+    @property
+    def suspected(self) -> str:
+        """Who holds the group up, each with the reason; empty when nobody does."""
+        return "; ".join(self._holding.values())
 
     @property
     def clients(self) -> int:
@@ -302,9 +307,9 @@ class Driver:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        told = self.suspected or self.low  # once is enough, and that of the disk says more
+        told = action.member in self._holding or self.low  # once is enough, and that of the disk says more
         name = self.network.name(action.member)
-        self.suspected = f"{name} holds the group up: {action.reason}" if name else action.reason
+        self._holding[action.member] = f"{name} holds the group up: {action.reason}" if name else action.reason
         if not told:
             self._log.warning("a member holds the group up", member=name or action.member, reason=action.reason)
 
@@ -339,7 +344,7 @@ class Driver:
             last > self.position and run.next_offset >= self.offset, f"the frontier would move back from {self.position} to {last}"
         )
         self.position, self.offset = last, run.next_offset
-        self.suspected = ""
+        self._holding.clear()
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         meters = self.meters
@@ -369,7 +374,8 @@ class Driver:
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view
-        self._log.info("view installed", view=view_text(view.view), members=list(view.members), primary=view.primary)
+        names = self.network.names(view.members, self.books.gateway)
+        self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
 
     def flush(self) -> None:
         """Send messages and answers, then hand to the disks what is to be written, and decided runs to the index."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -38,6 +39,10 @@ class Network:
     def name(self, number: int) -> str:
         """Of another gateway; empty when nobody else has that number."""
         return next((name for known, name, _ in self.peers if known == number), "")
+
+    def names(self, numbers: Iterable[int], own: str) -> list[str]:
+        """Of several, this gateway's `own` among them; the number where nobody has told a name."""
+        return [own if number == self._known.me else self.name(number) or str(number) for number in numbers]
 
     def meet(self, action: Peers) -> None:
         """The stack says who there is."""

@@ -57,6 +57,8 @@ def _check_free(whose: str, address: Address) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(in_use_text(address.host, address.port, whose)) from error
-        raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: {error.strerror or error}") from error
+        what = f"port {address.port} on {address.host} ({whose}) cannot be opened: {error.strerror or error}"
+        do = "choose a port above 1023" if error.errno == errno.EACCES else "set `listen` to an address of this host"
+        raise TuttiError(f"{what}; {do}") from error
     except UnicodeError as error:
         raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: no host can have that name") from error

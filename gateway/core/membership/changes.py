@@ -17,14 +17,12 @@ from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
-from gateway.core.standing import NO_VIEW
-from gateway.data.addresses import MemberAddress, parse_member
+from gateway.core.standing import NO_LOG, NO_VIEW
+from gateway.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
 from gateway.data.bodies import RosterBody, Voter
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
-
-_ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens, and nobody can connect to
 
 
 class Known(Protocol):
@@ -73,7 +71,7 @@ class Changes:
         """An operator asks."""
         named = self._named()
         if not named:  # a blank disk knows nobody, and must not say that somebody is not there
-            self._deny(event.session, event.request, "not_primary", f"{NO_VIEW}; ask again, here or at another gateway", retry=True)
+            self._deny(event.session, event.request, "not_primary", f"{NO_LOG}; ask again, here or at another gateway", retry=True)
             return
         incarnation = event.incarnation
         if event.change == "replace" and not incarnation and event.name in named:
@@ -237,6 +235,11 @@ class Changes:
                 return None
             raise UsageError(f"gateway {ask.name!r} is not in the roster: {', '.join(sorted(named))}")
         if ask.change == "remove":
+            if len(voters) == 1:
+                raise UsageError(
+                    f"gateway {ask.name!r} is the only one of its group: add the one that is to go on first (`tutti members add`), "
+                    "or, if the group is to end, stop it"
+                )
             return [voter for voter in voters if voter.name != ask.name]
         if named[ask.name].incarnation != ask.incarnation:
             return None
@@ -250,7 +253,7 @@ class Changes:
         """Why the change cannot be made now, empty if it can."""
         new = Rosters([{voter.number: voter for voter in voters}])
         if new.blank:
-            return f"gateway {ask.name!r} is the last one that votes"
+            return f"gateway {ask.name!r} is the last one that votes: it can go when another one has caught up"
         if not new.majority(self._peers.incarnations(self._standing.members)):
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":
@@ -295,8 +298,8 @@ def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
         raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
     if not ask.name:
         raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
-    if wanted.clients.host in _ANYWHERE:
-        raise UsageError(f"nobody can connect to {wanted.clients.host}: name the host as the others reach it")
+    if nobody := unreachable(wanted.clients.host):
+        raise UsageError(f"{nobody}: {NAME_HOST}")
     for voter in voters:
         other = _member(voter.address)
         if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:

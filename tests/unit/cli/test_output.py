@@ -34,7 +34,8 @@ def test_sizes(count: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "-"), (True, "yes"), (False, "no"), (7, "7"), ("x", "x"), ({"a": 1}, '{"a":1}'), ([1, 2], "[1,2]")]
+    ("value", "text"),
+    [(None, "-"), ("", "-"), (True, "yes"), (False, "no"), (7, "7"), ("x", "x"), ({"a": 1}, '{"a":1}'), ([1, 2], "[1,2]")],
 )
 def test_cells(value: object, text: str) -> None:
     assert output.cell_text(value) == text

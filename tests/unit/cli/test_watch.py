@@ -158,7 +158,7 @@ def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str],
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split("\t") == ["time", "gateway", "address", "state", "view", "frontier", "lag", "heard", "reason"]
     assert [row.split("\t")[1:] for row in rows] == [
-        ["jfk", one.url.removeprefix("tutti://"), "primary", "1.2", "10", "0", "-", ""]
+        ["jfk", one.url.removeprefix("tutti://"), "primary", "1.2", "10", "0", "-", "-"]
     ]
 
 

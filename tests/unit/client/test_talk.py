@@ -153,3 +153,41 @@ def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
     with pytest.raises(Unavailable, match=rf"{host}:7400: the host name is not known \("):
         Producer(f"tutti://{host}:7400", connect_timeout=0.5)
     assert time.monotonic() - began < 30
+
+
+def _denied(heard: object) -> list[object] | None:
+    return (
+        [wire.Denied(heard.request, "roster", "a majority may come back", retry=True)] if isinstance(heard, wire.Status) else None
+    )
+
+
+def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
+    """It said in one breath what the gateway had answered and that it had answered nothing."""
+    answered: list[object] = []
+
+    def once(heard: object) -> list[object] | None:
+        if not isinstance(heard, wire.Status):
+            return None
+        answered.append(heard)
+        return _denied(heard) if len(answered) == 1 else []
+
+    with FakeGateway(rule=once) as gateway, Talk(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
+        talk.ask(wire.StatusAnswer, wire.Status)
+    said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
+    assert str(late.value) == (
+        f"it was not done within 3 s: {said}; asked once more, it had not answered yet when the time was over"
+    )
+
+
+def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
+    def away(heard: object) -> list[object] | None:
+        return [wire.Denied(heard.request, "not_primary", "no view", retry=True)] if isinstance(heard, wire.Status) else None
+
+    with (
+        FakeGateway(rule=away) as gateway,
+        Talk(f"{gateway.url},127.0.0.1:1", timeout=30, rounds=1) as talk,
+        pytest.raises(Unavailable) as late,
+    ):
+        talk.ask(wire.StatusAnswer, wire.Status)
+    said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
+    assert str(late.value) == f"it was not done within 30 s: {said}"

@@ -128,6 +128,22 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "make one of them smaller",
         ),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
+        (
+            "[log]\ndisk_low_bytes = 70000000\n",
+            "f.toml:5: log.disk_low_bytes is 70000000, less than undecided_bytes",
+            "make it at least",
+        ),
+        (
+            'advertise = "0.0.0.0:7400"\n',
+            "f.toml:4: advertise is '0.0.0.0:7400', and nobody can connect to 0.0.0.0: name the host as the others reach it",
+            "",
+        ),
+        ('advertise = "[::]:7400"\n', "f.toml:4: advertise is '[::]:7400', and nobody can connect to ::", "name the host"),
+        (
+            '[group.members]\njfk = "127.0.0.1:7400"\nlga = "0.0.0.0:7410"\n',
+            "f.toml:6: group.members.lga is '0.0.0.0:7410', and nobody can connect to 0.0.0.0",
+            "name the host",
+        ),
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],
 )
@@ -327,6 +343,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     binary.write_bytes(b'name = "\xff"')
     with pytest.raises(ConfigError, match=r"is not UTF-8 text \(byte 8\)"):
         load_config(binary)
+
+
+def test_the_mark_with_which_some_editors_begin_a_file_is_no_part_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(GOOD, "utf-8-sig")
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert load_config(file).name == "jfk"
 
 
 def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -> None:

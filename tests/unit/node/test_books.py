@@ -284,11 +284,13 @@ def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_
     """The group that does not know it has begun: it stood in the reason that it was to be founded, and how to be let in, twice."""
     bench = Bench()
     bench.stack.decided.log = b""
-    bench.driver.peers = [{"name": "ewr", "refused": "it is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"}]
+    bench.driver.peers = [
+        {"name": "ewr", "refused": "jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"}
+    ]
     bench.group.waits = "the group is founded when ewr is here too: not heard of"
     told = json.decode(bench.books.status())["reason"]
     assert bench.books.waits == told, "the log of the gateway says the same"
-    assert told == "ewr: it is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"
+    assert told == "ewr: jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"
 
 
 def test_the_members_name_the_refusal_too() -> None:

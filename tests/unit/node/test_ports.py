@@ -31,6 +31,12 @@ def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> No
             wait_free({"admin": Address("127.0.0.1", port)})
 
 
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_of_this_host_says_what_to_set(host: str) -> None:
+    with pytest.raises(TuttiError, match=r"\(clients\) cannot be opened: .+; set `listen` to an address of this host$"):
+        wait_free({"clients": Address(host, 7400)})
+
+
 def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
     with pytest.raises(TuttiError, match=r"port 7400 on a\.\.b \(clients\) cannot be opened: no host can have that name"):
         wait_free({"clients": Address("a..b", 7400)})

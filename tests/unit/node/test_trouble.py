@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.core import limits
-from gateway.core.actions import Dropped, Peers, Suspect
+from gateway.core.actions import Dropped, Peers, Suspect, ViewInstalled
 from gateway.core.events import Persisted, SpaceChanged
 from gateway.data.wire import Denied, Producers, StatusAnswer
 from tests.unit.node.bench import A, B, Bench, Shelf, control
@@ -30,6 +30,27 @@ def test_who_holds_the_group_up_is_named_in_the_status() -> None:
         bench.happen(Persisted(1))
     assert bench.driver.suspected == "jfk holds the group up: it is left out of the next view"
     assert [line["member"] for line in told if line["event"] == "a member holds the group up"] == ["jfk"]
+
+
+def test_all_who_hold_the_group_up_are_named_and_each_is_logged_once() -> None:
+    bench = Bench()
+    peers = Peers(((2, "jfk", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")))
+    bench.answers = {Persisted: [peers, Suspect(2, "no vote"), Suspect(3, "no vote")]}
+    with capture_logs() as told:
+        bench.happen(Persisted(1))
+        bench.happen(Persisted(2))
+    assert bench.driver.suspected == "jfk holds the group up: no vote; lga holds the group up: no vote"
+    assert [line["member"] for line in told if line["event"] == "a member holds the group up"] == ["jfk", "lga"]
+
+
+def test_the_members_of_a_view_are_logged_with_their_names() -> None:
+    bench = Bench()
+    peers = Peers(((2, "ewr", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")))
+    bench.answers = {Persisted: [peers, ViewInstalled(65538, (3, 0, 2, 9), 3, True)]}  # this gateway has no number yet: 0
+    with capture_logs() as told:
+        bench.happen(Persisted(1))
+    (line,) = [line for line in told if line["event"] == "view installed"]
+    assert (line["members"], line["names"]) == ([3, 0, 2, 9], ["lga", "jfk", "ewr", "9"])
 
 
 def test_what_a_member_sent_in_vain_is_one_warning_with_who_what_why_and_how_often() -> None:

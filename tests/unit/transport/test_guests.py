@@ -132,3 +132,10 @@ def test_who_keeps_to_other_times_is_taken_and_told_of_until_it_says_otherwise()
     hall.now_us += 1
     hall.guests.met(b"t", other(timers=lan, process=b"another!"), hall.now_us)
     assert hall.guests.differing() == {}
+
+
+def test_who_is_no_member_is_named_to_both() -> None:
+    """What the other gateway is told stands in its row of this one: "it" was taken for this one there."""
+    verdict = Hall(ewr=3).guests.met(b"r", other(number=0, log=b""), 0)
+    assert verdict.told == "lga is no member of group 'g': `tutti members add lga HOST:PORT` takes it in"
+    assert verdict.reason == "lga at h:7410 is no member of group 'g': `tutti members add lga HOST:PORT` takes it in"
