@@ -27,8 +27,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures(report: Report) -> str:
-    """The gaps of all producers together, and of the one that had the longest, which is often its own pause: bursts of 20 records come
-    seconds apart at a low rate. And what there was when nobody was killed.
+    """The gaps of all producers together, and of the one that had the longest, which is often its own pause: bursts of 20 records
+    come seconds apart at a low rate. And what there was when nobody was killed.
     """
     told = []
     for name, gaps in (
