@@ -153,7 +153,6 @@ def test_a_silent_gateway_is_asked_and_left_when_it_does_not_answer(monkeypatch:
 def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_link, "_BEAT_S", 0.05)
     with _up() as (link, peer):
-
         for _ in range(3 * client_link._UNANSWERED_MAX):
             while not select.select([peer.socket], [], [], 0)[0]:
                 link.wait(0.01)
