@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gateway.data.bodies import TickBody, decode_body
 from gateway.data.frame import Buffer, Frame, Kind, crc32c
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
 
@@ -240,7 +240,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     are none, or they cannot be read: then they are made from the frames.
     """
     try:
-        fd = spared(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         return None
     try:

@@ -7,6 +7,7 @@ import shutil
 
 from gateway.core import limits
 from gateway.data.lanes import LaneName
+from gateway.descriptors import patiently
 from gateway.log.lanes_there import LANES, lane_path
 from gateway.log.storage import Storage
 
@@ -33,7 +34,9 @@ class LanesAside:
             OSError: there is no room for the name, or the disk failed.
         """
         path = lane_path(self._directory, lane)
-        number = 1 + max(map(_number, os.listdir(os.path.dirname(path))))  # of all names: one that is no directory is in use too
+        number = 1 + max(
+            map(_number, patiently(lambda: os.listdir(os.path.dirname(path))))
+        )  # of all names: one that is no directory is in use too
         there = lanes_aside(self._directory)
         many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
         told = [_removed(one) for one in there[:many] if one not in self._fresh]
@@ -49,7 +52,7 @@ def lanes_aside(directory: str) -> list[str]:
     counted each lane by itself: of those with the same number the time decides.)
     """
     folder = os.path.join(directory, LANES)
-    with os.scandir(folder) as entries:
+    with patiently(lambda: os.scandir(folder)) as entries:
         found = [
             (_number(one.name), one.stat(follow_symlinks=False).st_ctime_ns, one.path)
             for one in entries

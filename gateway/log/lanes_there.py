@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gateway.data.lanes import LaneName
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 from gateway.log.layout import positions_named
 from gateway.log.storage import read_file
 
@@ -22,7 +22,7 @@ def lane_path(directory: str, lane: LaneName) -> str:
 def lanes_there(directory: str) -> list[LaneName]:
     """The lanes in a gateway's directory, by number; none in a directory of a release that had none."""
     try:
-        names = spared(lambda: os.listdir(os.path.join(directory, LANES)))
+        names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
     except FileNotFoundError:
         return []
     return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.data.frame import Buffer, crc32c
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 from gateway.errors import Damaged, WrongDirectory
 from gateway.log.start import read_start
 from gateway.log.storage import Storage, read_file
@@ -57,7 +57,7 @@ def positions_named(directory: str, kind: str, *, all_there: bool = False) -> li
     Files before the begin of the log do not count, unless `all_there` are asked for.
     """
     try:
-        names = spared(lambda: os.listdir(os.path.join(directory, LOG)))
+        names = patiently(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
     begin = 0 if all_there else read_start(directory).first  # read behind the names: what goes went from before the begin

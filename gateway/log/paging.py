@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 
 MADV_POPULATE_READ = 22  # Linux 5.14
 _NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
@@ -16,7 +16,7 @@ def map_file(fd: int, size: int) -> mmap.mmap:
     Raises:
         OSError: it cannot be mapped.
     """
-    return spared(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+    return patiently(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
 def populate(mapped: mmap.mmap, start: int, length: int) -> None:

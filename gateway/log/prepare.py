@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 from gateway.log.layout import LOG, PREPARED
 from gateway.log.options import LogOptions
 from gateway.log.segment import prepared_paths
@@ -60,7 +60,7 @@ class Preparer:
     def clear(self) -> None:
         """Remove what an earlier run left half done, or made in another size."""
         folder = os.path.join(self._directory, LOG)
-        for name in spared(lambda: os.listdir(folder)):
+        for name in patiently(lambda: os.listdir(folder)):
             path = os.path.join(folder, name)
             if name.startswith(PREPARED) and (name.endswith(".tmp") or os.path.getsize(path) != self._options.segment_bytes):
                 self._storage.remove(path)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from gateway.core import limits
+from gateway.descriptors import patiently
 from gateway.log.layout import LOG, index_path, segment_path
 from gateway.log.marks import Mark
 from gateway.log.scalars import ScalarsFile
@@ -113,7 +114,11 @@ def _free_name(file: str, storage: Storage) -> str:
 
 def copies(folder: str) -> list[str]:
     """Paths of what is kept, the oldest first."""
-    found = [os.path.join(folder, name) for name in os.listdir(folder) if _DAMAGED in name and not name.endswith(".tmp")]
+    found = [
+        os.path.join(folder, name)
+        for name in patiently(lambda: os.listdir(folder))
+        if _DAMAGED in name and not name.endswith(".tmp")
+    ]
     return sorted(found, key=lambda path: (os.stat(path).st_ctime_ns, path))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.data.frame import Buffer
-from gateway.descriptors import patiently, spared
+from gateway.descriptors import patiently
 
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
@@ -165,7 +165,7 @@ def read_file(path: str, size: int = -1) -> bytes:
         OSError: it cannot be opened.
         Unreadable: the device cannot read it.
     """
-    with spared(lambda: open(path, "rb")) as file, reading(path):
+    with patiently(lambda: open(path, "rb")) as file, reading(path):
         return file.read(size)
 
 

@@ -34,7 +34,7 @@ from gateway.data.frame import (
     decode_frame,
     padded,
 )
-from gateway.descriptors import spared
+from gateway.descriptors import patiently
 from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
 from gateway.log.paging import map_file, populate
@@ -82,7 +82,7 @@ class SegmentMap:
         """
         self.path = path
         self.first = first
-        fd = spared(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         try:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
