@@ -68,6 +68,11 @@ def fourth(group: House) -> Iterator[subprocess.Popen[str]]:
         running.communicate(timeout=WAIT_S)
 
 
+def _heeds_ctrl_c() -> None:
+    """A suite that a shell started in the background ignores it, and so does what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_all_are_seen_from_one(group: House) -> None:
     until(lambda: votes(group, "g1", "g2", "g3"))
     found = members(group)
@@ -75,7 +80,13 @@ def test_all_are_seen_from_one(group: House) -> None:
     assert [one["coordinator"] for one in found.values()].count(True) == 1
     assert sorted(one["age"] for one in found.values()) == [1, 2, 3]
     watched = [*TUTTI, "status", "--watch", "--json", "--url", f"tutti://127.0.0.1:{group.port}"]
-    with subprocess.Popen(watched, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watch:
+    with subprocess.Popen(
+        watched,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=_heeds_ctrl_c,  # noqa: PLW1509 - it calls sigaction(2) alone
+    ) as watch:
         assert watch.stdout is not None
         for line in watch.stdout:
             sights = json.loads(line)["gateways"]
