@@ -61,9 +61,12 @@ def test_nothing_of_a_network_stays_nor_of_one_whose_process_was_killed() -> Non
     with Network(["a"]) as net:
         name = net.namespace("a")
         assert (NAMESPACES / name).exists()
-        sleeper = subprocess.Popen([*net.inside("a"), "sleep", "60"])
-    assert not (NAMESPACES / name).exists()
-    assert sleeper.wait(5) == -9
+        sleeper = subprocess.Popen([*net.inside("a"), "sh", "-c", "echo inside; exec sleep 60"], stdout=subprocess.PIPE)
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == b"inside\n", "who is on its way in is not there yet"
+    with sleeper:
+        assert not (NAMESPACES / name).exists()
+        assert sleeper.wait(60) == -9
     script = (
         "import os; from tests.faults.lab.network import Network; net = Network(['a']).__enter__(); print(net.name); os._exit(1)"
     )
