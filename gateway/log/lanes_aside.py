@@ -34,9 +34,8 @@ class LanesAside:
             OSError: there is no room for the name, or the disk failed.
         """
         path = lane_path(self._directory, lane)
-        number = 1 + max(
-            map(_number, patiently(lambda: os.listdir(os.path.dirname(path))))
-        )  # of all names: one that is no directory is in use too
+        names = patiently(lambda: os.listdir(os.path.dirname(path)))
+        number = 1 + max(map(_number, names))  # of all names: one that is no directory is in use too
         there = lanes_aside(self._directory)
         many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
         told = [_removed(one) for one in there[:many] if one not in self._fresh]

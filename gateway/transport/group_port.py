@@ -15,10 +15,10 @@ import zmq
 
 from gateway.core import limits
 from gateway.data.addresses import Address
-from gateway.errors import TuttiError
 from gateway.transport.security import Door
+from gateway.transport.wire import no_port
 from gateway.transport.zeromq_line import notice_silence
-from gateway.zmtp.listening import NONE_LEFT, RAISE, open_port, spare_descriptors
+from gateway.zmtp.listening import NONE_LEFT, open_port, spare_descriptors
 
 #: Of Linux (asm-generic/socket.h); and a program of one instruction for it: return 0, which drops the packet.
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
@@ -61,12 +61,7 @@ class GroupPort:
                 self.socket.set(zmq.USE_FD, taken.fileno())
                 self.socket.bind(f"tcp://{listen}")
             except (OSError, zmq.ZMQError) as error:
-                if error.errno in NONE_LEFT:
-                    raise TuttiError(f"no socket can be had for the group port: {error.strerror}; {RAISE}") from error
-                raise TuttiError(
-                    f"the group port {listen} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
-                    "`ports.group` to an address of this host that is free"
-                ) from error
+                raise no_port(listen, error.errno, error.strerror) from error
             taken.detach()  # ZeroMQ closes it
             opened.pop_all()
         self.listening = True

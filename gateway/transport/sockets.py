@@ -18,11 +18,11 @@ from gateway.errors import TuttiError
 from gateway.transport.codec import encode
 from gateway.transport.link import Link
 from gateway.transport.socket_line import SocketLine, notice_silence
-from gateway.transport.wire import PARTS_MAX, Arrival, Clock, Knows, News
+from gateway.transport.wire import PARTS_MAX, Arrival, Clock, Knows, News, no_port
 from gateway.zmtp.caller import Terms
 from gateway.zmtp.callers import Callers
 from gateway.zmtp.form import Formed, form
-from gateway.zmtp.listening import NONE_LEFT, open_port
+from gateway.zmtp.listening import open_port
 from gateway.zmtp.stream import SCRATCH_BYTES
 
 _US_PER_MS = 1000
@@ -197,12 +197,7 @@ def _listen(address: Address) -> socket.socket:
     try:
         return open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX, _prepare)
     except OSError as error:
-        if error.errno in NONE_LEFT:
-            raise TuttiError(f"no socket can be had for the group port: {error.strerror}; raise the limit of open files") from error
-        raise TuttiError(
-            f"the group port {address} cannot be opened: {error.strerror}; end who holds it, or set `listen` or "
-            "`ports.group` to an address of this host that is free"
-        ) from error
+        raise no_port(address, error.errno, error.strerror) from error
 
 
 def _prepare(listener: socket.socket) -> None:

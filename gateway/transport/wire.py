@@ -11,10 +11,12 @@ from typing import NamedTuple, Protocol
 
 from gateway.core import limits
 from gateway.core.messages import Message
+from gateway.data.addresses import Address
 from gateway.data.frame import Buffer
 from gateway.errors import TuttiError
 from gateway.transport.link import Away, Line, Link
 from gateway.zmtp.form import Formed
+from gateway.zmtp.listening import NONE_LEFT, RAISE
 
 Clock = Callable[[], int]  # monotonic, us
 Knows = Callable[[bytes], bool]  # whether messages of who is at the other end of that connection are taken
@@ -23,6 +25,16 @@ PARTS_MAX = 1 + limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX
 
 class NoSocket(TuttiError):
     """No socket can be had for a connection; nothing of it is left."""
+
+
+def no_port(listen: Address, number: int | None, reason: object) -> TuttiError:
+    """The error of a group port that cannot be opened: `number` and `reason` are the system's."""
+    if number in NONE_LEFT:
+        return TuttiError(f"no socket can be had for the group port: {reason}; {RAISE}")
+    return TuttiError(
+        f"the group port {listen} cannot be opened: {reason}; end who holds it, or set `listen` or `ports.group` to an address of "
+        "this host that is free"
+    )
 
 
 class Kind(enum.Enum):
