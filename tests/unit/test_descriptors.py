@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from gateway import descriptors
 from gateway.core import limits
 from gateway.descriptors import patiently, set_aside, spared
+from gateway.log.layout import LOG, positions_named
 from gateway.log.walk import SegmentMap
 
 
@@ -71,3 +74,33 @@ def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.Monke
     tries.clear()
     with pytest.raises(OSError, match="none left"):
         patiently(none_twice)
+
+
+def test_to_stand_still_is_not_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that was stopped while its log waited for a descriptor was halted when it went on."""
+    monkeypatch.setattr(limits, "FILES_LOOK_US", 1000)
+    clock = itertools.count(step=3600)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    tries = iter([errno.EMFILE, errno.ENFILE, errno.EMFILE])
+
+    def none_for_a_while() -> int:
+        for number in tries:
+            raise OSError(number, os.strerror(number))
+        return 7
+
+    assert patiently(none_for_a_while) == 7
+
+
+def test_the_files_of_a_log_are_listed_when_there_is_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trim that found none ended all writing."""
+    (tmp_path / LOG).mkdir()
+    (tmp_path / LOG / f"{1:020d}.seg").touch()
+    real, tries = os.listdir, iter([1, 1, 1])
+
+    def listdir(path: str) -> list[str]:
+        if next(tries, 0):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert positions_named(str(tmp_path), "seg") == [1]

@@ -1,4 +1,6 @@
-"""Proves that nothing loads pandas: a gateway would stand still meanwhile, and a command not hear a Ctrl-C."""
+"""Proves that nothing loads pandas: a gateway would stand still meanwhile, and a command not hear a Ctrl-C. And that a gateway
+loads what it needs when it starts: where there is no descriptor to load it by it would end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.figures import descendants
-from tests.faults.gateways import GatewayProcess
+from tests.faults.gateways import GatewayProcess, Seat
+from tests.ports import free_base
 from tutti import Producer, Reader
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -45,3 +48,21 @@ def test_no_command_that_looks_at_a_log_loads_pandas(tmp_path: Path) -> None:
         done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
         assert "pyarrow" in done.stderr
         assert "pandas.core" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_records_of_every_kind_have_a_gateway_load_no_more_modules(tmp_path: Path) -> None:
+    told = Seat("127.0.0.1", free_base(), environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    with GatewayProcess(tmp_path, seat=told) as gateway, Producer(gateway.url, compression="zstd") as producer:
+        before = len(modules(gateway))
+        producer.send("t", b"a", headers=[("name", b"value"), ("none", None)], timestamp=NOW).result(30)
+        rows = pa.record_batch({"key": pa.array([b"k", None]), "value": pa.array([b"v", None])})
+        producer.send_batch("t", rows).result(30)
+        producer.send("t", bytes(5000), ordering="unordered").result(30)
+        assert before > 100, "it tells what it loads"
+        assert set(modules(gateway)[before:]) <= {"pandas"}, "which is refused before a file is looked for"
+
+
+def modules(gateway: GatewayProcess) -> list[str]:
+    """What its processes loaded; the reads process is asked nothing here."""
+    lines = gateway.log_tail(10_000_000).splitlines()
+    return [line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")]
