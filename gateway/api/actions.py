@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
 from gateway.api.plans import Plans
+from gateway.api.positions import Positions
+from gateway.api.queries import Queries
 from gateway.api.requests import (
     BytesEndAsk,
     Command,
     FrontierAsk,
     NothingAsked,
+    PassedAsk,
+    ReportAsk,
     SaveAsk,
     TickEndAsk,
     TicksAsk,
@@ -23,8 +28,11 @@ from gateway.api.requests import (
 )
 from gateway.api.shelf import Shelf
 from gateway.api.streams import not_silent
+from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.errors import Refused, Unavailable
 from gateway.log.cuts import bytes_end, tick_end
+from gateway.log.reader import Frontier
 
 GivenUp = Callable[[], bool]
 
@@ -48,7 +56,11 @@ ACTIONS: dict[str, Action] = {
     "producers": Action("the producers and how far they are", "producers"),
     "readers": Action("what named readers saved", "readers"),
     "save_offset": Action("save a named reader's offset", "save_offset"),
+    "passed": Action("what a named reader saved, once it has passed an offset", "passed"),
+    "report": Action("a query tells how far it is", "report"),
+    "queries": Action("the queries that told this gateway how far they are", "queries"),
 }
+_CUT_OFF = frozenset({"minority", "halted"})
 
 
 class Actions:
@@ -59,14 +71,18 @@ class Actions:
         shelf: Shelf,
         plans: Plans,
         gateway: GatewayLink,
+        watch: FrontierWatch[Frontier],
     ) -> None:
-        """Answer for the logs of `shelf`; what only the gateway can do is asked of `gateway`."""
+        """Answer for the logs of `shelf`, of which `watch` tells that they moved; what only `gateway` can do is asked of it."""
         self._shelf = shelf
         ordered = shelf.of("")
         self._reader = ordered.reader
         self._ranges = ordered.ranges
         self._plans = plans
         self._gateway = gateway
+        self._watch = watch
+        self._positions = Positions(ordered.reader)
+        self._queries = Queries()
 
     def act(self, kind: str, body: bytes, given_up: GivenUp) -> bytes:
         """The answer to one action.
@@ -182,12 +198,51 @@ class Actions:
         """Save a named reader's offset, through the gateway."""
         asked = decode(SaveAsk, body, "the body of save_offset")
         frontier = self._ranges.frontier(asked, given_up)
-        if asked.offset > frontier.offset:
+        self._not_beyond(f"reader {asked.reader!r} cannot save", asked.offset, frontier)
+        self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
+        return {"reader": asked.reader, "offset": asked.offset}
+
+    def _not_beyond(self, who: str, offset: int, frontier: Frontier) -> None:
+        if offset > frontier.offset:
             raise Fault(
                 "beyond_frontier",
-                f"reader {asked.reader!r} cannot save offset {asked.offset}: the log is committed up to {frontier.offset}",
+                f"{who} offset {offset}: the log is committed up to {frontier.offset}",
                 start=self._reader.start,
                 frontier=frontier.offset,
             )
-        self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
-        return {"reader": asked.reader, "offset": asked.offset}
+
+    def passed(self, body: bytes, given_up: GivenUp) -> object:
+        """What a named reader saved (None: nothing), once that is `offset` or more, or the time is over."""
+        asked = decode(PassedAsk, body, "the body of passed")
+        served = self._shelf.of("")
+        self._ranges.frontier(asked, given_up)
+        found = self._positions.of(asked.reader).offset
+        if found < asked.offset and asked.timeout_ms:
+            not_silent(served)
+            if served.state() in _CUT_OFF and self._gateway.others():
+                raise Fault("unavailable", f"this gateway is {served.state()}, and hears of nothing new: ask the next one")
+            wait_us = asked.timeout_ms * 1000
+            found = self._watch.wait_beside(lambda: self._positions.of(asked.reader), asked.offset - 1, wait_us, given_up).offset
+        return {"reader": asked.reader, "offset": None if found < 0 else found}
+
+    def report(self, body: bytes, given_up: GivenUp) -> object:
+        """A query tells how far it is: noted here, and kept in the log if it has a name and has moved. That it cannot be kept is no
+        error: it is told as `trouble`, also to who asks for `queries`.
+        """
+        asked = decode(ReportAsk, body, "the body of report")
+        frontier = self._ranges.frontier(asked, given_up)
+        self._not_beyond(f"query {asked.name or asked.label!r} cannot have processed", asked.offset, frontier)
+        self._queries.note(asked, time.time_ns() // 1000)
+        trouble = ""
+        if asked.name and self._positions.of(asked.name).offset != asked.offset:
+            try:
+                self._gateway.save_offset(asked.name, asked.offset, asked.back, given_up)
+            except (Refused, Unavailable) as error:
+                trouble = str(error)
+        self._queries.trouble(asked.run, trouble)
+        return {"trouble": trouble}
+
+    def queries(self, body: bytes, given_up: GivenUp) -> object:
+        """The queries that told this gateway how far they are."""
+        frontier = self._ranges.frontier(decode(NothingAsked, body, "the body of queries"), given_up)
+        return self._queries.lines(frontier.offset, time.time_ns() // 1000)

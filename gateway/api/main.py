@@ -108,7 +108,7 @@ class Process:
         self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway)
         plans = Plans(shelf, self.others.locations)
-        actions = Actions(shelf, plans, self.gateway)
+        actions = Actions(shelf, plans, self.gateway, self.watch)
         try:
             self.server = ReadsServer(_location(host, port), self.streams, plans, actions, connections)
         except pa.ArrowException as error:

@@ -108,16 +108,49 @@ class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     back: bool = False
 
 
+class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `passed`; it waits."""
+
+    reader: str
+    offset: Natural
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.LONG_POLL_US_MAX // 1000)] = 0
+
+
+class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `report`: one run of a query (`run`, its own random name) tells that it has processed what lies below `offset`, of
+    `topics` (None: all), and that the first record above has waited for `lag_ms`. With a `name` that is kept in the log, below what
+    it was before only to go `back`, as a run that begins may. `label` is for people.
+    """
+
+    run: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.LOG_NAME_CHARACTERS_MAX)]
+    name: str = ""
+    label: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
+    topics: Annotated[tuple[str, ...], msgspec.Meta(max_length=limits.TOPICS_A_READ_MAX)] | None = None
+    offset: Natural
+    lag_ms: Natural = 0
+    back: bool = False
+
+
 class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An action that takes nothing of its own."""
 
 
-Asked = TypeVar("Asked", Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, BytesEndAsk, SaveAsk, NothingAsked)
+Asked = TypeVar(
+    "Asked",
+    Ticket,
+    Command,
+    FrontierAsk,
+    TimeAsk,
+    TicksAsk,
+    TickEndAsk,
+    BytesEndAsk,
+    SaveAsk,
+    PassedAsk,
+    ReportAsk,
+    NothingAsked,
+)
 
-_DECODERS: dict[type, msgspec.json.Decoder[object]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (Ticket, Command, FrontierAsk, TimeAsk, TicksAsk, TickEndAsk, BytesEndAsk, SaveAsk, NothingAsked)
-}
+_DECODERS: dict[type, msgspec.json.Decoder[object]] = {kind: msgspec.json.Decoder(kind) for kind in Asked.__constraints__}
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -138,8 +171,10 @@ def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
         raise Fault("malformed", f"{what} is a {type(asked).__name__}")
     if isinstance(asked, Ticket):
         _check_ticket(asked, what)
-    if isinstance(asked, SaveAsk):
+    if isinstance(asked, SaveAsk | PassedAsk):
         _check_name("reader", asked.reader, what)
+    if isinstance(asked, ReportAsk):
+        _check_query(asked, what)
     return asked
 
 
@@ -157,6 +192,11 @@ def _check_ticket(ticket: Ticket, what: str) -> None:
         raise Fault("unknown_column", f"{what}: {error}") from error
     if isinstance(ticket, Command) and ticket.splits is not None and ticket.split_bytes is not None:
         raise Fault("malformed", f"{what} has both `splits` and `split_bytes`: give one of them")
+
+
+def _check_query(report: ReportAsk, what: str) -> None:
+    if report.name:
+        _check_name("query", report.name, what)
 
 
 def _check_name(kind: str, name: str, what: str) -> None:

@@ -16,7 +16,7 @@ MIB = 1024 * KIB
 BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
 RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
-FRAMES_A_MESSAGE_MAX = 1024
+FRAMES_A_MESSAGE_MAX, STAGED_BATCHES_MAX = 1024, 16_384  # the second: batches that wait for a TXN, in all
 FETCH_BYTES = 1 * MIB  # of one answer to a Fetch, one frame at least
 SNAPSHOT_BYTES_MAX = 256 * MIB  # of a state that another gateway takes over, in pieces of FETCH_BYTES
 EPOCH_MAX = 2**32 - 1  # what a frame's field holds
@@ -76,10 +76,8 @@ MULTICAST_RETRY_US = 1_000  # before a datagram is sent again that the kernel ha
 MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard is told of after so long
 
 # Tables
-PRODUCERS_MAX = 10_000
-PRODUCERS_MOST = 200_000  # that a configuration may ask for
-TOPICS_MAX = 10_000
-TOPICS_MOST = 200_000  # that a configuration may ask for
+PRODUCERS_MAX, PRODUCERS_MOST = 10_000, 200_000  # the second: that a configuration may ask for
+TOPICS_MAX, TOPICS_MOST = 10_000, 200_000
 READERS_MAX = 10_000
 EPOCHS_AHEAD_MAX = 2  # above the current one: a client fenced by a FORGET is told floor + 1 and tries the one above that
 WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their producer
@@ -215,6 +213,7 @@ READ_BATCHES_A_STREAM = 3  # one in gRPC, one on its way there, one that is made
 READ_BUFFERS_BYTES = 128 * MIB  # what joined batches of streams that are not read may take together: with more, they are smaller
 READ_MAKING_BYTES = 2 * RAW_BYTES_MAX  # that making one batch may take: a frame decompressed, and its columns
 READ_HELD_BYTES_MAX = 640 * MIB  # of all batches, however compressed they were; above it no other is made
+QUERIES_MAX, QUERY_KEPT_US = 1000, 24 * 3600 * 1_000_000  # queries that a gateway remembers, and since when silent at most
 CALLS_MAX = 256  # actions and plans in progress, long polls too: each has a thread
 BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams; as many wait at most as have one
 FOLLOW_BEAT_US = 1_000_000  # a follower hears something this often
@@ -323,6 +322,7 @@ READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it giv
 LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # between two looks of who follows all lanes, doubled while nothing comes
 ANSWER_WAIT_US_MAX = 1_000_000  # that a reader lets a gateway wait with its answer: no signal is heard meanwhile, as of Ctrl-C
 STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where that one ended
+NEARBY_AGAIN_US = 30_000_000  # files of a gateway on this host that could not be read are looked at again after so long
 
 # Commands
 PRODUCE_BATCHES_MAX = 64  # that wait for their receipts; each holds a block of the input, so that this bounds memory too
@@ -331,6 +331,7 @@ PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_REPORT_US, SPARK_ALIVE_US = 100_000, 1_000_000  # between words of a query on what it has processed; without news
 SPARK_TRIGGER_DELAY_MS = 900_000  # for which records are held back until there are enough, as Kafka's source does
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, to tell how long records have been waiting
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open

@@ -142,6 +142,9 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "producers": {},
     "readers": {},
     "save_offset": {"reader": "spark", "offset": 170},
+    "passed": {"reader": "spark", "offset": 170},
+    "report": {"run": "1", "offset": 170},
+    "queries": {},
 }
 
 
