@@ -41,7 +41,9 @@ TAKES: dict[str, str] = {
     "maxBytesPerTrigger": "a number of bytes from 1",
     "minPartitions": f"a number of partitions from 1 to {limits.SPLITS_MAX}",
     "cut": "tick:N with N from 1",
+    "lockstep": "a name, the same for all streams of a query that move together, and of no other query that runs",
     "failOnDataLoss": "true or false",
+    "shortCircuit": "true or false",
 }
 #: Kafka's names, and ours for the same thing.
 ALIASES: dict[str, str] = {
@@ -60,6 +62,7 @@ _STREAM_ONLY = {
     "maxTriggerDelay": _LIMITS,
     "maxBytesPerTrigger": _LIMITS,
     "cut": f"it places the ends of a stream's micro-batches; {_RANGE}",
+    "lockstep": f"it places the ends of a stream's micro-batches; {_RANGE}",
 }
 _STREAM_HAS_NO_END = "a stream has no end: use spark.read, or the trigger availableNow"
 _HINTS = {
@@ -94,7 +97,9 @@ class ReadOptions:
     bytes_max: int | None = None
     partitions_min: int | None = None
     cut_ticks: int | None = None
+    lockstep: str | None = None
     fail_on_data_loss: bool = True
+    short_circuit: bool = True
     start_name: str = "startingOffset"
     end_name: str = "endingOffset"
 
@@ -156,7 +161,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         bytes_max=_get(given, "maxBytesPerTrigger", _count),
         partitions_min=_get(given, "minPartitions", _partitions),
         cut_ticks=_get(given, "cut", _cut),
+        lockstep=_get(given, "lockstep", _name),
         fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
+        short_circuit=_get(given, "shortCircuit", _truth) is not False,
         start_name=given.name("startingOffset"),
         end_name=given.name("endingOffset"),
     )
@@ -203,6 +210,8 @@ def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:
         raise UsageError(
             f"option {given.name(low)!r} is {least}, more than {given.name(high)!r}, which is {most}: no batch can have so many"
         )
+    if "lockstep" in given:
+        _refuse(given, {"maxBytesPerTrigger": "streams in lockstep end at one place, and it weighs the topics of one of them"})
     if delay in given and low not in given:
         raise UsageError(f"option {delay!r} ({given[delay]!r}) says how long {low!r} may hold records back: give that, too")
 
@@ -348,6 +357,12 @@ def _cut(option: str, text: str) -> int:
     if word.lower() != "tick" or not colon:
         raise wrong(option, text)
     return _whole(option, number, 1, (1 << 31) - 1)
+
+
+def _name(option: str, text: str) -> str:
+    if not text.strip():
+        raise wrong(option, text, "a name is empty")
+    return text.strip()
 
 
 def _truth(option: str, text: str) -> bool:

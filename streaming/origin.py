@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ from gateway.errors import UsageError
 
 if TYPE_CHECKING:
     from gateway.client.files import Files
-    from gateway.client.source import Source
+    from gateway.client.source import Piece, Source
     from streaming.options import ReadOptions
+    from streaming.planning import RecordsPartition
 
 
 def source_of(options: ReadOptions) -> Source:
@@ -49,6 +50,22 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
         _files.cache_clear()
         raise UsageError(f"{options.origin} holds log {found}, and the read was planned on log {log}: it was replaced meanwhile")
     return files
+
+
+def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
+    """The records of a partition in offset order, for a worker: from the files of a gateway on its host where it may read them.
+
+    Raises:
+        TuttiError: as `source_of_log` and `Source.pieces`.
+    """
+    source = source_of_log(options, partition.log, partition.end, partition.gateways)
+    asked = partition.start, partition.end, partition.topics, options.columns
+    here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
+    if not here:
+        return source.pieces(*asked, absent_ok=True)
+    from gateway.client.nearby import pieces_nearby
+
+    return pieces_nearby(here, source, partition.log, *asked)
 
 
 @lru_cache(maxsize=limits.ADDRESSES_MAX)

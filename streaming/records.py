@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from streaming.origin import source_of_log
+from streaming.origin import pieces_of
 from streaming.planning import RecordsPartition
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, RecordsPartition):
         return  # Spark's own stand-in where a read has no partition
     _keep_modules_out_of_the_way()
-    source = source_of_log(options, partition.log, partition.end, partition.gateways)
-    for piece in source.pieces(partition.start, partition.end, partition.topics, options.columns, absent_ok=True):
+    for piece in pieces_of(options, partition):
         yield piece.batch
 
 

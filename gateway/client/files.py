@@ -61,6 +61,10 @@ class Files:
         """The directories."""
         return [reader.path for reader in self._readers]
 
+    def written_by(self) -> str:
+        """Name of the gateway that runs on this machine now and writes the first directory; "" when none is seen to."""
+        return self._readers[0].name if self._readers[0].frontier().live else ""
+
     @property
     def addresses(self) -> tuple[Address, ...]:
         """None: files are read."""

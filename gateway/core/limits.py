@@ -330,7 +330,7 @@ PRODUCE_RECORDS_MAX = 16_384  # of one batch
 PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 
 # Spark
-SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_POLL_US, SPARK_PARTING_US = 5_000_000, 15_000_000  # a long poll of the frontier; until sources of an ended run are gone
 SPARK_REPORT_US, SPARK_ALIVE_US = 100_000, 1_000_000  # between words of a query on what it has processed; without news
 SPARK_TRIGGER_DELAY_MS = 900_000  # for which records are held back until there are enough, as Kafka's source does
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, to tell how long records have been waiting

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PySparkException
@@ -135,3 +137,21 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProce
         spark.read.format("tutti").schema("value binary").option("gateways", gateway.url).load().collect()
     with pytest.raises(PySparkException, match="not built yet"):
         spark.range(1).write.format("tutti").mode("append").option("gateways", gateway.url).save()
+
+
+def test_tasks_on_the_gateways_host_read_its_files_unless_told_otherwise(spark: SparkSession, gateway: GatewayProcess) -> None:
+    """Proves that short-circuit reads give the same rows, and that the gateway sends none of them."""
+    send(gateway.url, "short", numbered("s", 500))
+
+    def sent(**options: object) -> tuple[list[tuple[Any, ...]], int]:
+        with urlopen(f"http://127.0.0.1:{gateway.port + 3}/v1/status", timeout=30) as page:
+            before = json.load(page)["reads_served"]["streams"]["records"]
+        rows = everything(read(spark, gateways=gateway.url, topics="short", **options))
+        with urlopen(f"http://127.0.0.1:{gateway.port + 3}/v1/status", timeout=30) as page:
+            return rows, json.load(page)["reads_served"]["streams"]["records"] - before
+
+    rows, none = sent()
+    again, all_of_them = sent(shortCircuit="false")
+    assert (len(rows), none) == (500, 0)
+    assert again == rows
+    assert all_of_them >= 500  # an order is made of a sample first, so that all is read twice

@@ -151,6 +151,7 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("cut", "tick:0"),
         ("cut", "tick:x"),
         ("failOnDataLoss", "yes"),
+        ("shortCircuit", "no"),
     ],
 )
 def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: str, value: str) -> None:

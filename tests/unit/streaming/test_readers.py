@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
-from streaming import batch, records, stream
+from streaming import batch, origin, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
 from streaming.origin import is_here, source_of_log
@@ -400,7 +400,7 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
         opened.append((uuid, seen, gateways))
         return log
 
-    monkeypatch.setattr(records, "source_of_log", source)
+    monkeypatch.setattr(origin, "source_of_log", source)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",))
     batches = list(records.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",), (("k", 2),))))
     assert [batch.column("offset").to_pylist() for batch in batches] == [[3, 4, 5]]

@@ -1,0 +1,106 @@
+"""Short-circuit reads: who is on a gateway's own host maps the gateway's files and does not have it send them.
+
+The gateway tells where its directory is as it tells everybody, in its status. That the directory found there is its own, and no
+other one at the same path (another container's, a copy), shows in it: log and name are those that the gateway told, and its live
+page is written by a process that runs on this machine. What is read is decided, so every directory of the log holds the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from gateway.client.control import Control
+from gateway.client.files import Files
+from gateway.client.source import Piece, Source
+from gateway.client.url import Address
+from gateway.core import limits
+from gateway.errors import TuttiError
+
+LOG = logging.getLogger("tutti.client")
+
+#: Of each gateway and log: its files, None if they cannot be read from here, and until when that is believed (seconds, monotonic).
+_known: dict[tuple[int, Address, str], tuple[Files | None, float]] = {}
+
+
+def pieces_nearby(
+    addresses: Iterable[Address],
+    source: Source,
+    log: str,
+    start: int,
+    end: int,
+    topics: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[Piece]:
+    """As `source.pieces` (topics that do not exist have no records), from the files of a gateway while that works.
+
+    Args:
+        addresses: gateways of this host; of several the same one is taken each time, so that one copy of the log is in memory.
+        source: asked for what no file gives: all of it, or what follows where a file is damaged, gone or no longer to be read.
+        log: uuid of the log.
+        start, end: a decided range of it.
+        topics, columns: as in `Reads.scan`.
+    """
+    position = start
+    for address in sorted(addresses):
+        files = files_of(address, log)
+        if files is None:
+            continue
+        try:
+            for piece in files.pieces(position, end, topics, columns, absent_ok=True):
+                position = piece.next
+                yield piece
+            return
+        except (TuttiError, OSError) as error:
+            _give_up(address, log, f"offset {position} of {', '.join(files.paths)} is read through gateways: {error}")
+            break
+    yield from source.pieces(position, end, topics, columns, absent_ok=True)
+
+
+def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> Files | None:
+    """The files of the gateway at `address`, if they hold log `log` and can be read from here. Asked once a process; what could not
+    be read is tried again after a while. `ask` gives a gateway's status.
+    """
+    key = os.getpid(), address, log
+    files, until = _known.get(key, (None, 0.0))
+    if files is None and time.monotonic() >= until:
+        try:
+            files = _opened((ask or _status)(address), log)
+            until = 0.0
+        except (TuttiError, OSError) as error:
+            _give_up(address, log, f"the files of gateway {address} are not read from here: {error}")
+            return None
+        while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
+            _known.pop(next(iter(_known)))
+        _known[key] = files, until
+    return files
+
+
+def _status(address: Address) -> dict[str, object]:
+    with Control([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False) as control:
+        return control.status()
+
+
+def _opened(told: dict[str, object], log: str) -> Files:
+    """The directory that a gateway's status tells of.
+
+    Raises:
+        TuttiError: it is not there, not that gateway's, or cannot be read.
+    """
+    path, name = str(told.get("data", "")), told.get("gateway")
+    if told.get("log") != log:
+        raise TuttiError(f"it serves log {told.get('log')} and not {log}")
+    if not os.path.isabs(path):
+        raise TuttiError("it does not say where they are")
+    files = Files(path)
+    if files.written_by() != name or files.frontier().log != log:
+        files.close()
+        raise TuttiError(f"what is at {path} here is not written by gateway {name}, in a process that can be seen from here")
+    return files
+
+
+def _give_up(address: Address, log: str, why: str) -> None:
+    LOG.warning(why)
+    _known[os.getpid(), address, log] = None, time.monotonic() + limits.NEARBY_AGAIN_US / 1e6
