@@ -35,6 +35,7 @@ def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
         spark.read.format("tutti")
         .option("gateways", group["g2"].url)
         .option("minPartitions", 2)
+        .option("shortCircuit", "false")
         .option("columns", "offset,value")
         .load()
     )
@@ -71,7 +72,7 @@ def test_a_query_goes_on_though_the_only_gateway_that_its_options_name_is_dead(
 ) -> None:
     named = group.coordinator()
     send(named.url, "t", numbered("a", 200))
-    query = Query(spark, named.url, tmp_path / "c", topics="t", startingOffset="earliest").start()
+    query = Query(spark, named.url, tmp_path / "c", topics="t", startingOffset="earliest", shortCircuit="false").start()
     query.wait_for(200)
     named.kill()
     rest = next(gateway for gateway in group.all.values() if gateway.runs)
