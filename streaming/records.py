@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from streaming import needs
 from streaming.origin import pieces_of
 from streaming.planning import RecordsPartition
 
@@ -24,6 +25,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     """
     if not isinstance(partition, RecordsPartition):
         return  # Spark's own stand-in where a read has no partition
+    needs.check()
     _keep_modules_out_of_the_way()
     for piece in pieces_of(options, partition):
         yield piece.batch

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from gateway.errors import UsageError
+from streaming import needs
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
@@ -19,6 +20,11 @@ _NO_SINK = "writing to Tutti from Spark is not built yet: send with tutti.Produc
 
 class TuttiDataSource(DataSource):
     """`spark.read.format("tutti")` and `spark.readStream.format("tutti")`; options are told in docs/spark.md."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Refuse a Python that could not read, before anything else is asked of it."""
+        needs.check()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

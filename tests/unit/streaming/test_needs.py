@@ -1,0 +1,135 @@
+"""What Spark's Python has to have is one table, and a Python that lacks it is refused before anything is read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from gateway.errors import UsageError
+from streaming import needs
+from streaming.needs import Need
+from streaming.options import parse
+from streaming.planning import RecordsPartition
+from streaming.records import read_partition
+from streaming.source import TuttiDataSource
+
+ROOT = Path(needs.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    """What a process was asked once is kept by it."""
+    needs.check.cache_clear()
+    yield
+    needs.check.cache_clear()
+
+
+def test_the_table_is_what_the_project_asks_for() -> None:
+    """Proves that a user is told the versions that an installation would bring."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {}
+    for line in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
+        found = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<([0-9.]+))?", line)
+        assert found is not None, line
+        asked[found[1]] = Need(found[2], found[3] or "")
+    assert {name: asked[name] for name in needs.PACKAGES} == needs.PACKAGES
+    assert {name: asked[name] for name in needs.OPTIONAL} == needs.OPTIONAL
+    assert asked["pyspark"] == needs.SPARK
+    assert project["requires-python"] == f">={needs.PYTHON.least},<{needs.PYTHON.below}"
+
+
+@pytest.mark.parametrize(
+    ("need", "found", "fits"),
+    [
+        (Need("22"), "22.0.0", True),
+        (Need("22"), "21.0.0", False),
+        (Need("22"), "100.1", True),
+        (Need("4.2", "4.4"), "4.2.0", True),
+        (Need("4.2", "4.4"), "4.3.0.dev1", True),
+        (Need("4.2", "4.4"), "4.4.0", False),
+        (Need("4.2", "4.4"), "4.10.0", False),
+        (Need("3.11", "3.14"), "3.9.18", False),
+        (Need("2.2", "3"), "3.0.0rc1", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(need: Need, found: str, fits: bool) -> None:
+    """Proves that 100 is newer than 22, and that a range ends below its end."""
+    assert need.fits(found) is fits
+
+
+def test_this_environment_fits() -> None:
+    """Proves that what the tests run in is not refused."""
+    assert needs.misfits(needs.told()) == []
+    needs.check()
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    found = needs.told()
+    found["packages"].update({name.replace("_", "-"): version for name, version in versions.items()})
+    monkeypatch.setattr(needs, "told", lambda optional=True: found)
+
+
+def test_a_library_that_is_too_old_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a source is refused when it is made, in the driver, with all that does not fit."""
+    _with(monkeypatch, pyarrow="21.0.0", orjson="")
+    with pytest.raises(UsageError) as refused:
+        TuttiDataSource({})
+    said = str(refused.value)
+    assert said.startswith(f"{sys.executable} on host ")
+    assert "orjson is missing (3.11 or newer is needed); pyarrow is 21.0.0 (22 or newer is needed). " in said
+    assert f"{sys.executable} -m pip install 'tutti-ingest[spark]'" in said
+
+
+def test_a_task_is_refused_too_and_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that an executor whose libraries are others than the driver's says so, and not what went wrong for it later."""
+    _with(monkeypatch, numpy="1.26.4")
+    options = parse({"gateways": "tutti://127.0.0.1:1"})
+    with pytest.raises(UsageError, match=re.escape("numpy is 1.26.4 (2.3 or newer is needed)")):
+        next(read_partition(options, RecordsPartition("0" * 32, 0, 1, None)))
+    assert list(read_partition(options, InputPartition(None))) == []
+
+
+@pytest.mark.parametrize("spark", ["4.1.1", "4.4.0"])
+def test_another_spark_is_refused(monkeypatch: pytest.MonkeyPatch, spark: str) -> None:
+    """Proves that the version of Spark counts, whose pyspark its Python processes have."""
+    monkeypatch.setattr("pyspark.__version__", spark)
+    with pytest.raises(UsageError, match=re.escape(f"pyspark is {spark} (4.2 or newer, below 4.4 is needed)")):
+        needs.check()
+
+
+def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the version of Python counts."""
+    monkeypatch.setattr("platform.python_version", lambda: "3.10.12")
+    with pytest.raises(UsageError, match=re.escape("it is Python 3.10.12 (3.11 or newer, below 3.14 is needed)")):
+        needs.check()
+
+
+def test_pandas_counts_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that reading does not need what only a job's own functions use, and that the doctor names it."""
+    _with(monkeypatch, pandas="3.0.1", protobuf="")
+    assert needs.misfits(needs.told()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
+
+
+def test_a_bare_python_tells_what_it_lacks() -> None:
+    """Proves that the file's text is enough to ask any Python, with nothing installed in it."""
+    text = Path(needs.__file__).read_text()
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True, cwd="/")
+    found = json.loads(run.stdout)
+    assert found["missing"] == list(needs.MODULES)
+    assert needs.misfits(found) == [f"{name} is missing ({need} is needed)" for name, need in needs.PACKAGES.items()]
+
+
+def test_a_library_without_its_metadata_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Proves that what came by other ways than pip is asked itself."""
+    (tmp_path / "metadatafree.py").write_text("__version__ = '1.2'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert needs._version("metadatafree") == "1.2"
+    assert needs._version("no-such-package") == ""
