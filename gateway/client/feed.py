@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Conformed, encode_open, encode_whole, largest_record
+from gateway.client.passing import Passing
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
@@ -75,6 +76,7 @@ class Feed:
         self.opened: Resume | None = None  # what the current epoch began with; None while there is none
         self.committed = Resume(0, b"")
         self.uses_progress = False
+        self.passing: Passing | None = None  # of ordered records, once it is known of which log
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
 
@@ -128,7 +130,7 @@ class Feed:
                     break
                 self.close_open()
                 if not self._await_room(max(size, self.options.batch_bytes)):
-                    self._install(Batch(topic, max(size, self.options.batch_bytes), self._deadline()))
+                    self._install(Batch(topic, max(size, self.options.batch_bytes), self._deadline(), self.passing))
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
@@ -146,7 +148,7 @@ class Feed:
             BufferFull, TuttiError: as `add`.
         """
         self.apart()
-        batch = Batch(topic, 0, self._deadline())
+        batch = Batch(topic, 0, self._deadline(), self.passing)
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
         receipt = Receipt(batch, 0)
@@ -176,7 +178,7 @@ class Feed:
 
     def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
         """A receipt that failed before anything was sent: it is told as the gateway's answers are, whose limit it is."""
-        batch = Batch(topic, 0, 0.0)
+        batch = Batch(topic, 0, 0.0, self.passing)
         batch.whole, batch.count = bool(count), count or 1
         receipt = Receipt(batch, 0)
         failure = Failure(TooLarge(f"{what} for topic {topic!r} exceeds the limit of {limit} bytes for {whose}; nothing was sent"))

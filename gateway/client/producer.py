@@ -17,6 +17,7 @@ from gateway.client.delivery import Delivery
 from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
 from gateway.client.feed import Feed, FeedOptions
 from gateway.client.lanes import Lanes
+from gateway.client.passing import Passing
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
 from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume
@@ -106,6 +107,7 @@ class Producer:
         except BaseException:
             self._pump.stop()
             raise
+        self._feed.passing = Passing(self._pump.route, self._delivery.log)
 
     @property
     def name(self) -> str:

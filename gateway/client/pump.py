@@ -89,6 +89,11 @@ class Pump:
         return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {told}{last}"
 
     @property
+    def route(self) -> Route:
+        """The gateways that may be turned to."""
+        return self._first.route
+
+    @property
     def feeds(self) -> tuple[Feed, ...]:
         """Where records come from."""
         return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)

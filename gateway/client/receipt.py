@@ -7,14 +7,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from gateway.client.forking import after_fork
 from gateway.client.seconds import check_wait
+from gateway.data.names import check_name
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, UsageError
+
+if TYPE_CHECKING:
+    from gateway.client.passing import Passing
 
 LOG = logging.getLogger("tutti.client")
 
@@ -87,6 +91,7 @@ class Batch:
         "max_timestamp",
         "min_timestamp",
         "offset",
+        "passing",
         "progress",
         "raw_length",
         "room",
@@ -101,15 +106,17 @@ class Batch:
         "whole",
     )
 
-    def __init__(self, topic: str, room: int, deadline: float) -> None:
+    def __init__(self, topic: str, room: int, deadline: float, passing: Passing | None = None) -> None:
         """Open a batch.
 
         Args:
             topic: of all its records.
             room: bytes that it may still take.
             deadline: monotonic time after which its outcome is not waited for.
+            passing: where it is asked which queries have passed it; None for an unordered one, which no query reads.
         """
         self.topic = topic
+        self.passing = passing
         self.room = room
         self.deadline = deadline
         self.keys: list[bytes | None] | None = None  # None while no record has one
@@ -286,6 +293,36 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if batch.failure is not None:
             batch.failure.throw()
         return self._offset()
+
+    def processed_by(self, query: str, timeout: float | None = None) -> int:
+        """Wait until a Spark query, or a named reader, has processed the record (all of them, for a batch).
+
+        A query that has a name (option `queryName` of the source) tells its position at the end of each micro-batch: what its sink
+        has by then is the reply. Positions are those of the log: also a record that the query does not read, by its topics or
+        because it began behind it, counts as processed when the position has passed it. A query that goes back, as with a new
+        checkpoint, has passed the record when it gets there again, unless this producer has seen it pass before.
+
+        Returns the query's position: what lies below it is processed.
+
+        Raises:
+            Aborted, Fenced, ...: as `result`: the record is not known to be committed.
+            TimeoutError: there was no outcome, or the query had not passed the record, after `timeout` seconds. The message says
+                how far it is, or that no query of that name has told its position.
+            Unavailable: no gateway could be asked for a minute.
+            UsageError: the record is unordered, the name is none, `timeout` is no number, or it is called in `on_delivery`.
+        """
+        check_name("query", query)
+        if timeout is not None:
+            check_wait(timeout)
+        batch = self.batch
+        if getattr(bringer, "here", False):
+            raise UsageError("processed_by() cannot be waited for inside on_delivery: it would hold up all outcomes")
+        if batch.passing is None:
+            raise UsageError("an unordered record has no place in the log that queries read: send it with ordering='total'")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        offset = self.result(timeout)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return batch.passing.wait(query, offset, self.count, left)
 
     @property
     def offset(self) -> int | None:

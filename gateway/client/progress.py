@@ -1,0 +1,76 @@
+"""What queries and named readers have processed: asked of gateways, and told to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gateway.client.reads import Reads
+from gateway.core import limits
+
+_SLACK_S = 5.0  # beyond what a gateway waits
+
+
+class QueryInfo(NamedTuple):
+    """One run of a query, as it told a gateway last.
+
+    Attributes:
+        name: under which its position is kept in the log; empty for one that has none.
+        run: of this run alone.
+        label: what it is and where it runs, for people.
+        topics: that it reads, None for all.
+        offset: what lies below it is processed.
+        lag_records: how many records lie above.
+        lag_ms: for how long the first of them has been known to it.
+        state: running, or silent: it has not told anything for a while.
+        since_us, seen_us: when it told first and last (us since 1970, by the gateway's clock).
+        trouble: why its position is not kept under its name; empty when it is.
+    """
+
+    name: str
+    run: str
+    label: str
+    topics: list[str] | None
+    offset: int
+    lag_records: int
+    lag_ms: int
+    state: str
+    since_us: int
+    seen_us: int
+    trouble: str
+
+
+class Progress(Reads):
+    """Gateways, asked how far queries are. Finds them and raises as `Reads` does."""
+
+    def passed(self, reader: str, offset: int, timeout: float = 0.0, patience: float | None = None) -> int:
+        """What a named reader, or the query of that name, saved last, -1 if nothing; once that is `offset` or more, or after
+        `timeout` seconds (30 at most). A gateway is looked for `patience` seconds.
+        """
+        asked = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
+        told = self._act("passed", asked, timeout + _SLACK_S, patience)["offset"]
+        return -1 if told is None else int(told)
+
+    def report(
+        self,
+        run: str,
+        offset: int,
+        *,
+        name: str = "",
+        label: str = "",
+        topics: Sequence[str] | None = None,
+        lag_ms: int = 0,
+        back: bool = False,
+        patience: float | None = None,
+    ) -> str:
+        """Tell how far a run of a query is; why that cannot be kept in the log under its name, empty when it is.
+
+        Below what was kept before it is only taken to go `back`.
+        """
+        asked = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
+        return str(self._act("report", asked, limits.REQUEST_TIMEOUT_US / 1e6, patience)["trouble"])
+
+    def queries(self, patience: float | None = None) -> list[QueryInfo]:
+        """The runs of queries that told the gateway that answers how far they are."""
+        told: list[dict[str, Any]] = self._act("queries", {}, patience=patience)
+        return [QueryInfo(*(line[name] for name in QueryInfo._fields)) for line in told]
