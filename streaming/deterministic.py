@@ -127,7 +127,7 @@ _OTHER_STREAM = _Reason(
 _MANY_STREAMS = _Reason(
     "each is asked by itself, so which of their micro-batches meet depends on time, whatever the policy for several watermarks; a "
     "join of a stream with itself reads it twice",
-    "read all topics as one stream and keep its state by key (groupBy, transformWithState)",
+    'give each the same option("lockstep", NAME), or read all topics as one stream and keep its state by key',
 )
 _EMPTY = _Reason(
     "Spark puts in a micro-batch without records when none are there at the moment: what comes then is late, in a replay it is not",
@@ -227,15 +227,18 @@ class _Walk:
 
     def streams_meet(self, empty_batches: bool) -> None:
         """Findings of how the streams are cut into micro-batches, which matters where there is state."""
+        together: set[str | None] = set()
         for stream in self._streams.values():
             expression = f"stream {stream.sourceName()}"
             if not is_tutti(name_of(stream), stream):
                 self._add(_OTHER_STREAM, expression, self.stateful[0])
+                together.add(None)
                 continue
             options = _options(stream.extraOptions(), "stream")
+            together.add(options.lockstep)
             if options.cut_ticks is None or options.records_max != 1:
                 self._add(_NO_CUT if options.cut_ticks is None else _LOOSE_CUT, expression, self.stateful[0])
-        if len(self._streams) > 1:
+        if len(self._streams) > 1 and (len(together) > 1 or None in together):
             self._add(_MANY_STREAMS, f"{len(self._streams)} streams", self.stateful[0])
         if empty_batches and self._watermarks:
             self._add(_EMPTY, _EMPTY_BATCHES, self._watermarks[0])

@@ -6,6 +6,7 @@ One instance lives in a process of Spark's driver for as long as the query runs;
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from gateway.core import limits
 from streaming import planning
+from streaming.lockstep import Lockstep
 from streaming.offsets import StreamOffset, batch_range, check_log, next_end
 from streaming.origin import source_of
 from streaming.records import read_partition
@@ -40,6 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._lockstep = None if options.lockstep is None else Lockstep(options.lockstep)
         self._opened: Source | None = None
         self._watching: FrontierWatch | None = None
         self._initial: StreamOffset | None = None
@@ -61,13 +64,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins. Spark asks twice, and gets the same answer twice."""
         if self._initial is None:
             frontier = self._watch.frontier()
-            offset = planning.offset_of(self._source, "starting", self._options, frontier)
+
+            def decide() -> int:
+                return planning.offset_of(self._source, "starting", self._options, frontier)
+
+            place = self._options.start
+            terms = {"startingTimestamp" if isinstance(place, datetime) else "startingOffset": str(place)}
+            offset = self._lockstep.initial(terms, frontier.log, decide) if self._lockstep else decide()
             self._initial = StreamOffset.initial(frontier.log, offset)
         return self._initial.data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Whether a trigger is limited; in what, `latestOffset` knows: Spark takes one limit of a Python source."""
         options = self._options
+        if self._lockstep is not None:
+            self._lockstep.join()  # Spark asks this of all sources before it asks one of them for an offset
         if options.records_max is not None:
             return ReadMaxRows(options.records_max)
         if options.bytes_max is not None:
@@ -81,17 +92,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
         begin = StreamOffset.parse(start)
-        frontier = self._frontier(begin)
+        self._frontier(begin)
         self._processed = begin.offset
-        available = frontier.offset if self._target is None else min(frontier.offset, self._target)
-        limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
-        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
-            return start
-        end = self._end(begin.offset, available, frontier, limited)
+        if self._lockstep is None:
+            end = self._decide(begin, limit)
+        else:
+            end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
             return start
         self._triggered = monotonic()
-        return StreamOffset(begin.log, end, begin.offset).data()
+        found = StreamOffset(begin.log, end, begin.offset)
+        self._frontier(found)
+        return found.data()
+
+    def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
+        """Where the batch ends, as far as this stream knows; where it begins when there is nothing to read."""
+        frontier = self._frontier(begin)
+        available = frontier.offset if self._target is None else min(frontier.offset, self._target)
+        limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
+        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
+            return begin.offset
+        return self._end(begin.offset, available, frontier, limited)
 
     def _too_few(self, records: int) -> bool:
         """Whether `records` are held back until there are more; never long, and not what a run is to end with."""
@@ -154,6 +175,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End the watch of the frontier."""
+        if self._lockstep is not None:
+            self._lockstep.leave()
         if self._watching is not None:
             self._watching.stop()
 
@@ -161,6 +184,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The frontier, which is on the log of `known` and not below it."""
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
+
+    @property
+    def _terms(self) -> dict[str, str]:
+        """What streams that move together have to agree on, as whichever is asked first decides for all."""
+        options = self._options
+        given = {
+            "cut": options.cut_ticks and f"tick:{options.cut_ticks}",
+            "maxRecordsPerTrigger": options.records_max,
+            "minRecordsPerTrigger": options.records_min,
+            "maxTriggerDelay": options.records_min and f"{options.delay_ms}ms",
+        }
+        return {option: str(value) for option, value in given.items() if value is not None}
 
     @property
     def _source(self) -> Source:

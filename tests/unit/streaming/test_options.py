@@ -64,6 +64,15 @@ def test_kafkas_names_mean_the_same(options: dict[str, str], value: dict[str, ob
     assert {name: getattr(parsed, name) for name in value} == value
 
 
+def test_a_name_for_streams_that_move_together_fits_a_stream_without_a_limit_of_bytes() -> None:
+    assert parse(GATEWAYS | {"lockstep": " pair "}, "stream").lockstep == "pair"
+    assert parse(GATEWAYS, "stream").lockstep is None
+    with pytest.raises(UsageError, match=r"'lockstep' \('pair'\) does not fit here"):
+        parse(GATEWAYS | {"lockstep": "pair"}, "batch")
+    with pytest.raises(UsageError, match=r"'maxBytesPerTrigger' \('9'\) does not fit here.*of one of them"):
+        parse(GATEWAYS | {"lockstep": "pair", "maxBytesPerTrigger": "9"}, "stream")
+
+
 def test_kafkas_limits_of_a_trigger() -> None:
     options = parse(GATEWAYS | {"maxOffsetsPerTrigger": "7", "minOffsetsPerTrigger": "7"}, "stream")
     assert (options.records_max, options.records_min) == (7, 7)
@@ -150,6 +159,7 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("cut", "5"),
         ("cut", "tick:0"),
         ("cut", "tick:x"),
+        ("lockstep", " "),
         ("failOnDataLoss", "yes"),
         ("shortCircuit", "no"),
     ],
