@@ -49,8 +49,10 @@ def until_tick(gateway: GatewayProcess) -> None:
 class Query:
     """A streaming query whose values are collected by batch, as a table keyed by batch would hold them."""
 
-    def __init__(self, spark: SparkSession, url: str, checkpoint: Path, **options: object) -> None:
-        self._stream = spark.readStream.format("tutti").option("gateways", url).options(**{k: str(v) for k, v in options.items()})
+    def __init__(self, spark: SparkSession, origin: str | Path, checkpoint: Path, **options: object) -> None:
+        """`origin` is an address of gateways, or the directory of one."""
+        where = "path" if isinstance(origin, Path) else "gateways"
+        self._stream = spark.readStream.format("tutti").options(**{k: str(v) for k, v in (options | {where: origin}).items()})
         self._checkpoint = checkpoint
         self.batches: dict[int, list[bytes]] = {}
         self.fail_at: int | None = None

@@ -1,0 +1,149 @@
+"""What a query cannot go on with is said before a record is read: which log, what is left of it, which option decides, who was
+asked and for how long.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from gateway.client.reads import Reads
+from gateway.core import limits
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
+from tests.ports import free_base
+from tutti import Producer
+
+pytestmark = pytest.mark.spark
+SEGMENT = limits.SEGMENT_BYTES_MIN
+KEPT = f"[log]\nsegment_bytes = {SEGMENT}\nprepared_segments = 0\n[retention]\nbytes = {2 * SEGMENT}\n"
+RECORD = 1_000_000
+
+
+def refusal(query: Query) -> str:
+    """What a run of it fails with."""
+    with pytest.raises(PySparkException) as caught:
+        query.run()
+    return str(caught.value)
+
+
+def edit(checkpoint: Path, batch: int, **changes: object) -> None:
+    """Write something else into a planned batch's end, as nobody should; the batch is to be run again."""
+    file = checkpoint / "offsets" / str(batch)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:2], json.dumps(json.loads(lines[2]) | changes)]))
+    for old in (file.with_name(f".{batch}.crc"), checkpoint / "commits" / str(batch), checkpoint / f"commits/.{batch}.crc"):
+        old.unlink(missing_ok=True)
+
+
+def test_a_checkpoint_whose_batches_do_not_join_is_refused(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Proves that offsets which go back, or leave something out, are told and not followed."""
+    first = send(gateway.url, "r-back", numbered("b", 20))[0]
+    query = Query(spark, gateway.url, tmp_path / "c", topics="r-back", startingOffset=first, maxRecordsPerTrigger=10).run()
+    end = first + 20
+    edit(tmp_path / "c", 1, offset=first + 5)
+    assert f"would begin at {first + 10}, behind its end {first + 5}: the checkpoint is damaged" in refusal(query)
+    edit(tmp_path / "c", 1, **{"offset": end, "from": first + 12})
+    assert f"began at {first + 12}, but the one before it ended at {first + 10}: the checkpoint is damaged" in refusal(query)
+    edit(tmp_path / "c", 1, **{"offset": end, "from": first + 10})
+    query.batches.clear()
+    query.run()
+    assert query.values == numbered("b", 10, 10), "as it was, it is run again"
+
+
+def test_a_checkpoint_of_another_source_is_refused(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    rate = spark.readStream.format("rate").load().writeStream.foreachBatch(lambda rows, _: None)
+    other = rate.option("checkpointLocation", str(tmp_path / "c")).start()
+    until((tmp_path / "c/commits/1").exists, "batches of the other source", other)
+    other.stop()
+    said = refusal(Query(spark, gateway.url, tmp_path / "c", topics="r-other"))
+    assert "which is no offset of the source tutti" in said
+    assert "use the checkpointLocation of this query, or a new one" in said
+
+
+def test_a_checkpoint_of_another_log_names_both(
+    spark: SparkSession, gateway: GatewayProcess, own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    send(gateway.url, "r-log", numbered("m", 3))
+    send(own_gateway.url, "r-log", numbered("m", 3))
+    Query(spark, gateway.url, tmp_path / "c", topics="r-log", startingOffset="earliest").run()
+    said = refusal(Query(spark, own_gateway.url, tmp_path / "c", topics="r-log"))
+    for url in (gateway.url, own_gateway.url):
+        assert Reads(url).frontier().log in said
+    assert own_gateway.url in said
+    assert "checkpointLocation" in said
+
+
+def test_gateways_that_do_not_answer_are_each_told_with_the_time_that_was_waited(spark: SparkSession, tmp_path: Path) -> None:
+    """Proves that a stream says what was met at every address, and for how long it was tried."""
+    ports = [free_base(), free_base()]
+    url = "tutti://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    seconds = f"within {limits.REQUEST_TIMEOUT_US / 1e6:g} s"
+    said = refusal(Query(spark, url, tmp_path / "c", topics="t"))
+    for port in ports:
+        assert f"127.0.0.1:{port}: " in said
+    assert seconds in said
+
+
+@pytest.fixture(scope="module")
+def shortened(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[tuple[GatewayProcess, Path, int, int]]:
+    """A gateway whose log lost its first records to retention; a checkpoint from before, its place, the log's start."""
+    root = tmp_path_factory.mktemp("shortened")
+    with GatewayProcess(root, extra=KEPT) as running:
+        send(running.url, "t", numbered("a", 10))
+        before = Query(spark, running.url, root / "c", topics="t", startingOffset="earliest").run()
+        assert before.values == numbered("a", 10)
+        with Producer(running.url) as producer:
+            for _ in range(4 * SEGMENT // RECORD):
+                producer.send("fill", bytes(RECORD))
+        until(lambda: Reads(running.url).frontier().start > 10, "the first records to go")
+        yield running, root / "c", 10, Reads(running.url).frontier().start
+
+
+Shortened = tuple[GatewayProcess, Path, int, int]
+
+
+def test_a_query_whose_next_records_are_gone_says_what_is_left_and_what_decides(spark: SparkSession, shortened: Shortened) -> None:
+    gateway, checkpoint, place, start = shortened
+    said = refusal(Query(spark, gateway.url, checkpoint, topics="t"))
+    assert f"records {place} to {start - 1} are no longer in the log of {gateway.url}" in said
+    assert "failOnDataLoss" in said
+    for reading in (spark.read, spark.readStream):
+        with pytest.raises(PySparkException) as caught:
+            begin(reading.format("tutti").options(gateways=gateway.url, topics="t", startingOffset="3").load(), checkpoint)
+        assert f"records 3 to {start - 1} are no longer in the log" in str(caught.value)
+        assert "failOnDataLoss" in str(caught.value)
+
+
+def begin(rows: DataFrame, beside: Path) -> Any:
+    """Run it to its end, batch or stream."""
+    if not rows.isStreaming:
+        return rows.collect()
+    writer = rows.writeStream.foreachBatch(lambda batch, _: None).option("checkpointLocation", str(beside.parent / "new"))
+    return writer.trigger(availableNow=True).start().awaitTermination(WAIT_S)
+
+
+def test_lost_records_are_passed_over_where_that_is_wanted(spark: SparkSession, shortened: Shortened, tmp_path: Path) -> None:
+    """Proves that all that is left comes once: from a checkpoint, in micro-batches that begin before the log, in a batch."""
+    gateway, checkpoint, place, start = shortened
+    send(gateway.url, "t", numbered("z", 5))
+    passing = {"topics": "t", "failOnDataLoss": "false"}
+    limited = start - place - 1  # the first micro-batches are gone as a whole, and in part
+    query = Query(spark, gateway.url, checkpoint, maxRecordsPerTrigger=limited, **passing).run()
+    assert query.values == numbered("z", 5)
+    assert len(query.batches) > 1
+    query.run()
+    assert query.values == numbered("z", 5), "they come once"
+    new = Query(spark, gateway.url, tmp_path / "new", startingOffset=0, **passing).run()
+    assert new.values == numbered("z", 5)
+    rows = spark.read.format("tutti").options(gateways=gateway.url, startingOffset="0", **passing)
+    assert rows.load().count() == 5
+    assert rows.option("endingOffset", start).load().count() == 0
+    earliest = spark.read.format("tutti").options(gateways=gateway.url, startingOffset="earliest").load()
+    assert earliest.agg({"offset": "min"}).first() == (start,)
