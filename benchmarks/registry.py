@@ -83,6 +83,12 @@ def _spark(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return spark_reads(directory, rounds, quick)
 
 
+def _sustained(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spark import sustained
+
+    return sustained(directory, rounds, quick)
+
+
 def _stage(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.stage import spark_stage
 
@@ -106,7 +112,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),
     "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
     "start": Benchmark("start on a large log", False, _start),
-    "spark": Benchmark("Spark batch reads through Flight and from files, beside a source from memory", True, _spark),
+    "spark": Benchmark("Spark batch reads by Flight, short-circuit, files; beside memory and Spark's Kafka source", True, _spark),
+    "sustained": Benchmark("a Spark stream over ten million records, beside its Kafka source", True, _sustained),
     "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", True, _stage),
-    "streaming": Benchmark("send() to foreachBatch", True, _streaming),
+    "streaming": Benchmark("send() to foreachBatch, beside Spark's Kafka source", True, _streaming),
 }

@@ -1,28 +1,37 @@
-"""How fast Spark reads: through Flight, from log files, and as the limit a Python source that has its batches in memory."""
+"""How fast Spark reads: through Flight, by short-circuit and from log files, beside its own Kafka source with a real broker, and as
+the limit a Python source that has its batches in memory.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from benchmarks import kafka
 from benchmarks.figures import Figure, figure, foreign_load, percentile
-from benchmarks.fleet import gateway
-from benchmarks.ingest import _producer, _send
+from benchmarks.fleet import Measured, gateway
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 RECORDS = 10_000_000
+TRIGGER_RECORDS = 1_000_000
 COLUMNS = "offset,value"
+_TOPIC = "bench"
+_SEND_ROWS = 4096
+_MEMORY = "raw: Spark, Python source from memory"
+
+Load = Callable[[], Any]
 
 
-def session(name: str) -> SparkSession:
-    """A local[2] session whose Python workers are this very interpreter."""
+def session(name: str, jars: Path | None = None) -> SparkSession:
+    """A local[2] session whose Python workers are this very interpreter; `jars` is a folder of more for it."""
     from pyspark.sql import SparkSession
 
     from pyspark_tutti import register
@@ -31,6 +40,8 @@ def session(name: str) -> SparkSession:
     os.environ.update(spark_environment())
     builder = SparkSession.builder.master("local[2]").appName(name).config("spark.driver.memory", "2g")
     builder = builder.config("spark.sql.shuffle.partitions", "2")
+    if jars is not None:
+        builder = builder.config("spark.driver.extraClassPath", f"{jars}/*")
     for key, value in LOCAL_SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -38,53 +49,115 @@ def session(name: str) -> SparkSession:
     return spark
 
 
+class _Bench:
+    """A gateway, a session, and a Kafka broker where its jars can be had; all end with the block."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._stack = ExitStack()
+        self._directory = directory
+        self._name = name
+        self.broker: str | None = None
+
+    def __enter__(self) -> _Bench:
+        found = kafka.jars()
+        self.measured: Measured = self._stack.enter_context(gateway(self._directory))
+        if found is not None:
+            self.broker = self._stack.enter_context(kafka.broker(self._directory, found[0]))
+        self.spark = session(self._name, None if found is None else found[1])
+        self._stack.callback(self.spark.stop)
+        self.spark.dataSource.register(_memory_source())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def memory(self, count: int, size: int) -> DataFrame:
+        """Records that a Python source has in memory."""
+        return self.spark.read.format("tutti_bench_memory").option("records", count).option("bytes", size).load()
+
+    def fill(self, count: int, size: int) -> int:
+        """The same records at the gateway, and at the broker if there is one; their first offset at the gateway."""
+        from tutti import Producer, Reader
+
+        with Reader(self.measured.url, start="latest") as reader:
+            first = int(reader.position)
+        values = pa.RecordBatch.from_arrays(
+            [pa.nulls(_SEND_ROWS, pa.binary()), pa.array([bytes(size)] * _SEND_ROWS, pa.binary())], names=["key", "value"]
+        )
+        with Producer(self.measured.url) as producer:
+            left = count
+            while left > 0:
+                producer.send_batch(_TOPIC, values.slice(0, min(left, _SEND_ROWS)))
+                left -= _SEND_ROWS
+        if self.broker is not None:
+            kafka.fill(self.memory(count, size), self.broker, f"{_TOPIC}{size}")
+        return first
+
+    def ways(self, size: int) -> dict[str, dict[str, str]]:
+        """Options of each source that reads the records of `size` bytes; `format` is one of them."""
+        ours = {"format": "tutti", "columns": COLUMNS}
+        found = {
+            "Flight": ours | {"gateways": self.measured.url, "shortCircuit": "false"},
+            "short-circuit": ours | {"gateways": self.measured.url},
+            "files": ours | {"path": str(self.measured.data)},
+        }
+        if self.broker is not None:
+            found["Kafka"] = {"format": "kafka", "kafka.bootstrap.servers": self.broker, "subscribe": f"{_TOPIC}{size}"}
+        return found
+
+
 def spark_reads(directory: Path, rounds: int, quick: bool) -> list[Figure]:
-    """Rows a second of a batch read of 100 B records, in one session, the three ways in turn."""
-    count = RECORDS // 10 if quick else RECORDS
-    with gateway(directory) as measured:
-        with _producer(measured) as producer:
-            _send(producer, bytes(100), count)
-        spark = session("tutti-bench-reads")
-        try:
-            spark.dataSource.register(_memory_source())
+    """Rows a second of batch reads of 100 B and 1 KB, in one session, the ways in turn."""
+    found: list[Figure] = []
+    with _Bench(directory, "tutti-bench-reads") as bench:
+        for size, count, targets in ((100, RECORDS, (5.0, 7.0, 7.0)), (1024, RECORDS // 5, (None, 1.0, 1.0))):
+            some = count // 10 if quick else count
+            found += _reads(bench, rounds, size, some, targets)
+    return found
 
-            def flight() -> Any:
-                return spark.read.format("tutti").option("gateways", measured.url).option("columns", COLUMNS).load()
 
-            def files() -> Any:
-                return spark.read.format("tutti").option("path", str(measured.data)).option("columns", COLUMNS).load()
+def _reads(bench: _Bench, rounds: int, size: int, count: int, targets: tuple[float | None, ...]) -> list[Figure]:
+    start = bench.fill(count, size)
+    span = {"startingOffset": str(start), "endingOffset": str(start + count)}
+    loads: dict[str, Load] = {"memory": lambda: bench.memory(count, size)}
+    for way, options in bench.ways(size).items():
+        loads[way] = _loading(bench.spark, options | ({} if way == "Kafka" else span))
+    unit, part = ("M rows/s", 1e6) if size < 1000 else ("GB/s", 1e9 / size)
+    rates: dict[str, list[float]] = {way: [] for way in loads}
+    foreign: list[float] = []
+    for number in range(rounds + 1):
+        for way, load in loads.items():
+            with foreign_load(foreign):
+                begin = time.perf_counter()
+                load().select("offset", "value").write.format("noop").mode("overwrite").save()
+                if number:  # the first round warms the JVM up
+                    rates[way].append(count / (time.perf_counter() - begin) / part)
+    state = f"{count:,} records of {size} B, columns {COLUMNS}, local[2], foreign CPU {max(foreign):.2f}"
+    found = [figure(f"{_MEMORY}, {size} B", rates["memory"], unit, beside=state)]
+    for way, target in zip(("Flight", "short-circuit", "files"), targets, strict=True):
+        found.append(figure(f"Spark batch read, {way}, {size} B", rates[way], unit, target))
+        share = [100 * ours / limit for ours, limit in zip(rates[way], rates["memory"], strict=True)]
+        found.append(figure("  share of memory", share, "%", None if way == "Flight" else 80))
+        if "Kafka" in rates:
+            times = [ours / theirs for ours, theirs in zip(rates[way], rates["Kafka"], strict=True)]
+            found.append(figure("  times Spark's Kafka source", times, "x", 5 if way == "Flight" else 7))
+    if "Kafka" in rates:
+        found.append(figure(f"beside: Spark batch read, Kafka, {size} B", rates["Kafka"], unit))
+    return found
 
-            def memory() -> Any:
-                return spark.read.format("tutti_bench_memory").option("records", count).load()
 
-            ways: dict[str, Callable[[], Any]] = {"memory": memory, "flight": flight, "files": files}
-            rates: dict[str, list[float]] = {way: [] for way in ways}
-            foreign: list[float] = []
-            for number in range(rounds + 1):
-                for way, load in ways.items():
-                    with foreign_load(foreign):
-                        start = time.perf_counter()
-                        load().write.format("noop").mode("overwrite").save()
-                        if number:  # the first round warms the JVM up
-                            rates[way].append(count / (time.perf_counter() - start) / 1e6)
-        finally:
-            spark.stop()
-    state = f"{count:,} records of 100 B, columns {COLUMNS}, local[2], foreign CPU {max(foreign):.2f}"
-    share = [100 * ours / limit for ours, limit in zip(rates["files"], rates["memory"], strict=True)]
-    return [
-        figure("raw: Spark, Python source from memory", rates["memory"], "M rows/s", beside=state),
-        figure("Spark batch read through Flight", rates["flight"], "M rows/s", 5.0, beside=state),
-        figure("Spark batch read from log files", rates["files"], "M rows/s", 6.5, beside=state),
-        figure("Spark batch read from files, share of memory", share, "%", 75),
-    ]
+def _loading(spark: SparkSession, options: dict[str, str]) -> Load:
+    rest = {name: value for name, value in options.items() if name != "format"}
+    return lambda: spark.read.format(options["format"]).options(**rest).load()
 
 
 def _memory_source() -> type:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class MemoryReader(DataSourceReader):
-        def __init__(self, records: int) -> None:
+        def __init__(self, records: int, size: int) -> None:
             self.records = records
+            self.size = size
 
         def partitions(self) -> list[InputPartition]:
             return [InputPartition(number) for number in range(8)]
@@ -93,10 +166,11 @@ def _memory_source() -> type:
             import numpy
             import pyarrow
 
-            values = pyarrow.array([bytes(100)] * 65_536, pyarrow.binary())
+            most = max(1, (6 << 20) // self.size)  # as large as what is read from a log
+            values = pyarrow.array([bytes(self.size)] * most, pyarrow.binary())
             left = self.records // 8
             while left > 0:
-                rows = min(left, 65_536)
+                rows = min(left, most)
                 offsets = pyarrow.array(numpy.arange(rows, dtype=numpy.int64))
                 yield pyarrow.RecordBatch.from_arrays([offsets, values.slice(0, rows)], names=["offset", "value"])
                 left -= rows
@@ -110,36 +184,83 @@ def _memory_source() -> type:
             return "offset bigint, value binary"
 
         def reader(self, schema: object) -> DataSourceReader:
-            return MemoryReader(int(self.options["records"]))
+            return MemoryReader(int(self.options["records"]), int(self.options["bytes"]))
 
     return MemorySource
 
 
+def sustained(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    """Rows a second of a stream over all that is there, in micro-batches of a million."""
+    count = RECORDS // 5 if quick else RECORDS
+    with _Bench(directory, "tutti-bench-sustained") as bench:
+        bench.fill(count, 100)
+        ways = {way: options for way, options in bench.ways(100).items() if way != "files"}
+        rates: dict[str, list[float]] = {way: [] for way in ways}
+        foreign: list[float] = []
+        for number in range(rounds):
+            for way, options in ways.items():
+                limit = {"maxOffsetsPerTrigger": str(TRIGGER_RECORDS), "startingOffsets": "earliest"}
+                with foreign_load(foreign):
+                    checkpoint = directory / f"sustained-{os.getpid()}-{way}-{number}"
+                    rates[way].append(count / _drained(bench.spark, options | limit, checkpoint) / 1e6)
+    state = f"{count:,} records of 100 B in micro-batches of {TRIGGER_RECORDS:,}, local[2], foreign CPU {max(foreign):.2f}"
+    found = []
+    for way, told in rates.items():
+        found.append(figure(f"Spark stream, {way}", told, "M rows/s", beside=state))
+        if "Kafka" in rates and way != "Kafka":
+            times = [ours / theirs for ours, theirs in zip(told, rates["Kafka"], strict=True)]
+            found.append(figure("  times Spark's Kafka source", times, "x", 5))
+    return found
+
+
+def _drained(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> float:
+    """Seconds from the first micro-batch's start until all was processed."""
+    rest = {name: value for name, value in options.items() if name != "format"}
+    rows = spark.readStream.format(options["format"]).options(**rest).load().select("offset", "value")
+    begin = time.perf_counter()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+        return time.perf_counter() - begin
+    finally:
+        query.stop()
+
+
 def streaming(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     """From send() to foreachBatch at 200 records a second, ms."""
+    from tutti import Producer
+
     seconds, rate = (10, 200) if quick else (20, 200)
-    half, most = [], []
     foreign: list[float] = []
-    with gateway(directory) as measured:
-        spark = session("tutti-bench-streaming")
-        try:
-            for number in range(rounds):
+    with _Bench(directory, "tutti-bench-streaming") as bench:
+        ways = {way: options for way, options in bench.ways(100).items() if way in ("short-circuit", "Kafka")}
+        half: dict[str, list[float]] = {way: [] for way in ways}
+        most: dict[str, list[float]] = {way: [] for way in ways}
+        for number in range(rounds):
+            for way, options in ways.items():
+                producer: Any = Producer(bench.measured.url)
+                if way == "Kafka":
+                    producer = kafka.Sender(bench.spark, bench.broker or "", f"{_TOPIC}100")
+                    producer.send(_TOPIC, b"0")  # makes the topic
+                    producer.flush()
+                checkpoint = directory / f"checkpoint-{os.getpid()}-{way}-{number}"
                 with foreign_load(foreign):
-                    times = sorted(
-                        _end_to_end(spark, measured.url, directory / f"checkpoint-{os.getpid()}-{number}", rate, seconds)
-                    )
-                half.append(percentile(times, 0.5))
-                most.append(percentile(times, 0.95))
-        finally:
-            spark.stop()
+                    times = sorted(_end_to_end(bench.spark, options, checkpoint, producer, rate, seconds))
+                producer.close()
+                half[way].append(percentile(times, 0.5))
+                most[way].append(percentile(times, 0.95))
     state = f"{rate} records/s for {seconds} s, local[2], foreign CPU {max(foreign):.2f}"
-    return [
-        figure("send() to foreachBatch, p50", half, "ms", 160, "less", state),
-        figure("send() to foreachBatch, p95", most, "ms", better="less", beside=state),
-    ]
+    found = []
+    for way in ways:
+        name, targets = ("Kafka to foreachBatch", (None, None)) if way == "Kafka" else ("send() to foreachBatch", (140, 200))
+        found.append(figure(f"{name}, p50", half[way], "ms", targets[0], "less", state))
+        found.append(figure(f"{name}, p95", most[way], "ms", targets[1], "less"))
+    return found
 
 
-def _end_to_end(spark: SparkSession, url: str, checkpoint: Path, rate: int, seconds: int) -> list[float]:
+def _end_to_end(
+    spark: SparkSession, options: dict[str, str], checkpoint: Path, producer: Any, rate: int, seconds: int
+) -> list[float]:
     times: list[float] = []
 
     def take(batch: Any, _: int) -> None:
@@ -147,37 +268,31 @@ def _end_to_end(spark: SparkSession, url: str, checkpoint: Path, rate: int, seco
         now = time.time_ns()
         times.extend((now - int(row.value)) / 1e6 for row in rows)
 
+    rest = {name: value for name, value in options.items() if name != "format"}
     query = (
-        spark.readStream.format("tutti")
-        .option("gateways", url)
-        .option("columns", "offset,value")
-        .option("startingOffset", "latest")
+        spark.readStream.format(options["format"])
+        .options(**rest)
+        .option("startingOffsets", "latest")
         .load()
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(checkpoint))
         .start()
     )
     try:
-        with _producer_of(url) as producer:
-            _paced_times(producer, rate, 5)  # the first triggers load classes
-            limit_s = time.monotonic() + 60
-            while not times and time.monotonic() < limit_s:
-                time.sleep(0.1)
-            times.clear()
-            sent = _paced_times(producer, rate, seconds)
-            limit_s = time.monotonic() + 60
-            while len(times) < sent and time.monotonic() < limit_s:
-                time.sleep(0.1)
-            query.processAllAvailable()  # a stop in the middle of a batch fills the page with Spark's own trouble
+        _paced_times(producer, rate, 5)  # the first triggers load classes
+        limit_s = time.monotonic() + 60
+        while not times and time.monotonic() < limit_s:
+            time.sleep(0.1)
+        query.processAllAvailable()
+        times.clear()
+        sent = _paced_times(producer, rate, seconds)
+        limit_s = time.monotonic() + 60
+        while len(times) < sent and time.monotonic() < limit_s:
+            time.sleep(0.1)
+        query.processAllAvailable()  # a stop in the middle of a batch fills the page with Spark's own trouble
     finally:
         query.stop()
     return times[-sent:]
-
-
-def _producer_of(url: str) -> Any:
-    from tutti import Producer
-
-    return Producer(url)
 
 
 def _paced_times(producer: Any, rate: int, seconds: int) -> int:
@@ -186,6 +301,6 @@ def _paced_times(producer: Any, rate: int, seconds: int) -> int:
         wait = begin + number / rate - time.perf_counter()
         if wait > 0:
             time.sleep(wait)
-        producer.send("bench", str(time.time_ns()).encode())
+        producer.send(_TOPIC, str(time.time_ns()).encode())
     producer.flush()
     return rate * seconds

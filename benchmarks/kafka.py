@@ -1,0 +1,151 @@
+"""A real Kafka broker, and Spark's own source for it, to stand beside ours in the same run. Its jars come from Maven."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fleet import free_bases
+from gateway.children import ending_with_this
+
+#: What is fetched, each without what it asks for: the broker's needs are listed by Maven, Spark has most of the connector's.
+_BROKER = ("org.apache.kafka:kafka_2.13:4.1.0",)
+_CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>tutti</groupId><artifactId>bench</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+_SETTINGS = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.dirs={logs}
+num.partitions={partitions}
+log.segment.bytes=1073741824
+"""
+PARTITIONS = 2  # one a processor, which is the best for it; records of different ones have no order
+_START_S = 60
+
+
+def jars() -> tuple[Path, Path] | None:
+    """Folders with the jars of the broker and of Spark's source, fetched once; None where there is no Maven, or it fails."""
+    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tutti-bench"
+    found = kept / "kafka-broker-4.1.0", kept / "kafka-spark-4.2.0"
+    for folder, wanted, alone in zip(found, (_BROKER, _CONNECTOR), ("", _ALONE), strict=True):
+        if not folder.exists() and not _fetched(folder, wanted, alone):
+            return None
+    return found
+
+
+def _fetched(folder: Path, wanted: tuple[str, ...], alone: str) -> bool:
+    maven = shutil.which("mvn")
+    if maven is None:
+        return False
+    asked = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{alone}</dependency>"
+        for group, name, version in (one.split(":") for one in wanted)
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        (Path(scratch) / "pom.xml").write_text(_POM.format(asked))
+        command = [maven, "-q", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={scratch}/jars"]
+        if subprocess.run(command, cwd=scratch, check=False).returncode:
+            return False
+        (Path(scratch) / "jars").rename(folder)
+    return True
+
+
+@contextmanager
+def broker(root: Path, folder: Path) -> Iterator[str]:
+    """A broker of one node with its logs under `root`; HOST:PORT to bootstrap from. It ends with the block."""
+    own = Path(tempfile.mkdtemp(prefix="kafka-", dir=root))
+    [base] = free_bases(1)
+    address = f"127.0.0.1:{base}"
+    settings = own / "server.properties"
+    settings.write_text(_SETTINGS.format(port=base, controller=base + 1, logs=own / "logs", partitions=PARTITIONS))
+    java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{folder}/*"]
+    identity = str(uuid.uuid4())
+    format_it = [*java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(settings)]
+    with (own / "log").open("wb") as log:
+        subprocess.run(format_it, stdout=log, stderr=log, check=True)
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(settings)],
+            stdout=log,
+            stderr=log,
+            preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
+        )
+        try:
+            _wait(address, process)
+            yield address
+        finally:
+            process.kill()
+            process.wait()
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
+    host, _, port = address.partition(":")
+    deadline = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise RuntimeError(f"the Kafka broker at {address} did not start (exit code {process.poll()})")
+
+
+def fill(rows: Any, address: str, topic: str) -> None:
+    """Write the column `value` of a DataFrame to a topic."""
+    rows.select("value").write.format("kafka").option("kafka.bootstrap.servers", address).option("topic", topic).save()
+
+
+class Sender:
+    """Sends records one at a time through Kafka's own Java producer, inside of Spark's driver."""
+
+    def __init__(self, spark: Any, address: str, topic: str) -> None:
+        """Connect; each record leaves at once (no linger)."""
+        self._jvm = spark._jvm
+        settings = self._jvm.java.util.Properties()
+        for name, value in {
+            "bootstrap.servers": address,
+            "acks": "all",
+            "linger.ms": "0",
+            "key.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+            "value.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+        }.items():
+            settings.put(name, value)
+        self._producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+        self._topic = topic
+
+    def send(self, _: str, value: bytes) -> None:
+        """Send one record; it returns at once."""
+        record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(self._topic, value.decode())
+        self._producer.send(record)
+
+    def flush(self) -> None:
+        """Wait until all are there."""
+        self._producer.flush()
+
+    def close(self) -> None:
+        """Close."""
+        self._producer.close()
