@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.errors import UsageError
+from streaming import needs
 from streaming.source import TuttiDataSource as DefaultSource
 
 if TYPE_CHECKING:
@@ -22,11 +24,17 @@ def register(spark: SparkSession) -> None:
     """Make the format `tutti` known to `spark` where the package is shipped with the job (`--py-files`) and not installed.
 
     Spark's driver starts Python processes that plan reads. What `--py-files` ships is not on their path; this puts it there. On a
-    local master whose Python nobody chose (PYSPARK_PYTHON), workers become the interpreter that runs now. Harmless elsewhere, and
-    when it is called again. With Spark Connect the server plans, and must have the package itself.
+    local master whose Python nobody chose (PYSPARK_PYTHON), workers become the interpreter that runs now. A format that Spark found
+    by itself runs with PYSPARK_DRIVER_PYTHON where that is set, on executors too; one that is registered, with PYSPARK_PYTHON.
+    Harmless elsewhere, and when it is called again. With Spark Connect the server plans, and must have the package itself.
+
+    Raises:
+        UsageError: the Spark of this session is of a version that the source does not know.
     """
     from pyspark.sql.utils import is_remote
 
+    if not needs.SPARK.fits(spark.version):
+        raise UsageError(f"this session runs on Spark {spark.version}, and the format tutti needs {needs.SPARK}")
     if not is_remote():
         context = spark.sparkContext
         root = str(Path(__file__).parents[1])

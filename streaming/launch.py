@@ -6,23 +6,25 @@ whoever starts Spark from here passes `spark_environment()`, and
 
     python -m streaming.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
     python -m streaming.launch --install                                  makes it the default of this environment
+    python -m streaming.launch --zip FILE                                 writes this package, for spark-submit --py-files
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.errors import TuttiError, Unavailable, UsageError
+from gateway.errors import TuttiError, UsageError
+from streaming import java, needs
 
-#: What Spark's Python has to have, to read from Tutti.
-MODULES = ("pyarrow", "pyspark_tutti", "streaming", "gateway")
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
     # Over loopback TCP each task waits 40 ms, as Nagle's algorithm meets delayed acknowledgements; this also copies faster.
@@ -64,6 +66,21 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
+def check_spark() -> None:
+    """Refuse to start a Spark that the source does not know.
+
+    Raises:
+        UsageError: pyspark is of another version, or not installed beside this package.
+    """
+    home = spark_home()
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        return  # it came by other ways than pip, and tells its version when it runs
+    if not needs.SPARK.fits(found):
+        raise UsageError(f"pyspark in {home} is {found} ({needs.SPARK} is needed): {sys.executable} {needs.INSTALL}")
+
+
 def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> list[str]:
     """The command that runs a job, quietly on a local master; run it with `spark_environment()`."""
     settings = (LOCAL_SETTINGS if master.startswith("local") else {}) | dict(conf or {})
@@ -88,18 +105,33 @@ def worker_python(environment: Mapping[str, str] | None = None) -> str:
     return variables.get("PYSPARK_PYTHON") or "python3"
 
 
-def missing_modules(python: str) -> list[str]:
-    """Which of `MODULES` the interpreter `python` lacks.
+def ask(python: str) -> needs.Told:
+    """What the interpreter `python` is and has, of what reading from Tutti needs.
 
     Raises:
-        UsageError: it cannot be started.
+        UsageError: it cannot be started, or does not answer as a Python does.
     """
-    code = f"import importlib.util as u; print(*[m for m in {MODULES!r} if u.find_spec(m) is None])"
+    code = Path(needs.__file__).read_text()
     try:
         answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True, cwd="/")
-    except (OSError, subprocess.SubprocessError) as error:
+        found: needs.Told = json.loads(answer.stdout)
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise UsageError(
+            f"{python!r}, which Spark would start for its Python workers, ended with {error.returncode}: {words}"
+        ) from error
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(f"{python!r}, which Spark would start for its Python workers, does not start: {error}") from error
-    return answer.stdout.split()
+    return found
+
+
+def ship(file: Path) -> Path:
+    """Write this package as the zip file that `spark-submit --py-files` takes; its libraries are not in it."""
+    root = Path(__file__).resolve().parents[1]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for source in (root / "tutti.py", *(found for room in needs.MODULES for found in sorted((root / room).rglob("*.py")))):
+            archive.write(source, source.relative_to(root))
+    return file
 
 
 def install() -> Path:
@@ -109,27 +141,13 @@ def install() -> Path:
     return file
 
 
-def check_java() -> None:
-    """Java is where Spark's commands look for it: they say of one that is missing only that JAVA_HOME is not set.
-
-    Raises:
-        Unavailable: it is not.
-    """
-    if Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf", "spark-env.sh").exists():
-        return  # which may set JAVA_HOME
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which(str(Path(home, "bin", "java")) if home else "java") is None:
-        found = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH, and JAVA_HOME is not set"
-        raise Unavailable(
-            f"Spark needs Java, and {found}: install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless), "
-            "or point JAVA_HOME at one"
-        )
-
-
 def main(arguments: list[str]) -> int:
-    """Install the default, or become one of Spark's commands."""
+    """Install the default, write the package, or become one of Spark's commands."""
     if arguments == ["--install"]:
         install()
+        return 0
+    if len(arguments) == 2 and arguments[0] == "--zip":
+        ship(Path(arguments[1]))
         return 0
     if not arguments or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")
@@ -138,7 +156,8 @@ def main(arguments: list[str]) -> int:
         command = spark_home() / "bin" / arguments[0]
         if not command.is_file():
             raise UsageError(f"Spark has no command {arguments[0]!r} in {command.parent}")
-        check_java()
+        check_spark()
+        java.check(spark_home())
         os.execve(command, [str(command), *arguments[1:]], os.environ | spark_environment())
     except TuttiError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -11,20 +11,24 @@ from gateway.cli.doctor import java, machine
 from gateway.cli.doctor.machine import Finding
 from gateway.cli.options import json_option
 from gateway.cli.output import note, on_terminal, print_json
+from gateway.errors import UsageError
 
 
 @click.command()
 @click.option("--spark", is_flag=True, help="Start Spark for a moment and see what its Python workers have.")
+@click.option("--master", metavar="URL", help="With --spark: the cluster to try, whose executors tell what they have.")
 @click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the gateway to be.")
 @click.option("--data", type=click.Path(path_type=Path), default=Path(), help="Where its data will be. [the working directory]")
 @json_option
-def doctor(spark: bool, port: int, data: Path, as_json: bool) -> int:
+def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool) -> int:
     """Say what is wrong with this machine, and what to do.
 
     Exit code 1 if anything is.
     """
+    if master is not None and not spark:
+        raise UsageError("--master is where Spark is tried: give --spark, too")
     findings = []
-    for finding in _look(spark, port, data):
+    for finding in _look(spark, master, port, data):
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -37,7 +41,7 @@ def doctor(spark: bool, port: int, data: Path, as_json: bool) -> int:
     return 1 if wrong else 0
 
 
-def _look(spark: bool, port: int, data: Path) -> Iterator[Finding]:
+def _look(spark: bool, master: str | None, port: int, data: Path) -> Iterator[Finding]:
     from gateway.cli.doctor import spark as sparks
 
     looks: list[Callable[[], Finding]] = [
@@ -50,6 +54,7 @@ def _look(spark: bool, port: int, data: Path) -> Iterator[Finding]:
         java.java,
         sparks.pyspark,
         sparks.python_of_workers,
+        sparks.settings,
     ]
     findings = []
     for look in looks:
@@ -61,7 +66,7 @@ def _look(spark: bool, port: int, data: Path) -> Iterator[Finding]:
         if lacking:  # it would fail for the same reason, and one mistake counts once
             note(f"a trial of Spark is left out: it needs {' and '.join(lacking)}")
         else:
-            yield sparks.trial()
+            yield sparks.trial(master or sparks.LOCAL)
 
 
 def _print(finding: Finding) -> None:

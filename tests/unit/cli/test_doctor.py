@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ import pytest
 from gateway.cli.doctor import java, machine, spark
 from gateway.cli.main import main
 from gateway.core import limits
+from streaming import needs
+from streaming.needs import Told
 from tests.processes import expect_end
 
 
@@ -140,17 +143,24 @@ def test_the_java_of_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert java.java().found == "not found: no JAVA_HOME and no java on PATH"
+    assert java.java().found == "there is no java on PATH, and JAVA_HOME is not set"
     command = a_java(tmp_path, 'openjdk version "21.0.1"')
-    assert java.java().found == f'"21.0.1" at {command}'
+    assert java.java().found == f"21.0.1 at {command}"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     found = java.java()
-    assert (found.good, f"JAVA_HOME={tmp_path / 'nowhere'} does not start" in found.found) == (False, True)
+    assert (found.good, f"JAVA_HOME={tmp_path / 'nowhere'} has no bin/java" in found.found) == (False, True)
 
 
-def a_python(directory: Path, *, lacks: str) -> Path:
+def told(**packages: str) -> Told:
+    """What this interpreter tells, but for these packages."""
+    found = needs.told()
+    found["packages"].update(packages)
+    return found
+
+
+def a_python(directory: Path, found: Told) -> Path:
     command = directory / "python3"
-    command.write_text(f'#!/bin/sh\ncase "$2" in *find_spec*) echo \'{lacks}\';; *) exec {sys.executable} "$@";; esac\n')
+    command.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
     command.chmod(0o755)
     return command
 
@@ -159,14 +169,71 @@ def test_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert spark.python_of_workers().good
     monkeypatch.delenv("PYSPARK_PYTHON")
-    a_python(tmp_path, lacks="pyarrow streaming")
+    a_python(tmp_path, told() | {"missing": ["streaming"]})
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     found = spark.python_of_workers()
-    assert (found.good, found.found.endswith("lacks pyarrow, streaming")) == (False, True)
+    assert (found.good, found.found.endswith(": it lacks streaming")) == (False, True)
     assert "python3 on PATH, as PYSPARK_PYTHON is not set" in found.found
     assert f"export PYSPARK_PYTHON={sys.executable}" in found.do
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nowhere"))
     assert not spark.python_of_workers().good
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (told(pyarrow="21.0.0"), "pyarrow is 21.0.0 (22 or newer is needed)"),
+        (told(orjson=""), "orjson is missing (3.11 or newer is needed)"),
+        (told(pandas="3.0.1"), "pandas is 3.0.1 (2.2 or newer, below 3 is needed)"),
+        (told() | {"python": "3.10.2"}, "it is Python 3.10.2 (3.11 or newer, below 3.14 is needed)"),
+    ],
+)
+def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Told, words: str) -> None:
+    """Proves that the doctor names what is there and what is needed."""
+    monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, found)))
+    finding = spark.python_of_workers()
+    assert not finding.good
+    assert words in finding.found
+
+
+def test_another_python_version_than_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that two good Pythons are not good together."""
+    other = "3.12.1" if sys.version_info[:2] != (3, 12) else "3.13.1"
+    monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, told() | {"python": other})))
+    finding = spark.python_of_workers()
+    assert (finding.good, "driver and workers need one version" in finding.do) == (False, True)
+
+
+def test_another_spark_in_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a Spark that would be started in the place of pyspark's own is seen."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert spark.pyspark().found.endswith(f"and SPARK_HOME={tmp_path} has Spark none")
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-4.1.1.jar").touch()
+    found = spark.pyspark()
+    assert (found.good, found.found.endswith(f"and SPARK_HOME={tmp_path} has Spark 4.1.1")) == (False, True)
+    (tmp_path / "jars" / "spark-core_2.13-4.1.1.jar").rename(tmp_path / "jars" / f"spark-core_2.13-{version('pyspark')}.jar")
+    assert spark.pyspark().good
+
+
+def test_settings_with_which_the_format_runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that both ways to name a Python for what Spark finds by itself, and not for the rest, are seen."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    assert "spark.python.unix.domain.socket.enabled is not true" in spark.settings().found
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("# ours\n\nspark.python.unix.domain.socket.enabled true\nspark.pyspark.python=/opt/tutti/bin/python\n")
+    found = spark.settings()
+    assert (found.good, f"spark.pyspark.python is /opt/tutti/bin/python in {file}" in found.found) == (False, True)
+    assert "pyspark_tutti.register(spark)" in found.do
+    file.write_text("spark.python.unix.domain.socket.enabled = true\n")
+    assert spark.settings() == ("settings of Spark", True, "nothing stands in the way", "")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(Path(sys.executable).with_name("python3")))
+    assert spark.settings().good
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "jupyter")
+    found = spark.settings()
+    assert (found.good, "PYSPARK_DRIVER_PYTHON=jupyter" in found.found) == (False, True)
 
 
 def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,17 +296,30 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("told", "good"),
+    ("workers", "source", "failed", "words"),
     [
-        ({"worker": ["/p", "3.11.7", []], "source": "the option gateways is missing"}, True),
-        ({"worker": ["/p", "3.11.7", ["No module named 'pyarrow'"]], "source": "the option gateways is missing"}, False),
-        ({"worker": ["/p", "3.11.7", []], "source": "[DATA_SOURCE_NOT_FOUND] tutti"}, False),
+        ([told()], "the option gateways is missing", "", ""),
+        ([told(), told(pyarrow="")], "the option gateways is missing", "", "pyarrow is missing"),
+        ([told() | {"missing": ["streaming"]}], "the option gateways is missing", "", "it lacks streaming"),
+        ([told()], "[DATA_SOURCE_NOT_FOUND] tutti", "", "the format tutti is not found"),
+        ([], "", "Cannot run program", "on local[1]: Cannot run program"),
     ],
 )
-def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, told: dict[str, object], good: bool) -> None:
-    said = subprocess.CompletedProcess([], 0, f"noise\nTRIAL {json.dumps(told)}\n", "")
-    monkeypatch.setattr(spark, "_run_trial", lambda _: said)
-    assert spark.trial().good == good
+def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, workers: list[Told], source: str, failed: str, words: str) -> None:
+    for number, worker in enumerate(workers):
+        worker["host"] = f"h{number}"
+    answer = json.dumps({"workers": workers, "source": source, "failed": failed})
+    said = subprocess.CompletedProcess([], 0, f"noise\nTRIAL {answer}\n", "")
+    monkeypatch.setattr(spark, "_run_trial", lambda *_: said)
+    found = spark.trial()
+    assert found.good == (not words)
+    assert words in found.found
+
+
+def test_a_cluster_is_tried_only_when_spark_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Proves that a master without --spark is a mistake that is told."""
+    assert main(["doctor", "--master", "spark://h:7077"]) == 2
+    assert "give --spark, too" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_busy_disk_is_good")
@@ -253,7 +333,7 @@ def test_the_exit_code_says_whether_anything_is_wrong(
         port = other.getsockname()[1]
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "1 of 9 is wrong: ports"
+        assert lines[-1] == "1 of 10 is wrong: ports"
         assert "       do: choose another base port, or stop that program" in lines
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
@@ -266,4 +346,5 @@ def test_a_trial_of_spark_from_outside_of_an_activated_environment(monkeypatch: 
     monkeypatch.setenv("PATH", os.defpath)
     found = spark.trial()
     assert found.good, found
-    assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} and find the format tutti"
+    host = socket.gethostname()
+    assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} on {host}, and find the format tutti"

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import UsageError
-from streaming import launch
+from streaming import launch, needs
 
 ROOT = Path(launch.__file__).parents[1]
 
@@ -44,13 +45,51 @@ def test_a_job_that_is_not_there_names_those_that_are() -> None:
 def test_which_python_workers_will_be(tmp_path: Path) -> None:
     assert launch.worker_python({}) == "python3"
     assert launch.worker_python({"PYSPARK_PYTHON": "/p"}) == "/p"
-    assert launch.missing_modules(sys.executable) == []
+    assert launch.ask(sys.executable)["packages"] == needs.told()["packages"]
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    assert launch.missing_modules(str(bare)) == list(launch.MODULES)
-    with pytest.raises(UsageError, match="does not start"):
-        launch.missing_modules(str(tmp_path / "none"))
+    assert launch.ask(str(bare))["missing"] == list(needs.MODULES)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, "does not start: "),
+        ("echo not today >&2; exit 3", "ended with 3: not today"),
+        ("exit 1", "ended with 1: it said nothing"),
+        ("echo hello", "does not start: "),
+    ],
+)
+def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words: str) -> None:
+    """Proves that a path that leads nowhere, or to another program, is named as what Spark would start."""
+    python = tmp_path / "python3"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    with pytest.raises(UsageError, match=f"'{python}', which Spark would start for its Python workers, {words}"):
+        launch.ask(str(python))
+
+
+def test_the_package_is_written_as_one_file(tmp_path: Path) -> None:
+    """Proves that what is shipped can be imported from the zip file, and nothing of the checkout is needed."""
+    run = subprocess.run([sys.executable, "-m", "streaming.launch", "--zip", str(tmp_path / "tutti.zip")], check=False, cwd=ROOT)
+    assert run.returncode == 0
+    code = "import tutti, streaming.source, pyspark_tutti, gateway.client.reads as r; print(r.__file__, pyspark_tutti.__file__)"
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "tutti.zip"), sysconfig.get_path("purelib")])}
+    command = [sys.executable, "-S", "-c", code]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert [Path(file).is_relative_to(tmp_path / "tutti.zip") for file in said.split()] == [True, True]
+
+
+def test_a_spark_that_the_source_does_not_know_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Proves that the launcher tells which Spark is there, and which is needed, before it becomes one of its commands."""
+    monkeypatch.setattr(launch, "version", lambda _: "4.1.1")
+    assert launch.main(["spark-submit", "job.py"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: pyspark in {launch.spark_home()} is 4.1.1 (4.2 or newer, below 4.4 is needed): ")
 
 
 def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +124,24 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, 
     assert run.stderr.startswith(f"error: Spark needs Java, and {found}: install Java 17")
     assert "openjdk-17-jre-headless" in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def test_a_java_that_is_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
+    """Proves that a user reads which Java is needed, and not of class file versions."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    run = subprocess.run(
+        [sys.executable, "-m", "streaming.launch", "spark-submit", "job.py"],
+        env={"JAVA_HOME": str(tmp_path), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (run.returncode, run.stdout) == (3, "")
+    assert run.stderr.startswith(f"error: Spark needs Java 17 or newer, and {java} is 11.0.2: install Java 17")
 
 
 @pytest.mark.parametrize(
