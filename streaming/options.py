@@ -43,6 +43,7 @@ TAKES: dict[str, str] = {
     "cut": "tick:N with N from 1",
     "lockstep": "a name, the same for all streams of a query that move together, and of no other query that runs",
     "failOnDataLoss": "true or false",
+    "queryName": "a name of letters, digits, '.', '_' and '-'",
     "shortCircuit": "true or false",
 }
 #: Kafka's names, and ours for the same thing.
@@ -61,6 +62,7 @@ _STREAM_ONLY = {
     "minRecordsPerTrigger": _LIMITS,
     "maxTriggerDelay": _LIMITS,
     "maxBytesPerTrigger": _LIMITS,
+    "queryName": "it names the position of a stream in the log; a batch read has none",
     "cut": f"it places the ends of a stream's micro-batches; {_RANGE}",
     "lockstep": f"it places the ends of a stream's micro-batches; {_RANGE}",
 }
@@ -100,6 +102,7 @@ class ReadOptions:
     lockstep: str | None = None
     fail_on_data_loss: bool = True
     short_circuit: bool = True
+    query_name: str = ""
     start_name: str = "startingOffset"
     end_name: str = "endingOffset"
 
@@ -164,6 +167,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         lockstep=_get(given, "lockstep", _name),
         fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
         short_circuit=_get(given, "shortCircuit", _truth) is not False,
+        query_name=_get(given, "queryName", _query) or "",
         start_name=given.name("startingOffset"),
         end_name=given.name("endingOffset"),
     )
@@ -363,6 +367,15 @@ def _name(option: str, text: str) -> str:
     if not text.strip():
         raise wrong(option, text, "a name is empty")
     return text.strip()
+
+
+def _query(option: str, text: str) -> str:
+    from gateway.client.reads import check_name
+
+    try:
+        return check_name("query", text.strip())
+    except UsageError as error:
+        raise wrong(option, text, str(error)) from error
 
 
 def _truth(option: str, text: str) -> bool:

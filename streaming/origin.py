@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def source_of(options: ReadOptions) -> Source:
     """What the options name, whatever log it has now. Connections to gateways belong to the process and are shared."""
     if options.gateways is not None:
-        from gateway.client.reads import Reads
+        from gateway.client.progress import Progress
 
-        return Reads(options.gateways)
+        return Progress(options.gateways)
     from gateway.client.files import Files
 
     return Files(options.paths)

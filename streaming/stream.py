@@ -26,6 +26,7 @@ from streaming.lockstep import Lockstep
 from streaming.offsets import StreamOffset, batch_range, check_log, next_end
 from streaming.origin import source_of
 from streaming.records import read_partition
+from streaming.reporting import Reporter
 from streaming.watch import FrontierWatch
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from streaming.options import ReadOptions
 
 MS = 1000
+_LAST_WORD_SECONDS = 2.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,6 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
+        self._telling: Reporter | None = None
         self._without_tick = (
             -1,
             -1,
@@ -94,11 +97,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffset.parse(start)
         self._frontier(begin)
         self._processed = begin.offset
+        self._reporter.processed(begin.offset)
         if self._lockstep is None:
             end = self._decide(begin, limit)
         else:
             end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
+            if self._target is not None:
+                self._reporter.flush(_LAST_WORD_SECONDS)  # the run ends with this question, and the process with it
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
@@ -174,7 +180,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: Spark's checkpoint says what is processed, and nothing is deleted on a query's word."""
 
     def stop(self) -> None:
-        """End the watch of the frontier."""
+        """End the threads."""
+        if self._telling is not None:
+            self._telling.stop()
         if self._lockstep is not None:
             self._lockstep.leave()
         if self._watching is not None:
@@ -202,6 +210,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             self._opened = source_of(self._options)
         return self._opened
+
+    @property
+    def _reporter(self) -> Reporter:
+        if self._telling is None:
+            self._telling = Reporter(self._source, self._options, self._watch.behind)
+        return self._telling
 
     @property
     def _watch(self) -> FrontierWatch:

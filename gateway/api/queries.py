@@ -53,12 +53,16 @@ class Queries:
         self._known: OrderedDict[str, _Known] = OrderedDict()  # who told last is the last
 
     def note(self, report: ReportAsk, now_us: int) -> None:
-        """A query tells, at `now_us` (us since 1970)."""
+        """A query tells, at `now_us` (us since 1970). Where it has a name, runs of that name that are silent are over."""
         with self._lock:
             before = self._known.pop(report.run, None)
             since_us = before.since_us if before is not None else now_us
             self._known[report.run] = _Known(report, since_us, now_us, before.trouble if before is not None else "")
             self._forget(now_us)
+            if before is None and report.name:
+                for run in [run for run, known in self._known.items() if known.report.name == report.name]:
+                    if _state(self._known[run], now_us) == SILENT:
+                        del self._known[run]
 
     def trouble(self, run: str, why: str) -> None:
         """Why the position of this run is not kept under its name; empty when it is."""
@@ -81,6 +85,10 @@ class Queries:
             self._known.popitem(last=False)
 
 
+def _state(known: _Known, now_us: int) -> str:
+    return RUNNING if now_us - known.seen_us <= _ALIVE_US else SILENT
+
+
 def _line(known: _Known, frontier: int, now_us: int) -> QueryLine:
     report = known.report
     return QueryLine(
@@ -91,7 +99,7 @@ def _line(known: _Known, frontier: int, now_us: int) -> QueryLine:
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
         lag_ms=report.lag_ms,
-        state=RUNNING if now_us - known.seen_us <= _ALIVE_US else SILENT,
+        state=_state(known, now_us),
         since_us=known.since_us,
         seen_us=known.seen_us,
         trouble=known.trouble,

@@ -116,3 +116,19 @@ def test_what_is_kept_of_queries_is_bounded() -> None:
     assert {line.state for line in queries.lines(10, 60_000_000)} == {"silent"}
     assert [line.run for line in queries.lines(10, limits.QUERY_KEPT_US + 10_000)] == ["5"]
     assert queries.lines(10, limits.QUERY_KEPT_US + 20_000) == []
+
+
+def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
+    """Proves that a query that was started again is listed once, and two that run at a time are listed both."""
+    from gateway.api.queries import Queries
+    from gateway.api.requests import ReportAsk
+
+    queries = Queries()
+    for run, name, now_us in (("1", "a", 0), ("2", "b", 0), ("3", "", 0), ("4", "a", 60_000_000), ("5", "a", 61_000_000)):
+        queries.note(ReportAsk(run=run, offset=0, name=name), now_us)
+    assert [(line.run, line.state) for line in queries.lines(0, 61_000_000)] == [
+        ("3", "silent"),
+        ("4", "running"),
+        ("5", "running"),
+        ("2", "silent"),
+    ]
