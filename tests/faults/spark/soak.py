@@ -1,0 +1,87 @@
+"""The whole crash matrix, again and again: `python -m tests.faults.spark.soak --minutes M [--seed S]`.
+
+Each round kills every kind of process at every step of a micro-batch, in an order that the seed gives, on a Spark cluster of two
+executors, and holds each attempt at each micro-batch against a run without kills; then a trial of random kills, rates, restarts and
+options of the source. Prints each round, and one line of figures. Exit 1 when anything differed: the directory of that round is
+kept, and the same seed chooses the same again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+from tests.faults.spark import matrix
+from tests.faults.spark.job import Task, results
+from tests.faults.spark.processes import Job
+from tests.faults.three import Three
+
+CLUSTER = "local-cluster[2,1,512]"
+#: By default Spark gives up a task after four failures, and a driver after ten lost executors; kills are what is wanted here.
+LENIENT = {"spark.task.maxFailures": "100", "spark.deploy.maxExecutorRetries": "-1"}
+
+
+def matrix_round(root: Path, seed: int, cells: list[matrix.Cell], quiet: bool = False) -> list[str]:
+    """One time through the cells; what was found."""
+    chance = Random(seed)
+    chance.shuffle(cells)
+    with Three(root) as group:
+        matrix.fill(group.url, matrix.values(seed, len(cells) + 2))
+        source = matrix.source(group.url)
+        calm = Task(str(root / "calm"), source)
+        with Job(calm) as job:
+            job.start()
+            job.wait_end()
+        began = time.monotonic()
+        wild = Task(str(root / "wild"), source, master=CLUSTER, settings=LENIENT)
+        killed = matrix.run(group, wild, cells, chance)
+        found = matrix.findings(calm.out, wild.out)
+    attempts = sum(len(rows) for rows in results(wild.out).values())
+    if not quiet:
+        print(
+            f"matrix, seed {seed}: {len(cells)} kills, {killed.starts} starts of the driver, {attempts} attempts at "
+            f"{len(results(wild.out))} micro-batches in {time.monotonic() - began:.0f} s, {len(found)} findings",
+            flush=True,
+        )
+    return found
+
+
+def main() -> int:
+    """As the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.spark.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--victims", nargs="*", choices=list(matrix.VICTIMS), default=list(matrix.VICTIMS), help="only these")
+    options = parser.parse_args()
+    cells = [cell for cell in matrix.EVERY if cell.victim in options.victims]
+    deadline = time.monotonic() + 60 * options.minutes
+    rounds = kills = 0
+    while rounds == 0 or time.monotonic() < deadline:
+        seed = options.seed + rounds
+        root = Path(tempfile.mkdtemp(prefix="tutti-spark-soak-"))
+        try:
+            found = matrix_round(root, seed, list(cells))
+        except AssertionError as error:
+            found = [str(error)]
+        rounds += 1
+        kills += len(cells)
+        if found:
+            print("\n".join(found))
+            print(f"spark-soak: FAILED with seed {seed} in round {rounds}; everything is in {root}")
+            return 1
+        shutil.rmtree(root)
+    print(
+        f"spark-soak: {kills} kills in {rounds} rounds, every attempt at every micro-batch gave the rows of the run without kills"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SPARK_SCALA_VERSION", "2.13")  # a local cluster asks for it
+    sys.exit(main())
