@@ -72,8 +72,12 @@ class Actions:
         plans: Plans,
         gateway: GatewayLink,
         watch: FrontierWatch[Frontier],
+        queries: Queries,
     ) -> None:
-        """Answer for the logs of `shelf`, of which `watch` tells that they moved; what only `gateway` can do is asked of it."""
+        """Answer for the logs of `shelf`, of which `watch` tells that they moved; what only `gateway` can do is asked of it.
+
+        What queries tell is kept in `queries`.
+        """
         self._shelf = shelf
         ordered = shelf.of("")
         self._reader = ordered.reader
@@ -82,7 +86,7 @@ class Actions:
         self._gateway = gateway
         self._watch = watch
         self._positions = Positions(ordered.reader)
-        self._queries = Queries()
+        self._queries = queries
 
     def act(self, kind: str, body: bytes, given_up: GivenUp) -> bytes:
         """The answer to one action.

@@ -24,6 +24,7 @@ from gateway.api.others import Others
 from gateway.api.pages import Pages
 from gateway.api.plans import Plans
 from gateway.api.pulse import Pulse
+from gateway.api.queries import Queries
 from gateway.api.server import ReadsServer
 from gateway.api.shelf import Shelf
 from gateway.api.streams import Streams
@@ -108,7 +109,7 @@ class Process:
         self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway)
         plans = Plans(shelf, self.others.locations)
-        actions = Actions(shelf, plans, self.gateway, self.watch)
+        actions = Actions(shelf, plans, self.gateway, self.watch, queries := Queries())
         try:
             self.server = ReadsServer(_location(host, port), self.streams, plans, actions, connections)
         except pa.ArrowException as error:
@@ -117,7 +118,7 @@ class Process:
                 "end what uses it, or give the gateway another port"
             ) from error
         self.others.own = f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)
-        pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway)
+        pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway, queries)
         self.admin = AdminServer(listener, pages.table())
         self.admin_port = int(listener.getsockname()[1])
 

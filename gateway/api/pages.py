@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from gateway.api import memory
 from gateway.api.gateway import GatewayLink
 from gateway.api.http import Page
+from gateway.api.queries import Queries
 from gateway.api.slots import Slots
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
@@ -26,9 +28,16 @@ class Pages:
     """Makes the pages of one gateway."""
 
     def __init__(
-        self, reader: LogReader, watch: FrontierWatch[Frontier], streams: Streams, calls: Slots, gateway: GatewayLink
+        self,
+        reader: LogReader,
+        watch: FrontierWatch[Frontier],
+        streams: Streams,
+        calls: Slots,
+        gateway: GatewayLink,
+        queries: Queries,
     ) -> None:
-        """Speak of the log of `reader` and of the gateway behind `gateway`."""
+        """Speak of the log of `reader`, of the gateway behind `gateway`, and of what queries told here."""
+        self._queries = queries
         self._reader = reader
         self._watch = watch
         self._streams = streams
@@ -68,7 +77,8 @@ class Pages:
                 "position": frontier.position,
             }
             return UNAVAILABLE, JSON, msgspec.json.encode({**status, "reads_served": self.reads()})
-        return OK, JSON, msgspec.json.encode({**status, "reads_served": self.reads()})
+        queries = self._queries.lines(self._watch.now().offset, time.time_ns() // 1000)
+        return OK, JSON, msgspec.json.encode({**status, "queries": queries, "reads_served": self.reads()})
 
     def metrics(self) -> tuple[int, str, bytes]:
         """Metrics, in Prometheus' form."""

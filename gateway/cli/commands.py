@@ -24,6 +24,7 @@ COMMANDS = {
     "roster": Place("gateway.cli.roster:roster", "Force the roster when a majority of the group is gone for good."),
     "topics": Place("gateway.cli.status:topics", "Topics with their counts, bytes, first and last offset and time."),
     "offsets": Place("gateway.cli.status:offsets", "The offset of a time."),
+    "queries": Place("gateway.cli.queries:queries", "Spark queries and named readers with position and lag."),
     "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),
     "log": Place("gateway.cli.log:log", "Look into a data directory or a recorded run, or repair."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),

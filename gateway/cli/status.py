@@ -9,6 +9,7 @@ import click
 
 from gateway.cli.options import TIME, json_option, url_option
 from gateway.cli.output import on_terminal, print_fields, print_json, print_table, time_text
+from gateway.errors import TuttiError
 
 if TYPE_CHECKING:
     from gateway.client.source import Topic
@@ -32,8 +33,9 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
     """What a gateway says of itself.
 
     Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, leaving, halted),
-    view, frontier, start, lag. With --watch all of them, those too that the URL does not name: state, view, frontier (the next
-    offset), lag (decided positions that it lacks), of one that does not answer when it did last (heard), and what is wrong.
+    view, frontier, start, lag, and the queries of Spark that tell this gateway how far they are (`tutti queries` asks all). With
+    --watch all of them, those too that the URL does not name: state, view, frontier (the next offset), lag (decided positions that
+    it lacks), of one that does not answer when it did last (heard), and what is wrong.
 
     Where standard output is no terminal the status is one line of JSON also without --json; --watch writes a line for each gateway
     that changed, with tabs between the fields.
@@ -47,10 +49,21 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
     with Control(url) as control:
         told = control.status()
+    told["queries"] = _queries(told["url"])
     if as_json or not on_terminal():
         print_json(told)
     else:
         print_fields(told)
+
+
+def _queries(url: str) -> list[dict[str, object]] | None:
+    """Queries that tell this gateway, or None where its reads port does not answer."""
+    from gateway.cli.queries import told_there
+
+    try:
+        return [query._asdict() for query in told_there(url)]
+    except TuttiError:
+        return None
 
 
 @click.command()

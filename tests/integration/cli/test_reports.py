@@ -173,3 +173,34 @@ def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Pat
     assert "belong to gateway g1" in found["ports"]["found"]
     assert found["python"]["good"]
     assert told["ok"] == all(finding["good"] for finding in told["findings"])
+
+
+def test_queries_and_named_readers(running: House) -> None:
+    """Proves that a query is listed with what it told last, a named reader with what it saved, and both with their lag."""
+    from gateway.client.progress import Progress
+
+    assert tutti("queries", url=running.url).out == "no queries and no named readers\n"
+    with Progress(running.url) as query:
+        frontier = query.frontier().offset
+        query.report("run", 1, name="delays", label="job.py@host:1", topics=["a", "b"], lag_ms=70)
+        query.report("other", frontier, label="other.py@host:2")
+        query.save_offset("loader", 2)
+        done = tutti("queries", "--json", url=running.url)
+        query.save_offset("loader", frontier)
+    delays, loader, nameless = done.json
+    assert (done.code, done.err) == (0, "")
+    assert (delays["name"], delays["offset"], delays["lag_records"], delays["lag_ms"]) == ("delays", 1, frontier - 1, 70)
+    assert (delays["gateway"], delays["state"], delays["topics"]) == ("g1", "running", ["a", "b"])
+    assert delays["since"] <= delays["seen"] < datetime.now(UTC).isoformat()
+    assert (loader["name"], loader["offset"], loader["lag_records"], loader["state"]) == ("loader", 2, frontier - 2, None)
+    assert (nameless["name"], nameless["label"], nameless["lag_records"]) == ("", "other.py@host:2", 0)
+    header, *rows = [line.split("\t") for line in tutti("queries", url=running.url).lines]
+    assert [dict(zip(header, row, strict=True))["query"] for row in rows] == ["job.py@host:1", "-", "other.py@host:2"]
+    assert [dict(zip(header, row, strict=True))["topics"] for row in rows] == ["a,b", "-", "all"]
+    told = tutti("status", "--json", url=running.url).json["queries"]
+    assert {(query["name"], query["offset"], query["lag_records"]) for query in told} == {
+        ("delays", 1, frontier - 1),
+        ("", frontier, 0),
+    }
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port + 3}/v1/status", timeout=10) as answer:
+        assert {query["run"] for query in json.load(answer)["queries"]} == {"run", "other"}

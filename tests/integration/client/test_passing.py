@@ -16,6 +16,7 @@ from gateway.client.progress import Progress
 from gateway.errors import TuttiError
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
+from tests.integration.cli.house import tutti
 from tests.unit.client.fake import until
 from tutti import Producer, Reader, TooLarge, UsageError
 
@@ -188,8 +189,14 @@ def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
         until(lambda: passing._queries["moving"].position == end - 1)
         assert passing._gateways is not None
         asked = passing._gateways.addresses[0]
-        next(one for one in group.all.values() if one.port == asked.port).kill()
+        killed, left = next((name, gateway) for name, gateway in group.all.items() if gateway.port == asked.port)
+        left.kill()
         query.report("run", end, name="moving", patience=WAIT_S)
         waiter.join(WAIT_S)
         assert (waiter.passed, waiter.error) == (end, None)
         assert receipt.processed_by("kept", WAIT_S) == end
+        listed = tutti("queries", "--json", url=group.url)
+        assert listed.err.startswith(f"{killed} was not heard: ")
+        moving = next(line for line in listed.json if line["name"] == "moving")
+        assert (moving["offset"], moving["lag_records"]) == (end, 0)
+        assert moving["gateway"] in set(group.all) - {killed}
