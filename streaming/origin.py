@@ -9,13 +9,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway.core import limits
-from gateway.errors import UsageError
+from gateway.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from gateway.client.files import Files
     from gateway.client.source import Piece, Source
     from streaming.options import ReadOptions
     from streaming.planning import RecordsPartition
+
+#: What to do about a partition that could not be read; where nothing stands here the error itself says it.
+_ADVICE: dict[type[TuttiError], str] = {
+    Unavailable: "start one of these gateways, or name others in `gateways`; the query goes on from its checkpoint",
+    OffsetOutOfRange: "retention has removed records since this was planned: keep more, or set failOnDataLoss to false",
+    Damaged: "another gateway may have them whole: `tutti status` says if this one mends them, `tutti log verify` what is damaged",
+}
 
 
 def source_of(options: ReadOptions) -> Source:
@@ -56,16 +63,35 @@ def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Pie
     """The records of a partition in offset order, for a worker: from the files of a gateway on its host where it may read them.
 
     Raises:
-        TuttiError: as `source_of_log` and `Source.pieces`.
+        TuttiError: as `source_of_log` and `Source.pieces`; the latter say which records of which partition could not be read where.
     """
     source = source_of_log(options, partition.log, partition.end, partition.gateways)
     asked = partition.start, partition.end, partition.topics, options.columns
     here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
     if not here:
-        return source.pieces(*asked, absent_ok=True)
+        return _told(source.pieces(*asked, absent_ok=True), source, options, partition)
     from gateway.client.nearby import pieces_nearby
 
-    return pieces_nearby(here, source, partition.log, *asked)
+    return _told(pieces_nearby(here, source, partition.log, *asked), source, options, partition)
+
+
+def _told(pieces: Iterator[Piece], source: Source, options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
+    """The pieces; an error that ends them says of which records it is, where they were asked for, and what to do."""
+    position = partition.start
+    try:
+        for piece in pieces:
+            position = piece.next
+            yield piece
+    except TuttiError as error:
+        topics = "all topics" if partition.topics is None else f"topics {', '.join(partition.topics)}"
+        where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
+        advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+        error.args = (
+            f"records {position} to {partition.end - 1} of {topics} could not be read from {where} (the partition begins at "
+            f"{partition.start}, its log is {partition.log}): {error}{advice}",
+            *error.args[1:],
+        )
+        raise
 
 
 @lru_cache(maxsize=limits.ADDRESSES_MAX)

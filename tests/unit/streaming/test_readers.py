@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from gateway.client.source import Piece
 from gateway.client.url import Address
 from gateway.core import limits
-from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
+from gateway.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from streaming import batch, origin, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
@@ -407,3 +408,34 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
     assert opened == [("log-1", 6, (("k", 2),))]
     assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
     assert list(records.read_partition(options, InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (Unavailable("nobody answers"), "nobody answers; start one of these gateways"),
+        (OffsetOutOfRange("the log begins at 90"), "the log begins at 90; retention has removed records"),
+        (Damaged("position 7 fails its CRC", 7), "position 7 fails its CRC; another gateway may have them whole"),
+        (Refused("another log", "log"), "another log$"),
+    ],
+)
+def test_what_a_task_could_not_read_is_said(log: FakeLog, monkeypatch: pytest.MonkeyPatch, error: TuttiError, advice: str) -> None:
+    """Proves that the error of a task names records, topics, gateway and log, and what to do, and is of the same kind as before."""
+
+    def pieces(*_asked: object, **_how: object) -> Iterator[Piece]:
+        yield from FakeLog().pieces(30, 50)
+        raise error
+
+    log.addresses = (Address("far.example", 2), Address("h", 1))
+    monkeypatch.setattr(log, "pieces", pieces)
+    monkeypatch.setattr(origin, "source_of_log", lambda *_: log)
+    reading = records.read_partition(ReadOptions(gateways="tutti://h:1"), RecordsPartition("log-1", 30, 90, ("a", "b")))
+    assert next(reading).num_rows == 20
+    with pytest.raises(type(error), match=advice) as raised:
+        next(reading)
+    assert str(raised.value).startswith(
+        "records 50 to 89 of topics a, b could not be read from gateway far.example:2 "
+        "(the partition begins at 30, its log is log-1): "
+    )
+    assert getattr(raised.value, "code", "log") == "log"
+    assert getattr(raised.value, "position", 7) == 7
