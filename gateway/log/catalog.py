@@ -9,6 +9,7 @@ restarted, or an index file is damaged). A reader never writes.
 from __future__ import annotations
 
 import errno
+import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
 from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path, snapshot_path
 from gateway.log.snapshot import newest_snapshot, read_snapshot, rows_before
+from gateway.log.splits import Range, cut_wide
 from gateway.log.start import Start, read_start
 from gateway.log.storage import read_file
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
@@ -307,6 +309,24 @@ class Catalog:
             else:
                 high = middle
         return max(low - 1, self.begin) if self.begin < len(self.firsts) else -1
+
+    def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: Upto) -> list[Range] | None:
+        """Cut a range over many segments where segments begin; None for one over few, or into parts of few.
+
+        Segments take as many bytes as their files, of which some are looked at: most are of one size. Of the first the share of its
+        records counts, and the last, which may be far from full, has as many bytes a record as the others.
+        """
+        first, last = self.holding(start, upto), self.holding(end - 1, upto)
+        count = last - first
+        if count < limits.PLAN_SEGMENTS_MAX:
+            return None
+        step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
+        some = [os.stat(segment_path(self.directory, position)).st_size for position in self.firsts[first:last:step]]
+        sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
+        low, second, high = (self.base(at, upto) for at in (first, first + 1, last))
+        sizes[-1] = int(sizes.sum()) * max(end - high, 0) // max(high - low, 1)
+        sizes[0] = int(sizes[0]) * max(second - start, 0) // max(second - low, 1)
+        return cut_wide(start, end, sizes, lambda at: self.base(first + at, upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
         """Rows of the batches that have records in [start, end), in order, some at a time.

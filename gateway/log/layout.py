@@ -61,7 +61,7 @@ def positions_named(directory: str, kind: str, *, all_there: bool = False) -> li
     except FileNotFoundError:
         return []
     begin = 0 if all_there else read_start(directory).first  # read behind the names: what goes went from before the begin
-    found = (int(match[1]) for name in names if (match := _NAMED.match(name)) and match[2] == kind)
+    found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
     return sorted(position for position in found if position >= begin)
 
 

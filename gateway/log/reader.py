@@ -34,7 +34,7 @@ from gateway.log.marks import check_end, newest_mark
 from gateway.log.names import Names
 from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
-from gateway.log.splits import Range, cut
+from gateway.log.splits import Range, check_parts, cut
 from gateway.log.start import read_start
 
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
@@ -434,14 +434,14 @@ class LogReader:
         self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
         """Cut [start, end) into ranges that are read side by side, at the borders of batches: about `splits` of them, or of about
-        `split_bytes` each, or one. Rows and bytes are those of `topics`.
-
-        Raises UsageError, OffsetOutOfRange: as `check_range`; or a number is not above 0.
+        `split_bytes` each, or one. Rows and bytes are as `Range` says. Raises as `check_range`, or when a number is not above 0.
         """
-        for what, number in (("splits", splits), ("split_bytes", split_bytes)):
-            if number is not None and number <= 0:
-                raise UsageError(f"{what} is {number}: it must be above 0")
-        return cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
+        check_parts(split_bytes, splits)
+        self.check_range(start, end)
+        known = topics is None or self.topic_numbers(topics)
+        with self._lock:
+            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._look()[1]) if known else None
+        return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
         """Index rows of the batches of `topics` that have records in [start, end), in order, some at a time."""
