@@ -1,0 +1,10 @@
+"""`tutti backfill` in the session that `spark-submit` makes: spark-submit [OPTIONS] backfill.py [ARGUMENTS OF tutti backfill]."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "backfill")
+    runpy.run_module("gateway", run_name="__main__")

@@ -1,0 +1,117 @@
+"""The ledger of a table: which ranges it holds, who works on which, and what becomes of those whose run is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import Damaged, UsageError
+from streaming.backfill.ledger import About, Ledger, Lost, Step, close_claim, joined, missing, read
+
+ABOUT = About("aa", "delta", "")
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda span: (span[0], span[0] + span[1])), max_size=8)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), SPANS)
+def test_missing_is_what_no_span_has(start: int, end: int, there: list[tuple[int, int]]) -> None:
+    """Proves that gaps hold exactly the offsets of the range that no span has, in order, and that joining spans changes none."""
+    held = {offset for low, high in there for offset in range(low, high)}
+    gaps = [offset for low, high in missing(start, end, there) for offset in range(low, high)]
+    assert gaps == [offset for offset in range(start, end) if offset not in held]
+    merged = joined(there)
+    assert {offset for low, high in merged for offset in range(low, high)} == held
+    assert all(high < low for (_, high), (low, _) in pairwise(merged))
+
+
+def test_a_run_takes_slice_after_slice_until_the_range_is_done(tmp_path: Path) -> None:
+    """Proves that slices cover the range once, around what is done already, and that the ledger of the next run knows it."""
+    ledger = Ledger(tmp_path, ABOUT)
+    taken = []
+    while (step := ledger.step(0, 25, 10)) is not None:
+        assert step.claim is not None
+        assert not step.settle
+        taken.append((step.claim.start, step.claim.end))
+        ledger.finish(step.claim)
+    assert taken == [(0, 10), (10, 20), (20, 25)]
+    ledger.close()
+    again = Ledger(tmp_path, ABOUT)
+    step = again.step(5, 40)
+    assert step is not None
+    assert step.claim is not None
+    assert (step.claim.start, step.claim.end) == (25, 40)
+    again.close()
+
+
+def test_two_runs_share_the_work_and_the_last_waits(tmp_path: Path) -> None:
+    """Proves that no range is claimed by two runs that live, and that who finds nothing more waits for the other."""
+    one, other = Ledger(tmp_path, ABOUT), Ledger(tmp_path, ABOUT)
+    first, second = one.step(0, 20, 10), other.step(0, 20, 10)
+    assert first is not None
+    assert second is not None
+    assert first.claim is not None
+    assert second.claim is not None
+    assert (first.claim.end, second.claim.start) == (10, 10)
+    one.finish(first.claim)
+    assert one.step(0, 20, 10) == Step(waits=(second.claim,))
+    assert other.step_swap(0, 5) == Step(second.claim, settle=True)  # its own, which it did not finish
+    other.drop(second.claim)
+    assert other.step_swap(0, 5).claim is not None
+    one.close()
+    other.close()
+
+
+def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
+    """Proves that a claim is known for a dead run's after SIGKILL, not before, and that the dead cannot finish it any more."""
+    code = (
+        "import sys, time; from pathlib import Path; from streaming.backfill.ledger import About, Ledger; "
+        "ledger = Ledger(Path(sys.argv[1]), About('aa', 'delta', '')); ledger.step(0, 10); "
+        "print('claimed', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"claimed\n"
+        ledger = Ledger(tmp_path, ABOUT)
+        waiting = ledger.step(0, 10)
+        assert waiting is not None
+        (claim,) = waiting.waits
+        os.kill(process.pid, signal.SIGKILL)
+    step = ledger.step(0, 10)
+    assert step is not None
+    assert step.settle
+    assert step.claim is not None
+    with pytest.raises(Lost, match="taken over"):
+        close_claim(ledger.state(), claim, claim.run)
+    ledger.finish(step.claim)
+    assert ledger.step(0, 10) is None
+    ledger.close()
+    state_now = read(tmp_path)
+    assert state_now is not None
+    assert (state_now.done, state_now.open) == ([(0, 10)], [])
+
+
+def test_a_table_is_filled_from_one_thing(tmp_path: Path) -> None:
+    """Proves that another log, other topics and another format are refused, with both, and that a damaged ledger is told."""
+    Ledger(tmp_path, ABOUT).close()
+    with pytest.raises(UsageError, match="filled from log aa, and this is log bb"):
+        Ledger(tmp_path, About("bb", "delta", ""))
+    with pytest.raises(UsageError, match="filled from all topics, and this run reads x"):
+        Ledger(tmp_path, About("aa", "delta", "x"))
+    with pytest.raises(UsageError, match="the table is delta, and --format is parquet"):
+        Ledger(tmp_path, About("aa", "parquet", ""))
+    assert not list((tmp_path / "runs").iterdir())
+    file = tmp_path / "ledger.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    with pytest.raises(UsageError, match="version 2"):
+        Ledger(tmp_path, ABOUT)
+    file.write_text("{")
+    with pytest.raises(Damaged, match="is no ledger"):
+        Ledger(tmp_path, ABOUT)
