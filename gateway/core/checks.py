@@ -54,7 +54,7 @@ from gateway.core.messages import (
     State,
     Vote,
 )
-from gateway.data.frame import HEADER_SIZE, Frame, Kind
+from gateway.data.frame import HEADER_SIZE, SEQUENCED, Frame
 from gateway.data.names import NAME_BYTES_MAX, NAMELESS
 from gateway.data.views import coordinator_of, counter_of, view_text
 
@@ -199,8 +199,8 @@ def _forward(message: Forward) -> str:
 
 
 def batch(frame: Frame) -> str:
-    """Why the frame is no batch that an origin may have forwarded; empty if it is."""
-    if frame.kind != Kind.BATCH or frame.position or frame.view:
+    """Why the frame is no batch or TXN that an origin may have forwarded; empty if it is."""
+    if frame.kind not in SEQUENCED or frame.position or frame.view:
         return f"{frame!r} is no batch without a place"
     if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
         return f"{frame!r} has no sequences"

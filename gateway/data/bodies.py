@@ -105,12 +105,23 @@ class OffsetsBody(msgspec.Struct, frozen=True, array_like=True):
     readers: dict[str, int]
 
 
-Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody)
+class TxnBody(msgspec.Struct, frozen=True, array_like=True):
+    """TXN: the records of the staged batches at these positions, in this order, become visible together, where the TXN stands.
+
+    `counts` are their records. The header has the sum, the topic of the first one, the range of all timestamps, and the producer
+    whose they are then.
+    """
+
+    staged: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody)
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody)
+    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody)
 }
 
 

@@ -81,19 +81,29 @@ class Kind(enum.IntEnum):
     TICK = 8
     TRIM = 9
     OFFSETS = 10
+    TXN = 11
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
 
 
+#: What clients send and a producer's sequence counts: one follows the other. All else is the group's own.
+SEQUENCED = frozenset((int(Kind.BATCH), int(Kind.TXN)))
+
+
 class Flag(enum.IntFlag):
-    """Bits of a frame's flags: how the body's buffers are compressed (Arrow IPC body compression)."""
+    """Bits of a frame's flags: how the body's buffers are compressed (Arrow IPC body compression), and whether a BATCH is staged:
+    in the log, without offsets, until a TXN makes its records visible.
+    """
 
     LZ4 = 1
     ZSTD = 2
+    STAGED = 4
 
 
-KNOWN_FLAGS = int(Flag.LZ4 | Flag.ZSTD)
+CODEC_FLAGS = int(Flag.LZ4 | Flag.ZSTD)
+STAGED = int(Flag.STAGED)
+KNOWN_FLAGS = CODEC_FLAGS | STAGED
 
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
@@ -180,8 +190,18 @@ class Frame:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record (BATCH)."""
+        """Sequence of the last record (BATCH, TXN)."""
         return self.first_sequence + self.count - 1
+
+    @property
+    def codec(self) -> int:
+        """The flags that say how the body is compressed, 0 if it is not."""
+        return self.flags & CODEC_FLAGS
+
+    @property
+    def staged(self) -> bool:
+        """Whether it is a BATCH that waits for a TXN."""
+        return bool(self.flags & STAGED)
 
     @property
     def size(self) -> int:

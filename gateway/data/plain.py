@@ -224,7 +224,7 @@ def check_plain(frame: Frame) -> Layout | None:
     `raw_length` are what the header says. None says nothing.
     """
     body, count = frame.body, frame.count
-    layout = None if frame.flags else plain_layout(body, count)
+    layout = None if frame.codec else plain_layout(body, count)
     if layout is None or layout.raw_length != frame.raw_length:
         return None
     values = _ends(body, count, layout.value_offsets, layout.value_size)

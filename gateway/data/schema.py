@@ -93,9 +93,9 @@ def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
         FormatError: what was wrong.
     """
     sizes = body_sizes(frame.body, len(BATCH_SCHEMA))
-    if sizes.codec != _CODECS.get(frame.flags, "?"):
+    if sizes.codec != _CODECS.get(frame.codec, "?"):
         raise FormatError(
-            f"the body is compressed by {sizes.codec} and the header's flags say {_CODECS.get(frame.flags, frame.flags)}"
+            f"the body is compressed by {sizes.codec} and the header's flags say {_CODECS.get(frame.codec, frame.codec)}"
         )
     if sizes.rows != frame.count:
         raise FormatError(f"the body has {sizes.rows} records and the header says {frame.count}")

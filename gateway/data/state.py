@@ -21,6 +21,7 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     Voter,
     decode_body,
@@ -58,6 +59,31 @@ class Producer(msgspec.Struct, array_like=True):
     last_seen: int = 0
 
 
+class Staged(msgspec.Struct, frozen=True, array_like=True):
+    """A staged batch that no TXN made visible yet: whose it is, its records, and what its topic's line gets when one does."""
+
+    producer: int
+    epoch: int
+    count: int
+    topic: int
+    bytes: int
+    first_time: int
+    last_time: int
+
+
+def staged_of(frame: Frame) -> Staged:
+    """What is kept of a staged batch."""
+    return Staged(
+        frame.producer,
+        frame.epoch,
+        frame.count,
+        frame.topic,
+        frame.body_length,
+        frame.min_timestamp,
+        frame.max_timestamp,
+    )
+
+
 class LogState(msgspec.Struct, kw_only=True):
     """What the log up to and including `position` says.
 
@@ -74,6 +100,7 @@ class LogState(msgspec.Struct, kw_only=True):
         next_topic, next_producer, next_gateway: the next numbers to be given.
         floor: every first epoch of a producer must exceed it (FORGET).
         start, start_offset: the log begins with this position, and with this offset (TRIM).
+        staged: batches that wait for a TXN, by position.
     """
 
     position: int = 0
@@ -98,6 +125,7 @@ class LogState(msgspec.Struct, kw_only=True):
     floor: int = 0
     start: int = 1
     start_offset: int = 0
+    staged: dict[int, Staged] = msgspec.field(default_factory=dict)
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
         """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
@@ -118,16 +146,22 @@ class LogState(msgspec.Struct, kw_only=True):
         self.chain = frame.header_crc
         return offset
 
-    def _batch(self, frame: Frame, offset: int) -> None:
+    def _line(self, frame: Frame) -> None:
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
             raise FormatError(f"{frame!r} does not follow its producer's line in the received-table ({producer!r})")
         producer.sequence = frame.first_sequence + frame.count - 1
         producer.progress = frame.progress or producer.progress
         producer.last_seen = self.tick_time
+
+    def _batch(self, frame: Frame, offset: int) -> None:
+        self._line(frame)
         topic = self.topics.get(frame.topic)
         if topic is None:
             raise FormatError(f"{frame!r} names a topic that the log does not know")
+        if frame.staged:
+            self.staged[frame.position] = staged_of(frame)
+            return
         self.next_offset = offset + frame.count
         if topic.first_offset < 0:
             topic.first_offset = offset
@@ -137,6 +171,35 @@ class LogState(msgspec.Struct, kw_only=True):
         topic.last_offset = self.next_offset - 1
         topic.last_time = max(topic.last_time, frame.max_timestamp)
         self.dirty = True
+
+    def _txn(self, frame: Frame) -> None:
+        """The staged batches become visible, in the order in which the TXN names them."""
+        body = decode_body(TxnBody, frame.body)
+        parts = [self.staged[position] for position in body.staged if position in self.staged]
+        if (
+            len(set(body.staged)) < len(parts)
+            or [part.count for part in parts] != list(body.counts)
+            or sum(body.counts) != frame.count
+        ):
+            raise FormatError(f"{frame!r} makes batches visible that are not staged, or not so many records")
+        self._line(frame)
+        for position, part in zip(body.staged, parts, strict=True):
+            del self.staged[position]
+            topic = self.topics[part.topic]
+            if topic.first_offset < 0:
+                topic.first_offset = self.next_offset
+                topic.first_time = part.first_time
+            self.next_offset += part.count
+            topic.records += part.count
+            topic.bytes += part.bytes
+            topic.last_offset = self.next_offset - 1
+            topic.last_time = max(topic.last_time, part.last_time)
+        self.dirty = True
+
+    def _unstage(self, gone: Callable[[Staged], bool]) -> None:
+        """Staged batches that nothing can make visible any more."""
+        if self.staged:
+            self.staged = {position: part for position, part in self.staged.items() if not gone(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
         """A log that does not begin with its ROSTER is a lane (design, section 7): who sends and topics are the ordered log's."""
@@ -167,6 +230,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.producers[frame.producer] = Producer(
             body.name, body.instance, frame.epoch, body.sequence, body.progress, False, self.tick_time
         )
+        self._unstage(lambda part: part.producer == frame.producer)
         self.next_producer = max(self.next_producer, frame.producer + 1)
 
     def _topic(self, frame: Frame) -> None:
@@ -177,6 +241,7 @@ class LogState(msgspec.Struct, kw_only=True):
         body = decode_body(ForgetBody, frame.body)
         for number in body.producers:
             self.producers.pop(number, None)
+        self._unstage(lambda part: part.producer not in self.producers)
         self.floor = max(self.floor, body.floor)
 
     def _abort(self, frame: Frame) -> None:
@@ -254,6 +319,7 @@ _APPLY: dict[int, Callable[[LogState, Frame], None]] = {
     Kind.TICK: LogState._tick,
     Kind.TRIM: LogState._trim,
     Kind.OFFSETS: LogState._offsets,
+    Kind.TXN: LogState._txn,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[LogState] = msgspec.msgpack.Decoder(LogState)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gateway.data.frame import HEADER_SIZE, Buffer, Frame, Kind, decode_header, padded, progress_length_at
+from gateway.data.frame import HEADER_SIZE, SEQUENCED, Buffer, Frame, decode_header, padded, progress_length_at
 from gateway.errors import FormatError
 
 PROTOCOL = 1
@@ -337,7 +337,7 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     """The frames of a submit message (`S` or `U`), bodies as views of the parts. Of their content only the form is checked.
 
     Raises:
-        FormatError: counts and lengths do not agree with what is there, or a frame is not an unplaced BATCH.
+        FormatError: counts and lengths do not agree with what is there, or a frame is not an unplaced BATCH or TXN.
     """
     data = parts[0]
     if len(data) < _SUBMIT.size:
@@ -351,7 +351,7 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     at = _SUBMIT.size + count * HEADER_SIZE
     view = memoryview(data)
     for number, frame in enumerate(frames):
-        if frame.kind != Kind.BATCH or frame.position or frame.view or frame.origin:
+        if frame.kind not in SEQUENCED or frame.position or frame.view or frame.origin:
             raise FormatError(f"a submitted frame is no unplaced batch: {frame!r}")
         length = progress_length_at(data, _SUBMIT.size + number * HEADER_SIZE)
         if length:

@@ -26,6 +26,7 @@ from gateway.log.snapshot import newest_snapshot, read_snapshot, rows_before
 from gateway.log.splits import Range, cut_wide
 from gateway.log.start import Start, read_start
 from gateway.log.storage import read_file
+from gateway.log.transactions import batches_of, unfolded
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
 
 _CHUNK = 65_536  # rows looked at together
@@ -350,14 +351,35 @@ class Catalog:
                 high = bisect_left(offsets, end)
                 for chunk in range(low, high, _CHUNK):
                     some = part[chunk : min(chunk + _CHUNK, high)]
-                    some = some[(some["kind"] == Kind.BATCH) & (some["count"] > 0) & (some["offset"] + some["count"] > start)]
-                    if len(some):
-                        yield view, some
+                    some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
+                    yield from self._visible(view, some, start, end, upto)
                 if high < len(part):
                     return
             if damage is not None:
                 raise damage
             at += 1
+
+    def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+        """The rows, those of the batches of a TXN in its place."""
+        done = 0
+        for at in np.flatnonzero(rows["kind"] == Kind.TXN).tolist():
+            if at > done:
+                yield view, rows[done:at]
+            for segment, staged in unfolded(view.frame(rows[at]), rows[at], self.firsts):
+                where = self.view(segment)
+                found = batches_of(self.good_rows(segment, upto), where.first, staged)
+                yield where, found[(found["offset"] < end) & (found["offset"] + found["count"] > start)]
+            done = at + 1
+        if done < len(rows):
+            yield view, rows[done:]
+
+    def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:
+        """Of a row that has a record at or after a time, the batch that has the first one, and its segment."""
+        for where, rows in self._visible(view, np.array([row]), 0, 1 << 63, upto):
+            hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
+            if len(hits):
+                return where, rows[hits[0]]
+        raise Damaged(f"{view.path}: position {row['position']} has no record as late as the index says")
 
     def positions(self, start: int, last: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
         """Rows of the positions `start` to `last`, whatever they are, in order, some at a time.

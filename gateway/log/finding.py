@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gateway.data.frame import Kind
-from gateway.log.index import Rows
+from gateway.log.index import STAGED, Rows
 
 _NONE = -1
+_POSITION = 1 << 62  # set in what is found of staged batches: positions, not offsets
 
 
 class Run(NamedTuple):
@@ -26,12 +26,15 @@ class Run(NamedTuple):
     epoch: int = 0
 
 
-def offsets_of(runs: Sequence[Run], parts: Iterable[Rows]) -> list[int | None]:
+def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
     """Offsets of the first records of runs; None where the log does not hold a run, or other records stand within it.
+
+    Of a run that is a staged batch it is its position, as that has no offset.
 
     Args:
         runs: what is looked for.
         parts: rows of the index, the newest first. Sequences only grow, so older rows have none that fit better.
+        begin: offsets below it are not told, though their files may still be there.
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
@@ -43,7 +46,7 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows]) -> list[int | None]:
     open_ = {whose: np.array(some, np.int64) for whose, some in places.items()}
     for rows in parts:
         asked = np.array([producer for producer, _ in open_], np.uint64)
-        batches = rows[(rows["kind"] == Kind.BATCH) & (rows["count"] > 0) & np.isin(rows["producer"], asked)]
+        batches = rows[((rows["count"] > 0) | (rows["flags"] == STAGED)) & np.isin(rows["producer"], asked)]
         batches = batches[np.argsort(batches["producer"], kind="stable")]
         producers = batches["producer"].astype(np.int64)
         for (producer, epoch), some in list(open_.items()):
@@ -57,8 +60,8 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows]) -> list[int | None]:
         if not open_:
             break
     starts, ends = np.split(found, 2)
-    good = (starts != _NONE) & (ends - starts == counts - 1)
-    return [int(start) if held else None for start, held in zip(starts, good, strict=True)]
+    good = (starts >= begin) & (ends - starts == counts - 1)
+    return [int(start) & ~_POSITION if held else None for start, held in zip(starts, good, strict=True)]
 
 
 def _look(
@@ -70,4 +73,6 @@ def _look(
     some, rows = places[here], mine[index[here]]
     ahead = wanted[some] - rows["first_sequence"].astype(np.int64)
     found[some] = np.where(ahead < rows["count"].astype(np.int64), rows["offset"].astype(np.int64) + ahead, _NONE)
+    staged = rows["flags"] == STAGED  # how many records it has is not told: asked for is what was sent, whole
+    found[some[staged]] = (rows["position"][staged].astype(np.int64) + ahead[staged]) | _POSITION
     return places[~here]

@@ -5,8 +5,9 @@ sync. When the frontier has passed the end of the segment the index is *sealed*:
 CRC, and the file is synced. Everything in it can be made again from the segment. Each row ends with its own CRC32C: until the index
 is sealed nothing else tells a reader that a row is as it was written, and a wrong row would drop or mislabel good records.
 
-Row: `offset` is that of the first record (of the next record, where there is none), `count` the records, 0 for a void batch and for
-every other kind; `tick` is the number of the last TICK at or before the position. For a TICK both timestamps are its time.
+Row: `offset` is that of the first record (of the next record, where there is none), `count` the records that are visible there: of
+a batch that is neither void nor staged, of a TXN those of all its batches, 0 for every other kind. `tick` is the number of the last
+TICK at or before the position. For a TICK both timestamps are its time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.data.bodies import TickBody, decode_body
-from gateway.data.frame import Buffer, Frame, Kind, crc32c
+from gateway.data.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
+from gateway.data.frame import STAGED as STAGED_FLAG
 from gateway.descriptors import patiently
 from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
@@ -53,7 +55,7 @@ ROW: np.dtype[np.void] = np.dtype(
 )
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
-ABORTED = 1  # in `flags`: a BATCH that a later ABORT voids
+ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; one that a TXN makes visible, or none
 
 _MAGIC = b"TUTI"
 _VERSION = 1
@@ -94,7 +96,7 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
 
 def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) -> bytes:
     """One row. `offset` is that of the frame's first record, `tick` the last tick's number, this frame's own included."""
-    batch = frame.kind == Kind.BATCH
+    visible = frame.kind in SEQUENCED and not aborted and not frame.staged
     low, high = frame.min_timestamp, frame.max_timestamp
     if frame.kind == Kind.TICK:
         low = high = decode_body(TickBody, frame.body).time_us
@@ -109,11 +111,11 @@ def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) 
         tick,
         frame.view,
         frame.size,
-        frame.count if batch and not aborted else 0,
+        frame.count if visible else 0,
         frame.topic,
         frame.epoch,
         frame.kind,
-        ABORTED if aborted else 0,
+        (ABORTED if aborted else 0) | (STAGED if frame.staged else 0),
         frame.origin,
     )
     return row + _ROW_CRC.pack(google_crc32c.value(row))
@@ -145,12 +147,14 @@ def build_rows(
         rows[name] = headers[name]
     rows["place"] = places
     rows["size"] = sizes
-    batch = headers["kind"] == Kind.BATCH
+    staged = headers["flags"] & STAGED_FLAG != 0
+    rows["flags"][staged] = STAGED
+    visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
     if aborted:
-        void = batch & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
-        rows["flags"][void] = ABORTED
-        batch &= ~void
-    counts = np.where(batch, headers["count"], 0).astype(np.int64)
+        void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
+        rows["flags"][void] |= ABORTED
+        visible &= ~void
+    counts = np.where(visible, headers["count"], 0).astype(np.int64)
     rows["count"] = counts
     rows["offset"] = offset + np.cumsum(counts) - counts
     numbers = np.full(len(headers), tick, dtype=np.uint64)

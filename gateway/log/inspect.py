@@ -18,13 +18,14 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     decode_body,
 )
 from gateway.data.frame import Flag, Frame, Kind
 from gateway.data.views import view_text
 from gateway.errors import FormatError
-from gateway.log.index import ABORTED
+from gateway.log.index import ABORTED, STAGED
 from gateway.log.layout import FRAMES_AT, positions_named, read_header, segment_path
 from gateway.log.reader import LogReader
 from gateway.log.walk import SegmentMap, Walk, walk
@@ -39,6 +40,7 @@ _DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
     Kind.TICK: lambda frame: decode_body(TickBody, frame.body),
     Kind.TRIM: lambda frame: decode_body(TrimBody, frame.body),
     Kind.OFFSETS: lambda frame: decode_body(OffsetsBody, frame.body),
+    Kind.TXN: lambda frame: decode_body(TxnBody, frame.body),
 }
 _EVER = 1 << 63
 
@@ -50,7 +52,7 @@ class FrameInfo:
     Attributes:
         position, view, kind: its place (the view as counter.coordinator) and what it is.
         offset: of its first record, or of the next record if it has none; -1 while it is undecided.
-        fate: "decided", "aborted" (a void batch) or "pending".
+        fate: "decided", "aborted" (a void batch), "staged" (visible where a TXN says so, or not yet) or "pending".
         origin, producer, topic: numbers, 0 for none. epoch, first_sequence, count: of a batch.
         min_timestamp, max_timestamp: us, UTC.
         size, body: bytes in the log, and of the body. codec: "lz4", "zstd" or empty.
@@ -94,7 +96,8 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
         for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
             for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
                 frame = view.segment.frame(place)
-                yield _told(frame, offset, "aborted" if flags & ABORTED else "decided", view.path, place)
+                fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
+                yield _told(frame, offset, fate, view.path, place)
         if last > frontier:
             for found in _pending(reader, frontier, last):
                 for index, place in enumerate(found.places):
@@ -143,7 +146,7 @@ def _told(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameI
         max_timestamp=frame.max_timestamp,
         size=frame.size,
         body=frame.body_length,
-        codec={int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}.get(frame.flags, ""),
+        codec={int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}.get(frame.codec, ""),
         progress=frame.progress,
         file=file,
         byte=place,

@@ -368,9 +368,7 @@ class LogReader:
     def find_all(self, runs: Sequence[Run]) -> list[int | None]:
         """As `find`, for many in one pass."""
         _, upto = self._look()
-        begin = self._catalog.start.offset  # what lies below it is not told, though its file may still be there
-        found = offsets_of(runs, self._newest_first(upto))
-        return [None if offset is None or offset < begin else offset for offset in found]
+        return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
     def _newest_first(self, upto: Upto) -> Iterator[Rows]:
         for at in reversed(range(self._catalog.begin, len(self._catalog.firsts))):
@@ -405,7 +403,8 @@ class LogReader:
             for rows in parts:
                 hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us) & (rows["offset"] >= begin))
                 if len(hits):
-                    row = rows[hits[0]]
+                    with self._lock:
+                        view, row = self._catalog.at_time(view, rows[hits[0]], time_us, upto)
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
-from gateway.data.frame import HEADER_SIZE, Kind, padded, payload_crc
+from gateway.data.frame import CODEC_FLAGS, HEADER_SIZE, Kind, padded, payload_crc
 from gateway.data.schema import BATCH_SCHEMA
 from gateway.errors import Damaged
 from gateway.log.catalog import View
@@ -194,7 +194,7 @@ def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordB
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
         raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records and the index says {count}")
-    return batch, data[place + 6] != 0
+    return batch, data[place + 6] & CODEC_FLAGS != 0
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.events import TrimProposed
+from gateway.data.bodies import TxnBody, decode_body
 from gateway.data.frame import Kind
 from gateway.errors import FormatError
 from gateway.log.catalog import Catalog, Upto
@@ -35,11 +36,15 @@ REMOVED_AT_ONCE = 4  # segments, before other work has its turn
 
 
 class _Place(NamedTuple):
-    """The start of a segment: its position, the offset of its first record, and the time of the last TICK before it (0: none)."""
+    """Where the log may begin: the start of a segment, its position; the offset of its first record, and the time of the last TICK
+    before it (0: none). Where TXNs from there on make visible what stands before it: offset and time behind the last of these, and
+    its position as `reach`, which is 0 otherwise.
+    """
 
     position: int
     offset: int
     time_us: int
+    reach: int = 0
 
 
 class _Due(NamedTuple):
@@ -138,14 +143,16 @@ class Trimming:
 
     def _begin(self, due: _Due) -> None:
         firsts = positions_named(self._directory, "seg")
-        good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first))
-        self.begin(Start(next(good, self.start.first), max(due.offset, self.start.offset)))
+        offset = max(due.offset, self.start.offset)
+        good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
+        self.begin(Start(next(good, self.start.first), offset))
 
-    def _may_begin(self, first: int) -> bool:
+    def _may_begin(self, first: int, offset: int) -> bool:
         """Whether the log may begin with a segment: its snapshot tells what came before, and no ABORT behind it reaches over it, so
-        that the snapshot is one with which another log may begin too.
+        that the snapshot is one with which another log may begin too; and no record from `offset` on was staged before it.
         """
-        if read_snapshot(self._directory, first) is None:
+        place = self._place(first)
+        if place is None or self._waits_before(first) or place.offset > offset:
             return False
         last = self._indexer.indexed
         until = min(last, first + limits.UNDECIDED_FRAMES_MAX)
@@ -215,12 +222,14 @@ class Trimming:
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
             place = self._place(position)
-            if place is not None:
-                if not self._may_go(held, place, now_us, 1):
+            if place is not None and not self._waits_before(position):
+                kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
+                if self._may_go(kept, place, now_us, 1):
+                    if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                        forced = position
+                    places.append((position, place.offset))
+                elif not place.reach:
                     break
-                if self._may_go(held, place, now_us, limits.RETENTION_LAG_FACTOR):
-                    forced = position
-                places.append((position, place.offset))
             held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none
         places = [place for place in places if place[0] > self._told]
         return TrimProposed(tuple(places), forced) if places else None
@@ -245,9 +254,32 @@ class Trimming:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
-            time_us = snapshot.state.tick_time
+            place = _Place(position, snapshot.state.next_offset, snapshot.state.tick_time)
+            if snapshot.state.staged:
+                try:
+                    place = self._behind_txns(place)
+                except FormatError:
+                    return None  # what cannot be read may be such a TXN: it is mended first
             if self._options.lane:  # it has no ticks: the snapshot was written when all before it was decided here
-                time_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
-            place = _Place(position, snapshot.state.next_offset, time_us)
-            self._places[position] = place
+                place = place._replace(time_us=os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US)
+            if not self._waits_before(position):
+                self._places[position] = place
+        return place
+
+    def _waits_before(self, position: int) -> bool:
+        """Whether a batch that stands before the position may still become visible."""
+        return any(staged < position for staged in self._indexer.state.staged)
+
+    def _behind_txns(self, place: _Place) -> _Place:
+        """The place, behind the last TXN from it on that makes visible what stands before it."""
+        last, before = self._indexer.indexed, place.position
+        ticked = place.time_us
+        for view, rows in Catalog(self._directory).positions(before, last, Upto(last, last)):
+            ticks = rows[rows["kind"] == Kind.TICK]
+            for row in rows[rows["kind"] == Kind.TXN]:
+                if min(decode_body(TxnBody, view.frame(row).body).staged) < before:
+                    times = ticks["max_timestamp"][ticks["position"] < row["position"]]
+                    time_us, reach = int(times[-1]) if len(times) else ticked, int(row["position"])
+                    place = _Place(before, int(row["offset"]) + int(row["count"]), time_us, reach)
+            ticked = int(ticks["max_timestamp"][-1]) if len(ticks) else ticked
         return place

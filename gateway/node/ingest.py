@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gateway.core import limits
-from gateway.data.frame import Frame, payload_crc
+from gateway.data.bodies import TxnBody, decode_body
+from gateway.data.frame import Frame, Kind, payload_crc
 from gateway.data.ipc import body_sizes
 from gateway.data.plain import check_plain
 from gateway.data.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, validate_body
@@ -44,9 +45,9 @@ class Gate:
         for frame in frames:
             try:
                 check_header(frame)
-                if lane and frame.progress:
-                    raise FormatError("an unordered batch has no progress: that is of the ordered log")
-                if frame.flags and not self._affordable(session, frame):
+                if lane and (frame.progress or frame.staged or frame.kind != Kind.BATCH):
+                    raise FormatError("an unordered batch has no progress and is in no transaction: those are of the ordered log")
+                if frame.codec and not self._affordable(session, frame):
                     reason = (
                         f"more than {limits.INFLATED_BYTES_A_TURN_MAX} bytes at once would have to be decompressed; send it again"
                     )
@@ -102,12 +103,24 @@ def check_body(frame: Frame) -> None:
         TooLarge: a record exceeds the limit.
         FormatError: anything else; the message says what was wrong.
     """
+    if frame.kind == Kind.TXN:
+        _check_txn(frame)
+        return
     layout = check_plain(frame)
     if layout and layout.key_size + layout.value_size <= limits.RECORD_BYTES_MAX:
         return
     batch = validate_body(frame, limits.RAW_BYTES_MAX)
     if batch.nbytes > limits.RECORD_BYTES_MAX:  # only then can one of its records be too large
         _check_records(batch)
+
+
+def _check_txn(frame: Frame) -> None:
+    body = decode_body(TxnBody, frame.body)
+    good = 0 < len(set(body.staged)) == len(body.staged) == len(body.counts) <= limits.STAGED_BATCHES_MAX
+    if not good or sum(body.counts) != frame.count or frame.flags:
+        raise FormatError(
+            f"a transaction names 1 to {limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, and no flags"
+        )
 
 
 def _check_records(batch: pa.RecordBatch) -> None:

@@ -22,10 +22,11 @@ from gateway.log.walk import SegmentMap
 
 @pytest.fixture
 def used_up(tmp_path: Path) -> Iterator[None]:
-    """All that the system gives are taken, once the test has its directory."""
+    """All that the system gives are taken, once the test has its directory; those set aside lie above what others left open."""
     assert tmp_path.is_dir()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200 + 2 * highest, before[1]))
     with contextlib.ExitStack() as taken:
         taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         taken.callback(descriptors._bounds.clear)

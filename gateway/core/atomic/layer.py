@@ -15,7 +15,7 @@ from gateway.core.context import Context
 from gateway.core.messages import Confirm, No, Vote
 from gateway.core.window import Stage
 from gateway.data.bodies import AbortBody, Entry, EpochBody, decode_body
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import SEQUENCED, Frame, Kind
 from gateway.errors import InvariantViolated, invariant
 
 
@@ -257,7 +257,7 @@ class Atomic:
             if other.kind == Kind.EPOCH:
                 body = decode_body(EpochBody, other.body)
                 entry = Entry(body.instance, other.epoch, body.sequence, body.progress)
-            elif other.kind == Kind.BATCH:
+            elif other.kind in SEQUENCED:
                 entry = Entry(entry.instance, other.epoch, other.last_sequence, other.progress or entry.progress)
         invariant(entry.epoch == frame.epoch, f"{frame!r} follows epoch {entry.epoch}")
         return entry

@@ -15,7 +15,7 @@ from gateway.core.order.sequencer import Below, Sequencer
 from gateway.core.order.upkeep import Upkeep
 from gateway.core.standing import NO_VIEW
 from gateway.data.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import SEQUENCED, Frame, Kind
 from gateway.errors import FormatError, InvariantViolated, invariant
 
 Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
@@ -118,7 +118,7 @@ class Ordering:
         line: Line | None = None
         queue: Queue | None = None
         for frame, offset in zip(run, offsets, strict=True):
-            if frame.kind != Kind.BATCH:
+            if frame.kind not in SEQUENCED:
                 self._frame_decided(frame, settled, aborts)
                 number = -1
                 continue
@@ -131,8 +131,10 @@ class Ordering:
             line.undecided -= 1
             if not line.undecided:
                 settled[number] = line
+            if frame.staged or frame.kind == Kind.TXN:
+                self.received.stage_decided(frame)
             if queue is not None and queue.frames and frame.position not in void:
-                forward.committed(queue, frame, offset)
+                forward.committed(queue, frame, frame.position if frame.staged else offset)
         for frame in aborts.values():
             self._aborted(frame)
         for line in settled.values():

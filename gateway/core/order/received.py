@@ -20,11 +20,12 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     decode_body,
 )
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
+from gateway.data.frame import SEQUENCED, Frame, Kind
+from gateway.data.state import LogState, Staged, staged_of
 from gateway.errors import FormatError, InvariantViolated
 
 
@@ -39,7 +40,7 @@ class LineState(enum.Enum):
 class LineInput(enum.Enum):
     """What moves a producer's line."""
 
-    BATCH = "BATCH ordered"
+    BATCH = "BATCH or TXN ordered"
     EPOCH = "EPOCH ordered"
     EPOCH_DECIDED = "EPOCH decided"
     ABORT = "ABORT ordered"
@@ -86,7 +87,7 @@ class Line:
         self.state = after
 
     def extend(self, frame: Frame) -> None:
-        """A batch that follows is ordered."""
+        """A batch, or a TXN, that follows is ordered."""
         self.sequence = frame.first_sequence + frame.count - 1
         self.progress = frame.progress or self.progress
         self.undecided += 1
@@ -139,6 +140,8 @@ class Received:
         self._commits: dict[str, int] = {}  # reader -> position of its last offset commit behind `_begin`
         self._begin = state.position
         self.new_readers: dict[str, None] = {}
+        self._staged: dict[int, Staged] = {}  # undecided
+        self._visible: set[int] = set()  # positions of staged batches that an undecided TXN makes visible
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
         self.start = state.start
@@ -171,22 +174,69 @@ class Received:
             FormatError: it does not follow from what is before it, or its body is none of its kind: nobody may have ordered it.
                 Nothing has changed.
         """
-        if frame.kind == Kind.BATCH:
-            line = self._known(frame)
-            if (
-                line.state is LineState.CLOSED
-                or line.epoch != frame.epoch
-                or line.sequence + 1 != frame.first_sequence
-                or not frame.count
-                or not self.topic_known(frame.topic)
-            ):
-                raise FormatError(f"{frame!r} does not follow epoch {line.epoch} ({line.state.value}), sequence {line.sequence}")
-            line.on(LineInput.BATCH)
-            self.lines[line.number] = line
-            line.extend(frame)
-            self.dirty = True
-        else:
+        if frame.kind not in SEQUENCED:
             _TAKE[frame.kind](self, frame)
+            return
+        line = self._known(frame)
+        if (
+            line.state is LineState.CLOSED
+            or line.epoch != frame.epoch
+            or line.sequence + 1 != frame.first_sequence
+            or not frame.count
+            or not self.topic_known(frame.topic)
+        ):
+            raise FormatError(f"{frame!r} does not follow epoch {line.epoch} ({line.state.value}), sequence {line.sequence}")
+        if frame.kind == Kind.TXN:
+            _follows(not (why := self.not_visible(frame)), f"{frame!r}: {why}")
+        line.on(LineInput.BATCH)
+        self.lines[line.number] = line
+        line.extend(frame)
+        self.stage(frame)
+
+    def stage(self, frame: Frame) -> None:
+        """What a batch or a TXN that is ordered says of records that are visible, or staged."""
+        if frame.kind == Kind.TXN:
+            self._visible.update(decode_body(TxnBody, frame.body).staged)
+            self.dirty = True
+        elif frame.staged:
+            self._staged[frame.position] = staged_of(frame)
+        else:
+            self.dirty = True
+
+    @property
+    def staged_count(self) -> int:
+        """How many batches are staged."""
+        return len(self._state.staged) + len(self._staged) - len(self._visible)
+
+    def not_visible(self, frame: Frame) -> str:
+        """Why the batches of a TXN cannot be made visible at the log's end; empty if they can.
+
+        Raises:
+            FormatError: its body is none.
+        """
+        body = decode_body(TxnBody, frame.body)
+        if not 0 < len(body.staged) == len(set(body.staged)) == len(body.counts) <= limits.STAGED_BATCHES_MAX:
+            return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or one of them twice"
+        parts: list[Staged] = []
+        for position, count in zip(body.staged, body.counts, strict=True):
+            part = self._staged.get(position) or self._state.staged.get(position)
+            line = None if part is None or position in self._visible else self.line(part.producer)
+            if part is None or line is None or line.epoch != part.epoch:
+                return f"nothing is staged at position {position} (any more)"
+            if part.count != count:
+                return f"{part.count} records are staged at position {position}, and not {count}"
+            parts.append(part)
+        said = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
+        first, last = min(part.first_time for part in parts), max(part.last_time for part in parts)
+        held = parts[0].topic, sum(body.counts), first, last
+        return "" if said == held else f"its batches have (topic, records, first and last time) {held}, and its header says {said}"
+
+    def stage_decided(self, frame: Frame) -> None:
+        """A batch or a TXN is decided, or void: the decided state tells of what is staged from here on."""
+        if frame.kind == Kind.TXN:
+            self._visible.difference_update(decode_body(TxnBody, frame.body).staged)
+        elif frame.staged:
+            self._staged.pop(frame.position, None)
 
     def _abort(self, frame: Frame) -> None:
         line, body = self._known(frame), decode_body(AbortBody, frame.body)
@@ -204,6 +254,9 @@ class Received:
         line.instance, line.epoch = entry.instance, entry.epoch
         line.sequence, line.progress = entry.sequence, entry.progress
         line.undecided += 1
+        void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
+        for at in void:
+            del self._staged[at]
 
     def _tick(self, frame: Frame) -> None:
         body = decode_body(TickBody, frame.body)

@@ -34,8 +34,8 @@ from gateway.data.bodies import (
     TopicBody,
     encode_body,
 )
-from gateway.data.frame import Frame, Kind
-from gateway.errors import invariant
+from gateway.data.frame import SEQUENCED, Frame, Kind
+from gateway.errors import FormatError, invariant
 
 
 class Below(Protocol):
@@ -105,6 +105,8 @@ class Sequencer:
             ):
                 self._judge(origin, frame, line)
                 continue
+            if (frame.staged or frame.kind == Kind.TXN) and not self._may_stage(origin, frame, line):
+                continue
             if not line.undecided:
                 received.lines[number] = line
             end += 1
@@ -112,16 +114,42 @@ class Sequencer:
             frame.stamp(view, end, chain)
             chain = frame.header_crc
             line.extend(frame)
+            if frame.flags or frame.kind == Kind.TXN:
+                received.stage(frame)
+            else:
+                received.dirty = True
             room_bytes -= weight(frame)
             taken.append(frame)
         if taken:
-            received.dirty = True
             self._below.take(taken)
             self._placed += taken
 
     def _is_good(self, frame: Frame) -> bool:
         """Whether a batch of another gateway may have a place, if it follows."""
         return not batch(frame) and self._received.topic_known(frame.topic) and whole(frame)
+
+    def _may_stage(self, origin: int, frame: Frame, line: Line) -> bool:
+        """Whether a staged batch, or the TXN that makes such visible, may be ordered.
+
+        A TXN waits until everything of its producer is decided: so no ABORT ever voids one.
+        """
+        received, code, reason = self._received, "", ""
+        if frame.kind != Kind.TXN:
+            if received.staged_count >= limits.STAGED_BATCHES_MAX:
+                code, reason = "limit", f"{limits.STAGED_BATCHES_MAX} batches of transactions wait to be made visible, in all"
+        elif line.undecided:
+            self._judge(origin, frame, line)
+            return False
+        else:
+            try:
+                reason = received.not_visible(frame)
+            except FormatError as error:
+                reason = str(error)
+            code = "staged"
+        if reason:
+            refusal = Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, code, reason, False)
+            self._outbox.send(origin, refusal)
+        return not reason
 
     def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
         view = self._standing.view
@@ -329,7 +357,7 @@ class Sequencer:
             first = 0
             echoed = False
             for place, frame in enumerate(placed):
-                own = frame.kind == Kind.BATCH and frame.origin == member
+                own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, placed, (first, place), echoed, orders)
                     first, echoed = place, own

@@ -88,7 +88,7 @@ class Member:
         before = lane.end
         again = known = False
         for frame in message.frames:
-            if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.origin != sender or not whole(frame):
+            if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.staged or frame.origin != sender or not whole(frame):
                 self._box.drop(message, sender, f"{frame!r} did not come whole, or is no frame of the lane")
                 break
             if frame.view < lane.attempt:

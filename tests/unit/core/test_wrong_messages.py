@@ -22,11 +22,12 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     Voter,
     encode_body,
 )
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import SEQUENCED, Frame, Kind
 from tests.transcripts.group import ENTROPY, Group, incarnation
 from tests.transcripts.whole import Gateway, Pace, Whole
 from tests.unit.core.rig import VIEW, batches, three
@@ -62,6 +63,8 @@ BODIES: list[tuple[Kind, Any, dict[str, int]]] = [
     (Kind.TRIM, TrimBody(99, 0), {}),
     (Kind.TRIM, TrimBody(1, -1), {}),
     (Kind.OFFSETS, OffsetsBody({"r": -1}), {}),
+    (Kind.TXN, TxnBody((4,), (1,)), {"producer": 1, "epoch": 1, "first_sequence": 1, "count": 1, "topic": 1}),
+    (Kind.TXN, TxnBody((), ()), {"producer": 1, "epoch": 1, "first_sequence": 1, "count": 1, "topic": 1}),
 ]
 
 
@@ -100,7 +103,7 @@ def test_a_frame_that_cannot_stand_where_the_chain_puts_it_changes_nothing(kind:
     assert [member.stack.decided.next_offset for member in group.members.values()] == [1, 1, 1], "the right one is taken"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind != Kind.BATCH])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in SEQUENCED])
 def test_a_body_that_is_none_changes_nothing(kind: Kind) -> None:
     group = ready()
     frame = next_frame(group, kind, b"\xc1", producer=1, epoch=2)

@@ -21,12 +21,13 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     Voter,
     decode_body,
     encode_body,
 )
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import SEQUENCED, STAGED, Frame, Kind
 from gateway.data.ipc import body_sizes
 from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
 from gateway.log.directory import Directory, open_directory
@@ -64,6 +65,7 @@ class History:
     def __init__(self, *, begin: bool = True, voters: int = 1) -> None:
         self.frames: list[Frame] = []
         self.records: list[Record] = []
+        self.staged: dict[int, list[Record]] = {}
         self.void: set[int] = set()
         self.windows: list[tuple[int, int]] = []
         self.topics: dict[str, int] = {}
@@ -136,6 +138,7 @@ class History:
         headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
         progress: bytes = b"",
         compression: Compression = None,
+        staged: bool = False,
     ) -> Frame:
         if topic not in self.topics:
             self.topic(topic)
@@ -155,7 +158,7 @@ class History:
             Kind.BATCH,
             memoryview(body),
             progress=progress,
-            flags=compression_flags(compression),
+            flags=compression_flags(compression) | (STAGED if staged else 0),
             raw_length=body_sizes(memoryview(body), len(BATCH_SCHEMA)).raw_bytes,
             producer=number,
             epoch=epoch,
@@ -169,8 +172,9 @@ class History:
         self._add(frame)
         self.producers[producer][2] += count
         tick = self.ticks[-1][0] if self.ticks else 0
+        records = self.staged.setdefault(frame.position, []) if staged else self.records
         for i in range(count):
-            self.records.append(
+            records.append(
                 Record(
                     frame.position,
                     topic,
@@ -184,6 +188,35 @@ class History:
                     self.view_id,
                 )
             )
+        return frame
+
+    def txn(self, producer: str, frames: Sequence[Frame], progress: bytes = b"") -> Frame:
+        """Make staged batches visible, as those of a producer."""
+        if producer not in self.producers:
+            self.epoch(producer)
+        number, epoch, sequence = self.producers[producer]
+        parts = [self.staged.pop(frame.position) for frame in frames]
+        counts = tuple(map(len, parts))
+        frame = Frame(
+            Kind.TXN,
+            encode_body(TxnBody(tuple(frame.position for frame in frames), counts)),
+            progress=progress,
+            producer=number,
+            epoch=epoch,
+            first_sequence=sequence + 1,
+            count=sum(counts),
+            topic=frames[0].topic,
+            origin=1,
+            min_timestamp=min(frame.min_timestamp for frame in frames),
+            max_timestamp=max(frame.max_timestamp for frame in frames),
+        )
+        self._add(frame)
+        self.producers[producer][2] += sum(counts)
+        for record in [record for part in parts for record in part]:
+            sequence += 1
+            record.position, record.producer, record.sequence = frame.position, producer, sequence
+            record.tick, record.view = self.ticks[-1][0] if self.ticks else 0, self.view_id
+            self.records.append(record)
         return frame
 
     def tick(self) -> Frame:
@@ -228,14 +261,18 @@ class History:
         for frame in frames:
             while index < frame.position - 1:
                 other = self.frames[index]
-                at += other.count if other.kind == Kind.BATCH and other.position not in self.void else 0
+                at += self._visible(other)
                 index += 1
             found.append(at)
         return found
 
     def offset_after(self, position: int) -> int:
         """Records committed up to and including a position."""
-        return sum(frame.count for frame in self.frames[:position] if frame.kind == Kind.BATCH and frame.position not in self.void)
+        return sum(map(self._visible, self.frames[:position]))
+
+    def _visible(self, frame: Frame) -> int:
+        """How many records become visible with a frame."""
+        return frame.count if frame.kind in SEQUENCED and not frame.staged and frame.position not in self.void else 0
 
 
 def opened(
@@ -286,9 +323,10 @@ def write_log(
     close()
 
 
-def sample(batches: int = 60, *, size: int = 300, voters: int = 1) -> History:
-    """A log with a bit of everything, several small segments long."""
+def sample(batches: int = 60, *, size: int = 300, voters: int = 1, txns: bool = False) -> History:
+    """A log with a bit of everything, several small segments long, with transactions if told to."""
     history = History(voters=voters)
+    staged: list[Frame] = []
     for number in range(batches):
         topic, producer = f"topic{number % 3}", f"producer{number % 4}"
         values = [b"v%d-%d" % (number, i) * (size // 8) for i in range(1 + number % 5)]
@@ -305,6 +343,12 @@ def sample(batches: int = 60, *, size: int = 300, voters: int = 1) -> History:
         )
         if number % 10 == 7:
             history.tick()
+        if txns and number % 7 == 2:
+            tasks = [("first task", "topic1"), ("second task", "topic2"), ("first task", "topic1")]
+            staged += [history.batch(task, name, values, compression=COMPRESSIONS[number % 3], staged=True) for task, name in tasks]
+        if txns and number % 21 == 15:  # of two tasks in turn, some of it from segments before
+            history.txn("query", sorted(staged, key=lambda frame: frame.producer), b"batch %d" % number)
+            staged = []
         if number % 20 == 11:
             history.batch(producer, topic, [b"also void"])
             history.abort(batch.position)

@@ -1,0 +1,245 @@
+"""Proves that staged batches are read where a TXN makes them visible, and nowhere else, whatever is left of a log's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.data.bodies import TxnBody, decode_body, encode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
+from gateway.errors import Damaged, FormatError, OffsetOutOfRange
+from gateway.log.cuts import bytes_end
+from gateway.log.digest import digest
+from gateway.log.finding import Run
+from gateway.log.inspect import inspect
+from gateway.log.layout import positions_named, segment_path
+from gateway.log.reader import LogReader
+from gateway.log.scan import scan
+from gateway.log.verify import verify
+from tests.unit.log.history import (
+    SMALL,
+    History,
+    decide,
+    expected,
+    no_change,
+    no_indexes,
+    opened,
+    other_boot,
+    sample,
+    seen,
+    write_log,
+)
+from tests.unit.log.test_reader import no_snapshots, rotten_indexes
+from tests.unit.log.test_trimming import NOW_US, settle
+
+STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes, no_snapshots, rotten_indexes]
+HISTORY = sample(120, size=1500, txns=True)
+TXNS = [frame for frame in HISTORY.frames if frame.kind == Kind.TXN]
+END = len(HISTORY.records)
+
+
+def staged(frame: Frame) -> tuple[int, ...]:
+    return decode_body(TxnBody, frame.body).staged
+
+
+def reach_back(first: int) -> list[Frame]:
+    """TXNs that make visible, from a position on, what stands before it."""
+    return [txn for txn in TXNS if min(staged(txn)) < first <= txn.position]
+
+
+@pytest.fixture(scope="module", params=STATES, ids=lambda state: state.__name__)
+def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LogReader:
+    path = tmp_path_factory.mktemp("log")
+    write_log(path, HISTORY)
+    assert any(reach_back(first) for first in positions_named(str(path), "seg")), "some reach back into segments before their own"
+    request.param(path)
+    return LogReader(path)
+
+
+def test_every_visible_record_is_there_in_order(reader: LogReader) -> None:
+    assert reader.frontier().offset == END
+    assert seen(scan(reader, 0, END)) == expected(HISTORY)
+    assert HISTORY.staged, "some of what is staged is visible nowhere"
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 65_536])
+def test_a_range_is_cut_within_a_transaction(reader: LogReader, rows_max: int) -> None:
+    for txn in TXNS[:2]:
+        begin = HISTORY.offset_after(txn.position - 1)
+        for start, end in (
+            (begin - 2, begin + 3),
+            (begin + 1, begin + txn.count - 1),
+            (begin + txn.count - 1, begin + txn.count + 4),
+        ):
+            assert seen(scan(reader, start, end, rows_max=rows_max)) == expected(HISTORY, start, end)
+
+
+def test_topics_are_told_apart_within_a_transaction(reader: LogReader) -> None:
+    wanted = [record for record in expected(HISTORY) if record["topic"] == "topic2"]
+    assert seen(scan(reader, 0, END, topics=["topic2"])) == wanted
+
+
+def test_the_state_and_topics_count_what_is_visible(reader: LogReader) -> None:
+    state = reader.state()
+    assert set(state.staged) == set(HISTORY.staged)
+    for topic in reader.topics():
+        offsets = [at for at, record in enumerate(HISTORY.records) if record.topic == topic.name]
+        times = [HISTORY.records[at].timestamp for at in offsets]
+        assert (topic.records, topic.first_offset, topic.last_offset) == (len(offsets), offsets[0], offsets[-1])
+        assert (topic.first_time, topic.last_time) == (times[0], max(times))
+
+
+def test_a_time_is_found_within_a_transaction(reader: LogReader) -> None:
+    for record in HISTORY.records[::37]:
+        wanted = next(at for at, other in enumerate(HISTORY.records) if other.timestamp >= record.timestamp)
+        assert reader.offset_for_time(record.timestamp) == wanted
+
+
+def test_sequences_of_who_made_it_visible_have_offsets_and_staged_batches_positions(reader: LogReader) -> None:
+    txn = TXNS[1]
+    begin = HISTORY.offset_after(txn.position - 1)
+    part = HISTORY.frames[staged(txn)[0] - 1]
+    runs = [Run(txn.producer, txn.first_sequence, txn.count), Run(part.producer, part.first_sequence, part.count)]
+    assert reader.find_all(runs) == [begin, part.position]
+
+
+def test_plans_and_limits_of_bytes_go_between_the_batches_of_a_transaction(reader: LogReader) -> None:
+    txn = TXNS[1]
+    begin = HISTORY.offset_after(txn.position - 1)
+    counts = decode_body(TxnBody, txn.body).counts
+    borders = {begin + sum(counts[:at]) for at in range(len(counts) + 1)}
+    parts = reader.plan(begin, begin + txn.count, splits=3)
+    assert len(parts) == 3
+    assert {part.start for part in parts} <= borders
+    assert bytes_end(reader.rows(begin, begin + txn.count), begin, begin + txn.count, 1) == begin + counts[0]
+
+
+def test_digest_and_verify_and_inspect_go_by_what_is_visible(tmp_path: Path) -> None:
+    write_log(tmp_path, HISTORY)
+    report = verify(tmp_path)
+    assert not report.damage
+    assert report.records == END
+    assert digest(tmp_path).end == END
+    told = {info.position: (info.kind, info.fate) for info in inspect(tmp_path)}
+    assert {position for position, (_, fate) in told.items() if fate == "staged"} == {
+        frame.position for frame in HISTORY.frames if frame.staged
+    }
+    assert told[TXNS[0].position] == ("TXN", "decided")
+    # The same records without a transaction have the same digest.
+    plain, other = History(), tmp_path / "plain"
+    for record in HISTORY.records[:40]:
+        plain.batch(record.producer, record.topic, [record.value])
+    staging, both = History(), tmp_path / "staging"
+    for name in ("topic0", "topic1", "topic2"):
+        staging.topic(name)
+    frames = [staging.batch("task", record.topic, [record.value], staged=True) for record in HISTORY.records[:40]]
+    staging.txn("all", frames)
+    for path, history in ((other, plain), (both, staging)):
+        path.mkdir()
+        write_log(path, history)
+    values = [[record["value"] for record in seen(scan(LogReader(path), 0, 40, columns=["value"]))] for path in (other, both)]
+    assert values[0] == values[1]
+
+
+def test_what_a_transaction_needs_is_damage_where_it_stands(tmp_path: Path) -> None:
+    """A bad body of a staged batch fails reads that come to it, and none before."""
+    write_log(tmp_path, HISTORY)
+    txn = TXNS[1]
+    part = HISTORY.frames[staged(txn)[2] - 1]
+    first = max(first for first in positions_named(str(tmp_path), "seg") if first <= part.position)
+    path = segment_path(str(tmp_path), first)
+    data = bytearray(Path(path).read_bytes())
+    place = data.index(part.header)
+    data[place + 96 + 40] ^= 1
+    Path(path).write_bytes(data)
+    begin = HISTORY.offset_after(txn.position - 1) + sum(decode_body(TxnBody, txn.body).counts[:2])
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, begin)) == expected(HISTORY, 0, begin)
+    with pytest.raises(Damaged, match=f"position {part.position} "):
+        list(scan(reader, begin, begin + 1))
+
+
+def test_a_start_goes_on_with_what_is_staged(tmp_path: Path) -> None:
+    """A TXN after the start of a gateway names what was staged before it."""
+    history = sample(30, txns=True)
+    left = [history.frames[position - 1] for position in history.staged]
+    write_log(tmp_path, history)
+    end = len(history.frames)
+    writer, recovered, close = opened(tmp_path)
+    assert set(recovered.state.staged) == set(history.staged)
+    history.txn("late", left)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, len(history.frames))
+    close()
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, reader.frontier().offset)) == expected(history)
+
+
+@pytest.mark.parametrize("state", [no_change, other_boot, no_indexes])
+def test_retention_takes_nothing_that_is_still_to_be_read(tmp_path: Path, state: Callable[[Path], None]) -> None:
+    history = sample(160, size=1500, txns=True)
+    history.txn("last", [history.frames[position - 1] for position in history.staged])
+    write_log(tmp_path, history)
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=3 * SMALL.segment_bytes))
+    proposed = writer.trimming.propose(NOW_US)
+    assert proposed is not None
+    txns = [frame for frame in history.frames if frame.kind == Kind.TXN]
+    for position, offset in proposed.places:
+        over = [history.offset_after(txn.position) for txn in txns if min(staged(txn)) < position <= txn.position]
+        assert offset == max([history.offset_after(position - 1), *over])
+    moved = [place for place in proposed.places if place[1] > history.offset_after(place[0] - 1)]
+    position, offset = moved[-1]
+    end = len(history.frames)
+    history.trim(position, offset)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, len(history.frames))
+    settle(writer)
+    close()
+    assert positions_named(str(tmp_path), "seg", all_there=True)[0] == position
+    state(tmp_path)
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)
+    with pytest.raises(OffsetOutOfRange):
+        list(scan(reader, offset - 1, offset))
+
+
+def test_retention_leaves_what_waits_for_a_transaction(tmp_path: Path) -> None:
+    history = History()
+    waiting = history.batch("task", "t", [b"waits"], staged=True)
+    for number in range(300):
+        history.batch("p", "t", [b"%d" % number * 900])
+    write_log(tmp_path, history)
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=3 * SMALL.segment_bytes))
+    assert writer.trimming.propose(NOW_US) is None
+    end = len(history.frames)
+    history.txn("query", [waiting])
+    for number in range(3):
+        history.batch("p", "t", [b"%d" % number * 900])
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, len(history.frames))
+    assert writer.trimming.propose(NOW_US) is None, "the transaction that reaches back over all of them is the newest there is"
+    close()
+
+
+def test_a_state_takes_no_transaction_that_does_not_follow() -> None:
+    history = History()
+    part = history.batch("task", "t", [b"1", b"2"], staged=True)
+    state = LogState()
+    for frame in history.frames:
+        state.apply(frame)
+    assert (state.next_offset, state.dirty, set(state.staged)) == (0, False, {part.position})
+    for positions, counts, total in (((1,), (2,), 2), ((part.position,), (1,), 1), ((part.position,) * 2, (2, 2), 4)):
+        body = encode_body(TxnBody(positions, counts))
+        wrong = Frame(Kind.TXN, body, producer=1, epoch=1, first_sequence=3, count=total, topic=1)
+        wrong.stamp(state.view, state.position + 1, state.chain)
+        with pytest.raises(FormatError, match="not staged"):
+            state.copy().apply(wrong)
+    state.apply(history.epoch("task"))
+    assert not state.staged, "another epoch of the task's producer lets go what the one before staged"
