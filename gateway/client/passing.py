@@ -69,10 +69,10 @@ class Passing:
             if time.monotonic() < deadline:
                 raise
             raise TimeoutError(
-                f"whether query {name!r} has processed the record is not known after {timeout:g} s: {error}"
+                f"whether query {name!r} has processed the record is not known after {round(timeout or 0.0, 1):g} s: {error}"
             ) from error
         except TimeoutError:
-            raise TimeoutError(self._in_vain(self._gateways, name, query, offset, timeout)) from None
+            raise TimeoutError(self._in_vain(self._gateways, name, offset, timeout)) from None
 
     def _reached(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
         """The position of the query, once it is at `end`. Of those who wait for it one asks, for who wants least."""
@@ -105,20 +105,19 @@ class Passing:
             with self._changed:
                 query.wanted.remove(end)
 
-    def _in_vain(self, gateways: Progress, name: str, query: _Query, offset: int, timeout: float | None) -> str:
+    def _in_vain(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
         """What there is to say about a query that has not processed a record in time."""
         where = "" if offset == OFFSET_UNKNOWN else f" at offset {offset}"
-        what = f"query {name!r} has not processed the record{where} after {timeout:g} s"
+        what = f"query {name!r} has not processed the record{where} after {round(timeout or 0.0, 1):g} s"
         try:
-            runs = [one for one in gateways.queries(patience=_TELL_S) if one.name == name]
-            troubles = [f"; it is not kept: {one.trouble}" for one in runs if one.trouble]
-            if query.position >= 0 or runs:
-                at = max([query.position, *(one.offset for one in runs)])
-                return f"{what}: it has processed what lies below {at}{''.join(troubles)}; `tutti queries` says more"
-            names = sorted(gateways.readers())[:_NAMES_TOLD]
+            saved = gateways.readers(_TELL_S)
+            troubles = [f"; it is not kept: {one.trouble}" for one in gateways.queries(_TELL_S) if one.name == name and one.trouble]
         except TuttiError as error:
             return f"{what}; more is not known: {error}"
-        there = f"there are {', '.join(names)}" if names else "there is none at all"
+        if name in saved or troubles:
+            at = f"it has processed what lies below {saved.get(name, 0)}"
+            return f"{what}: {at}{''.join(troubles)}; `tutti queries` says more"
+        there = f"there are {', '.join(sorted(saved)[:_NAMES_TOLD])}" if saved else "there is none at all"
         return f"{what}: no query or named reader of that name has told its position ({there}); a query does with option queryName"
 
 
