@@ -27,6 +27,8 @@ WINDOW_S = 20
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # a batch without records would move the watermark at a restart
+    # A query that is ended while its first offset is written leaves a part of it, which Spark takes for another query's checkpoint.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",  # so that a task that stands still has taken few of its records
     "spark.sql.session.timeZone": "UTC",
     "spark.executor.memory": "512m",
@@ -100,6 +102,15 @@ def start(spark: SparkSession, task: Task) -> StreamingQuery:
     writer = counted(records.mapInArrow(gate_of(task.gates), records.schema)).writeStream.outputMode("append").foreachBatch(take)
     writer = writer.option("checkpointLocation", str(Path(task.directory, "checkpoint")))
     return (writer.trigger(availableNow=True) if task.available_now else writer).start()
+
+
+def beside(spark: SparkSession) -> SparkSession:
+    """A session with the settings of the job, beside one that is there."""
+    own = spark.newSession()
+    for name, value in SETTINGS.items():
+        if name.startswith("spark.sql."):
+            own.conf.set(name, value)
+    return own
 
 
 def write(out: Path, batch: int, rows: list[list[Any]]) -> None:

@@ -6,7 +6,8 @@ each micro-batch gave, every attempt at it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -82,8 +83,9 @@ def whole(group: Three) -> bool:
     return len(told) == len(NAMES) and all(len(status["view"]["members"]) == len(NAMES) for status in told)
 
 
-def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random) -> Killed:
-    """The task to its end, with cell n killed in micro-batch n."""
+def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random, log: Callable[[str], None] = lambda _: None) -> Killed:
+    """The task to its end, with cell n killed in micro-batch n; `log` is told when."""
+    began = time.monotonic()
     gates = Gates(Path(task.directory, "gates"))
     for batch, cell in enumerate(cells):
         gates.close(batch, cell.step)
@@ -91,10 +93,12 @@ def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random) -> Kill
         job.start()
         for batch, cell in enumerate(cells):
             job.until(lambda batch=batch, cell=cell: gates.here(batch, cell.step), f"micro-batch {batch}: {cell.step}")  # type: ignore[misc]
+            log(f"{time.monotonic() - began:5.1f} s: {cell.victim} killed in micro-batch {batch}, {cell.step}")
             strike(group, job, cell, gates.here(batch, cell.step), chance)
             gates.open(batch, cell.step)
             mend(group, job, cell)
         job.wait_end()
+        log(f"{time.monotonic() - began:5.1f} s: done")
         return Killed(list(cells), job.starts)
 
 

@@ -1,0 +1,52 @@
+"""A query with state on a cluster of two executors, with one process after another killed in its micro-batches: the driver, its
+planner, executors, Python workers, one gateway, all of them. `make spark-soak` does so at every step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.spark import matrix
+from tests.faults.spark.job import Task, beside, results, start
+from tests.faults.spark.matrix import Cell
+from tests.faults.spark.soak import CLUSTER, LENIENT
+from tests.faults.three import Three
+from tests.integration.spark.rows import WAIT_S
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
+#: Cell n is for micro-batch n. Each victim and each step is among them; a start of the driver is what takes long.
+CELLS = [
+    Cell("driver", "planned"),
+    Cell("executor", "reading"),
+    Cell("python worker", "read"),
+    Cell("gateway", "planned"),
+    Cell("all gateways", "reading"),
+    Cell("python worker", "reading"),
+    Cell("executor", "written"),
+    Cell("planner", "read"),
+    Cell("gateway", "reading"),
+]
+
+
+def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kills(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proves that windows, what was sent twice and what is too late are the same whoever is killed, as are micro-batches."""
+    monkeypatch.setenv("SPARK_SCALA_VERSION", "2.13")
+    with Three(tmp_path) as group:
+        matrix.fill(group.url, matrix.values(7, len(CELLS) + 2))
+        calm = Task(str(tmp_path / "calm"), matrix.source(group.url))
+        assert start(beside(spark), calm).awaitTermination(WAIT_S)
+        wild = Task(str(tmp_path / "wild"), calm.source, master=CLUSTER, settings=LENIENT)
+        killed = matrix.run(group, wild, CELLS, Random(7), log=print)
+    assert matrix.findings(calm.out, wild.out) == []
+    assert killed.starts == 3
+    rows = results(calm.out)
+    assert len(rows) == len(CELLS) + 2
+    windows = [row for batch in rows.values() for row in batch[0]]
+    assert len(windows) > 10
+    assert sum(events for _, events, _ in windows) < matrix.BATCH_RECORDS * len(CELLS), "some came twice, some too late"
