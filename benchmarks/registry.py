@@ -101,6 +101,12 @@ def _streaming(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return streaming(directory, rounds, quick)
 
 
+def _batches(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spark_growth import micro_batches
+
+    return micro_batches(directory, rounds, quick)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
@@ -116,4 +122,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sustained": Benchmark("a Spark stream over ten million records, beside its Kafka source", True, _sustained),
     "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", True, _stage),
     "streaming": Benchmark("send() to foreachBatch, beside Spark's Kafka source", True, _streaming),
+    "batches": Benchmark("memory of a query over 2,000 micro-batches: driver, planner, workers", True, _batches),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ _MEMORY = "raw: Spark, Python source from memory"
 Load = Callable[[], Any]
 
 
-def session(name: str, jars: Path | None = None) -> SparkSession:
+def session(name: str, jars: Path | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A local[2] session whose Python workers are this very interpreter; `jars` is a folder of more for it."""
     from pyspark.sql import SparkSession
 
@@ -42,7 +42,7 @@ def session(name: str, jars: Path | None = None) -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", "2")
     if jars is not None:
         builder = builder.config("spark.driver.extraClassPath", f"{jars}/*")
-    for key, value in LOCAL_SETTINGS.items():
+    for key, value in (LOCAL_SETTINGS | dict(settings or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)

@@ -20,6 +20,8 @@ BATCHES = 2000
 SAMPLES = 20
 RECORDS = 20  # of a micro-batch: more than a range that is not planned
 MB = 1e6
+#: By default Spark remembers the last thousand of each, for pages that nobody asked for here.
+FORGETFUL = {f"spark.{what}": "20" for what in ("ui.retainedJobs", "ui.retainedStages", "sql.ui.retainedExecutions")}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -30,7 +32,7 @@ def micro_batches(directory: Path, _: int, quick: bool) -> list[Figure]:
     with gateway(directory) as measured:
         with _producer(measured) as producer:
             _send(producer, bytes(100), batches * RECORDS)
-        spark = session("tutti-bench-growth")
+        spark = session("tutti-bench-growth", settings=FORGETFUL)
         try:
             with foreign_load(foreign):
                 samples = run(spark, measured.url, directory / "growth", batches)
@@ -52,9 +54,10 @@ def run(spark: SparkSession, url: str, directory: Path, batches: int) -> list[di
         if batch % every == every - 1:
             samples.append(memory(spark))
 
-    stream = spark.readStream.format("tutti").option("gateways", url).option("columns", "offset,timestamp")
+    stream = spark.readStream.format("tutti").option("gateways", url).option("columns", "offset")
     records = stream.option("startingOffset", "earliest").option("maxRecordsPerTrigger", RECORDS).load()
-    counted = records.withWatermark("timestamp", "1 second").groupBy((f.col("offset") % 10).alias("key"), "timestamp").count()
+    timed = records.select(f.timestamp_seconds(f.col("offset") + 1).alias("time")).withWatermark("time", f"{2 * RECORDS} seconds")
+    counted = timed.groupBy(f.window("time", "10 seconds")).count()  # as many windows as it begins it ends
     writer = counted.writeStream.outputMode("append").foreachBatch(take).option("checkpointLocation", str(directory))
     writer.trigger(availableNow=True).start().awaitTermination()
     return samples

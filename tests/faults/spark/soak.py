@@ -1,9 +1,9 @@
 """The whole crash matrix, again and again: `python -m tests.faults.spark.soak --minutes M [--seed S]`.
 
 Each round kills every kind of process at every step of a micro-batch, in an order that the seed gives, on a Spark cluster of two
-executors, and holds each attempt at each micro-batch against a run without kills; then a trial of random kills, rates, restarts and
-options of the source. Prints each round, and one line of figures. Exit 1 when anything differed: the directory of that round is
-kept, and the same seed chooses the same again.
+executors, and holds each attempt at each micro-batch against a run without kills. Every other round is a trial of random kills,
+rates, restarts and options of the source. Prints each round, and one line of figures. Exit 1 when anything differed: the directory
+of that round is kept, and the same seed chooses the same again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from random import Random
 from tests.faults.spark import matrix
 from tests.faults.spark.job import Task, results
 from tests.faults.spark.processes import Job
+from tests.faults.spark.trial import DISTURBANCES, Trial
 from tests.faults.three import Three
 
+TRIAL_ROUNDS = 2 * len(DISTURBANCES)
 CLUSTER = "local-cluster[2,1,512]"
 #: By default Spark gives up a task after four failures, and a driver after ten lost executors; kills are what is wanted here.
 LENIENT = {"spark.task.maxFailures": "100", "spark.deploy.maxExecutorRetries": "-1"}
@@ -52,6 +54,50 @@ def matrix_round(root: Path, seed: int, cells: list[matrix.Cell], quiet: bool = 
     return found
 
 
+class InProcesses:
+    """A query in processes of its own, which are killed at any moment, all at once."""
+
+    def __init__(self) -> None:
+        """None runs yet."""
+        self._job: Job | None = None
+
+    def start(self, task: Task) -> None:
+        """From its checkpoint if it has one; returns when Spark is there, before the query is."""
+        self._job = Job(task)
+        self._job.start()
+        up = Path(task.directory, f"up-{self._job.all[0]}")
+        self._job.until(up.exists, "Spark to be there")
+
+    def end(self, chance: Random) -> None:
+        """SIGKILL, after a time in which it may have come to anything."""
+        assert self._job is not None
+        time.sleep(chance.choice([0, 1, 3]) * chance.random())
+        self._job.kill()
+
+    def check(self) -> None:
+        """Raise what it ended with."""
+        assert self._job is not None
+        assert self._job.runs, self._job.tail()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._job is not None:
+            self._job.__exit__()
+
+
+def random_round(root: Path, seed: int) -> tuple[list[str], int]:
+    """A trial with kills at random moments; what was found, and how many kills it had."""
+    runner = InProcesses()
+    with Three(root) as group:
+        trial = Trial(group, Task(str(root / "query"), {}), runner, seed)
+        try:
+            found = trial.run(TRIAL_ROUNDS)
+        finally:
+            runner.close()
+    print(f"random, seed {seed}: {trial.restarts} kills of the query, {trial.kills} of gateways, {len(found)} findings", flush=True)
+    return found, trial.restarts + trial.kills + 1
+
+
 def main() -> int:
     """As the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.spark.soak", description=__doc__)
@@ -62,15 +108,18 @@ def main() -> int:
     cells = [cell for cell in matrix.EVERY if cell.victim in options.victims]
     deadline = time.monotonic() + 60 * options.minutes
     rounds = kills = 0
-    while rounds == 0 or time.monotonic() < deadline:
+    while rounds < 2 or time.monotonic() < deadline:
         seed = options.seed + rounds
         root = Path(tempfile.mkdtemp(prefix="tutti-spark-soak-"))
         try:
-            found = matrix_round(root, seed, list(cells))
+            if rounds % 2:
+                found, killed = random_round(root, seed)
+            else:
+                found, killed = matrix_round(root, seed, list(cells)), len(cells)
         except AssertionError as error:
-            found = [str(error)]
+            found, killed = [str(error)], 0
         rounds += 1
-        kills += len(cells)
+        kills += killed
         if found:
             print("\n".join(found))
             print(f"spark-soak: FAILED with seed {seed} in round {rounds}; everything is in {root}")

@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.faults.spark.job import Task, beside, start
-from tests.faults.spark.trial import Trial
+from tests.faults.spark.trial import DISTURBANCES, Trial
 from tests.faults.three import Three
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
-ROUNDS = 8
 
 
 class InSession:
@@ -50,6 +49,4 @@ def test_windows_are_those_of_the_events_that_were_sent(session: SparkSession, t
     """Proves that neither restarts with other options, nor rates, nor gateways that die change a result with state."""
     with Three(tmp_path) as group:
         trial = Trial(group, Task(str(tmp_path / "query"), {}), InSession(session), seed, log=print)
-        assert trial.run(ROUNDS) == []
-    assert trial.restarts > 0, "of this seed"
-    assert trial.kills > 0, "of this seed"
+        assert trial.run(len(DISTURBANCES)) == []
