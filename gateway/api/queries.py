@@ -53,16 +53,12 @@ class Queries:
         self._known: OrderedDict[str, _Known] = OrderedDict()  # who told last is the last
 
     def note(self, report: ReportAsk, now_us: int) -> None:
-        """A query tells, at `now_us` (us since 1970). Where it has a name, runs of that name that are silent are over."""
+        """A query tells, at `now_us` (us since 1970)."""
         with self._lock:
             before = self._known.pop(report.run, None)
             since_us = before.since_us if before is not None else now_us
             self._known[report.run] = _Known(report, since_us, now_us, before.trouble if before is not None else "")
             self._forget(now_us)
-            if before is None and report.name:
-                for run in [run for run, known in self._known.items() if known.report.name == report.name]:
-                    if _state(self._known[run], now_us) == SILENT:
-                        del self._known[run]
 
     def trouble(self, run: str, why: str) -> None:
         """Why the position of this run is not kept under its name; empty when it is."""
@@ -71,11 +67,15 @@ class Queries:
                 self._known[run].trouble = why
 
     def lines(self, frontier: int, now_us: int) -> list[QueryLine]:
-        """All that are known; `frontier` is the log's, as an offset."""
+        """All that are known; `frontier` is the log's, as an offset. A silent one whose name runs again is over."""
         with self._lock:
             self._forget(now_us)
-            known = list(self._known.values())
-        return sorted((_line(one, frontier, now_us) for one in known), key=lambda line: (line.name, line.label, line.since_us))
+            newest = {known.report.name: known.since_us for known in sorted(self._known.values(), key=_since)}
+            for run, known in list(self._known.items()):
+                if known.report.name and known.since_us < newest[known.report.name] and _state(known, now_us) == SILENT:
+                    del self._known[run]
+            all_known = list(self._known.values())
+        return sorted((_line(one, frontier, now_us) for one in all_known), key=lambda line: (line.name, line.label, line.since_us))
 
     def _forget(self, now_us: int) -> None:
         while self._known:
@@ -83,6 +83,10 @@ class Queries:
             if len(self._known) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
                 return
             self._known.popitem(last=False)
+
+
+def _since(known: _Known) -> int:
+    return known.since_us
 
 
 def _state(known: _Known, now_us: int) -> str:

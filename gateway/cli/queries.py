@@ -84,7 +84,9 @@ def _told(gateways: Mapping[str, str]) -> list[dict[str, object]]:
                 seen_us, _ = newest.get(query.run, (-1, {}))
                 if query.seen_us > seen_us:
                     newest[query.run] = query.seen_us, _line(query, gateway)
-    return [line for _, line in newest.values()]
+    lines = [line for _, line in newest.values()]
+    begun = {line["name"]: str(line["since"]) for line in sorted(lines, key=lambda line: str(line["since"]))}
+    return [line for line in lines if line["state"] == "running" or not line["name"] or str(line["since"]) == begun[line["name"]]]
 
 
 def told_there(url: str) -> list[QueryInfo]:
