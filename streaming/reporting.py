@@ -143,7 +143,10 @@ def _job_of(command: list[str]) -> str:
     told = command[command.index(_SUBMIT) + 1 :]
     if "--name" in told[:-1] and told[-1] != "pyspark-shell":
         return told[told.index("--name") + 1]
-    return next((Path(word).name for word in told if word.endswith((".py", ".jar"))), "")
+    job = next((Path(word).name for word in told if word.endswith((".py", ".jar"))), "")
+    if not job and "--class" in told[:-1]:
+        return told[told.index("--class") + 1].rpartition(".")[2]  # a server of Spark's own
+    return job
 
 
 def _script_of(command: list[str]) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gateway.client.reads import Reads
-from gateway.core import limits
 
-_SLACK_S = 5.0  # beyond what a gateway waits
+_SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # beyond what a gateway waits
 
 
 class QueryInfo(NamedTuple):
@@ -48,7 +47,8 @@ class Progress(Reads):
         `timeout` seconds (30 at most). A gateway is looked for `patience` seconds.
         """
         asked = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
-        told = self._act("passed", asked, timeout + _SLACK_S, patience)["offset"]
+        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+        told = self._act("passed", asked, timeout + slack, patience)["offset"]
         return -1 if told is None else int(told)
 
     def report(
@@ -68,7 +68,7 @@ class Progress(Reads):
         Below what was kept before it is only taken to go `back`.
         """
         asked = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
-        return str(self._act("report", asked, limits.REQUEST_TIMEOUT_US / 1e6, patience)["trouble"])
+        return str(self._act("report", asked, _SLACK_S, patience)["trouble"])
 
     def readers(self, patience: float | None = None) -> dict[str, int]:
         """What named readers, and queries that have a name, saved."""

@@ -46,6 +46,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         ["tail", "--unordered"],
         ["topics"],
         ["topics", "--json"],
+        ["queries"],
         ["offsets", "--time", "2026-01-31T12:00:00Z"],
         ["replay", "--out", "out.jsonl"],
     ],

@@ -162,6 +162,7 @@ SUBMIT = ["java", "-cp", "x", "org.apache.spark.deploy.SparkSubmit"]
         ([*SUBMIT, "--master", "local[2]", "/jobs/flights.py", "live", "--out", "x.py"], [], "flights.py"),
         ([*SUBMIT, "--name", "delays", "/jobs/flights.py"], [], "delays"),
         ([*SUBMIT, "--class", "a.Main", "job.jar"], [], "job.jar"),
+        ([*SUBMIT, "--class", "org.apache.spark.sql.connect.SparkConnectServer", "spark-internal"], ["bash"], "SparkConnectServer"),
         ([*SUBMIT, "--conf", "a=b", "pyspark-shell"], ["/x/python", "-u", "/jobs/mine.py", "arg.py"], "mine.py"),
         ([*SUBMIT, "--name", "PySparkShell", "pyspark-shell"], ["/x/python3", "-m", "jobs.mine", "x"], "jobs.mine"),
         ([*SUBMIT, "pyspark-shell"], ["/x/python3"], "python3"),
