@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from gateway.errors import UsageError
 from streaming import needs
 
 if TYPE_CHECKING:
@@ -15,11 +14,9 @@ if TYPE_CHECKING:
 
     from streaming.options import Kind, ReadOptions
 
-_NO_SINK = "writing to Tutti from Spark is not built yet: send with tutti.Producer, in foreachBatch or from another process"
-
 
 class TuttiDataSource(DataSource):
-    """`spark.read.format("tutti")` and `spark.readStream.format("tutti")`; options are told in docs/spark.md."""
+    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`; options are told in docs/spark.md."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Refuse a Python that could not read, before anything else is asked of it."""
@@ -51,12 +48,22 @@ class TuttiDataSource(DataSource):
         return StreamReader(self._read_options("stream", schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Not built."""
-        raise UsageError(_NO_SINK)
+        """A writer of a DataFrame, once."""
+        from streaming.sink import BatchSink
+        from streaming.sink_options import check_columns, parse
+
+        options = parse(self.options, stream=False)
+        check_columns(schema, options, overwrite=overwrite)
+        return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Not built."""
-        raise UsageError(_NO_SINK)
+        """A writer of micro-batches."""
+        from streaming.sink import StreamSink
+        from streaming.sink_options import check_columns, parse
+
+        options = parse(self.options, stream=True)
+        check_columns(schema, options, overwrite=overwrite)
+        return StreamSink(options)
 
     def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
         from streaming.options import parse

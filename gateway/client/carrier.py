@@ -28,7 +28,7 @@ class Carrier(Session):
         """Begin with an empty window."""
         super().__init__(identity)
         self.feed = feed
-        self.window = Window(feed.options.compression, unordered)
+        self.window = Window(feed.options.compression, unordered, feed.options.staged)
 
     @abc.abstractmethod
     def _on_answer(self, answer: wire.FromGateway, now: float) -> None:

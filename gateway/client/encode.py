@@ -156,7 +156,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
     batch.count = count
     if batch.headers is None and compression is None:
         body, raw_length = encode_plain(batch.keys, batch.values, packed)
-        _seal(batch, body, raw_length)
+        seal(batch, body, raw_length)
         return
     columns: list[pa.Array[Any]] = [
         pa.nulls(count, pa.binary()) if batch.keys is None else _binary(batch.keys),
@@ -211,13 +211,14 @@ def encode_whole(batch: Batch, records: Conformed, compression: Compression) -> 
 def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
     plain = encode_plain_batch(records) if compression is None else None
     if plain is not None:
-        _seal(batch, *plain)
+        seal(batch, *plain)
         return
     body = memoryview(encode_batch(records, compression))
-    _seal(batch, body, raw_length_of(body, batch.remaining))
+    seal(batch, body, raw_length_of(body, batch.remaining))
 
 
-def _seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
+def seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
+    """Give a batch its body; it is closed then."""
     crc = payload_crc(batch.progress, body)
     # All at once, without a call between that a Ctrl-C could strike in: a batch has a body, or is encoded again.
     batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, len(body), body

@@ -12,8 +12,7 @@ Two locks. `lock` guards everything but the open batch's columns. The open batch
 has it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for`
 loop does, because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it
 back; with a call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a
-moment: the other is in the middle of one record. A signal handler may run in between, and what it calls would wait for what its own
-thread has: that is refused at the door (`apart`), for which `lock` knows its owner.
+moment: the other is in the middle of one record. A signal handler in between would wait for its own thread: `apart` refuses it.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class FeedOptions(NamedTuple):
     block: bool = True
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
+    staged: bool = False  # what is sent waits for a transaction
 
 
 class Feed:
@@ -172,7 +172,7 @@ class Feed:
                 batch.callbacks = [(receipt, on_delivery)]
             if progress:
                 self.uses_progress = True
-            self._charge(batch)
+            self.charge(batch)
             self.wake()
         return receipt
 
@@ -276,7 +276,8 @@ class Feed:
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
-    def _charge(self, batch: Batch) -> None:
+    def charge(self, batch: Batch) -> None:
+        """Queue a closed batch. Called with the lock."""
         self.pending += 1
         self.pending_records += batch.count
         self.buffered += batch.charge

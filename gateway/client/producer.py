@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -66,6 +66,8 @@ class Producer:
         Refused: the gateway does not take this producer.
     """
 
+    staged = False  # whether what is sent waits for a transaction
+
     def __init__(
         self,
         url: str,
@@ -88,7 +90,7 @@ class Producer:
         if credentials is not None:
             raise UsageError("credentials are not built yet: gateways take every client that reaches them")
         name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
-        options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
         check_seconds("connect_timeout", connect_timeout)
         tune()
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
@@ -338,7 +340,7 @@ class Producer:
                 feed.close()
             self._pump.stop()
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         """The producer itself."""
         return self
 

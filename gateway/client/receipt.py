@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.client.forking import after_fork
 from gateway.client.seconds import check_wait
+from gateway.data.frame import Kind
 from gateway.data.names import check_name
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, UsageError
@@ -86,6 +87,7 @@ class Batch:
         "first_sequence",
         "headers",
         "keys",
+        "kind",
         "lane",
         "latch",
         "max_timestamp",
@@ -126,6 +128,7 @@ class Batch:
         self.headers: dict[int, Sequence[Header]] | None = None
         self.callbacks: list[tuple[Receipt, OnDelivery]] | None = None
         self.progress = b""
+        self.kind = int(Kind.BATCH)
         self.whole = False  # one receipt stands for all its records
         self.body: bytes | memoryview = b""  # none while it is open, and after its outcome
         self.count = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from gateway.client.encode import Compression, cut
 from gateway.client.receipt import Batch, Failure, Resume
 from gateway.core import limits
-from gateway.data.frame import Buffer, Frame, Kind
+from gateway.data.frame import STAGED, Buffer, Frame, Kind
 from gateway.data.schema import compression_flags
 from gateway.data.wire import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
 from gateway.errors import invariant
@@ -21,15 +21,15 @@ from gateway.errors import invariant
 class Window:
     """Unanswered batches of one producer."""
 
-    def __init__(self, compression: Compression, unordered: bool = False) -> None:
-        """Begin empty; `unordered` says that its batches go to the lane of the gateway."""
+    def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
+        """Begin empty; `unordered` says that its batches go to the lane of the gateway, `staged` that they wait for a TXN."""
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
         self.settled: list[Batch] = []  # outcomes that nobody was told yet
         self._compression = compression
         self._unordered = unordered
-        self._flags = compression_flags(compression)
+        self._flags = compression_flags(compression) | (STAGED if staged else 0)
         self._unanswered: collections.deque[Batch] = collections.deque()
         self._by_sequence: dict[int, Batch] = {}
         self._bytes = 0
@@ -111,10 +111,10 @@ class Window:
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
         invariant(bool(batch.body), "a batch that is sent has a body")
         return Frame(
-            Kind.BATCH,
+            batch.kind,
             batch.body,
             progress=batch.progress,
-            flags=self._flags,
+            flags=self._flags if batch.kind == Kind.BATCH else 0,
             producer=number,
             epoch=epoch,
             first_sequence=batch.first_sequence,

@@ -135,8 +135,6 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProce
         read(spark, path=tmp_path).collect()
     with pytest.raises(PySparkException, match="use the option 'columns'"):
         spark.read.format("tutti").schema("value binary").option("gateways", gateway.url).load().collect()
-    with pytest.raises(PySparkException, match="not built yet"):
-        spark.range(1).write.format("tutti").mode("append").option("gateways", gateway.url).save()
 
 
 def test_tasks_on_the_gateways_host_read_its_files_unless_told_otherwise(spark: SparkSession, gateway: GatewayProcess) -> None:

@@ -1,0 +1,101 @@
+"""Transactions: records that several processes stage, and one makes visible together (design, section 3, TXN).
+
+Whoever stages has a nameless producer of its own, so that what a failed attempt left behind is nobody else's: it is let go with its
+producer, at once (`Control.forget`) or when that was idle for an hour. Whoever commits has the named producer whose records they
+become: a later instance fences it, and its progress says which transaction was the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from gateway.client.encode import check_progress, seal
+from gateway.client.producer import Producer
+from gateway.client.receipt import Batch, Receipt
+from gateway.core import limits
+from gateway.data.bodies import TxnBody, encode_body
+from gateway.data.frame import Kind
+from gateway.data.wire import OFFSET_UNKNOWN
+from gateway.errors import Refused, UsageError
+
+SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
+
+
+class Part(NamedTuple):
+    """A staged batch: its position, topic, records, and the range of their timestamps, us."""
+
+    position: int
+    topic: str
+    records: int
+    first_time: int
+    last_time: int
+
+
+class Staging(Producer):
+    """A producer whose records are in the log and visible nowhere until a transaction names them: as `Producer`, without a name."""
+
+    staged = True
+
+    def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
+        """Send a record batch as `send_batch` does, in slices of a good size."""
+        rows = records.num_rows
+        if records.nbytes > SLICE_BYTES and rows > 1:
+            rows = max(1, rows * SLICE_BYTES // records.nbytes)
+        return [self.send_batch(topic, records.slice(at, rows)) for at in range(0, records.num_rows, rows)]
+
+    @staticmethod
+    def parts(receipts: Sequence[Receipt]) -> list[Part]:
+        """What a transaction needs of staged batches, once they are decided: waits for that.
+
+        Raises:
+            TuttiError: one of them was not staged, or it is not known where.
+        """
+        found = []
+        for receipt in receipts:
+            position, batch = receipt.result(), receipt.batch
+            if position == OFFSET_UNKNOWN or batch.cut:
+                raise Refused(
+                    f"{batch.count} records of topic {batch.topic!r} are staged, and it is not known where: stage them again",
+                    "staged",
+                )
+            found.append(Part(position, batch.topic, batch.count, batch.min_timestamp, batch.max_timestamp))
+        return found
+
+
+class Transactor(Producer):
+    """A producer that makes staged records visible. Arguments as `Producer`."""
+
+    def commit(self, parts: Sequence[Part], progress: bytes) -> Receipt:
+        """Make staged batches visible, all of them, in this order and in one place of the log, or none.
+
+        Args:
+            parts: staged batches, at least one.
+            progress: commits with them and comes back by `resume()`: which transaction it was.
+
+        Returns the receipt: offset of the first record, and `count`.
+
+        Raises:
+            UsageError: there are none, or too many.
+        """
+        if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX:
+            raise UsageError(f"a transaction of {len(parts)} batches cannot be: 1 to {limits.STAGED_BATCHES_MAX} are taken")
+        feed = self._check(parts[0].topic, None, "total", progress)
+        batch = Batch(parts[0].topic, 0, time.monotonic() + feed.options.delivery_timeout, feed.passing)
+        batch.kind, batch.whole, batch.progress = int(Kind.TXN), True, check_progress(progress)
+        batch.count = sum(part.records for part in parts)
+        batch.min_timestamp = min(part.first_time for part in parts)
+        batch.max_timestamp = max(part.last_time for part in parts)
+        body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
+        seal(batch, body, 0)
+        batch.charge = batch.size
+        with feed.lock:
+            feed.check()
+            feed.close_open()
+            feed.uses_progress = True
+            feed.charge(batch)
+            feed.wake()
+        return Receipt(batch, 0)

@@ -1,0 +1,202 @@
+"""Proves that micro-batches and batch writes are in the log once, each in one place, and that wrong ones write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr, struct, to_json
+from pyspark.sql.streaming.query import StreamingQuery
+
+from gateway.client.control import Control
+from gateway.client.transactions import Staging
+from streaming.sink import Staged, StreamSink
+from streaming.sink_options import parse
+from tests.faults.gateways import GatewayProcess
+from tutti import Producer, Reader
+
+
+@pytest.fixture
+def numbers(own_gateway: GatewayProcess) -> Iterator[Producer]:
+    with Producer(own_gateway.url, producer="numbers") as producer:
+        yield producer
+
+
+def send(producer: Producer, *values: int) -> None:
+    for value in values:
+        producer.send("in", b"%d" % value)
+    producer.flush()
+
+
+def read(spark: SparkSession, gateway: GatewayProcess, topic: str = "in") -> DataFrame:
+    stream = spark.readStream.format("tutti").option("gateways", gateway.url).option("topics", topic)
+    return stream.option("startingOffset", "earliest").option("maxRecordsPerTrigger", 10).load()
+
+
+def write(frame: DataFrame, gateway: GatewayProcess, checkpoint: Path, topic: str = "out", mode: str = "append") -> StreamingQuery:
+    stream = frame.writeStream.format("tutti").option("gateways", gateway.url).option("topic", topic)
+    return stream.option("checkpointLocation", str(checkpoint)).outputMode(mode).trigger(availableNow=True).start()
+
+
+def run(query: StreamingQuery) -> None:
+    assert query.awaitTermination(120)
+
+
+def records(gateway: GatewayProcess, topic: str) -> list[Any]:
+    with Reader(gateway.url, topics=[topic]) as reader:
+        return list(reader.records())
+
+
+def test_micro_batches_are_written_once_each_in_one_place(
+    spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
+) -> None:
+    doubled = (
+        read(spark, own_gateway)
+        .selectExpr("cast(2 * cast(cast(value as string) as int) as string) as value", "value as key")
+        .repartition(3)
+    )
+    send(numbers, *range(35))
+    run(write(doubled, own_gateway, tmp_path / "checkpoint"))
+    send(numbers, *range(35, 42))
+    run(write(doubled, own_gateway, tmp_path / "checkpoint"))
+    found = records(own_gateway, "out")
+    assert sorted(int(record.value) for record in found) == [2 * value for value in range(42)]
+    assert {record.value: int(record.key) * 2 for record in found} == {record.value: int(record.value) for record in found}
+    assert len({record.producer for record in found}) == 1
+    assert found[0].producer.startswith("spark-")
+    assert [record.sequence for record in found] == list(range(1, 43)), "one producer's records, none twice"
+    for batch in range(4):  # of ten each, at offsets that follow one another
+        some = found[10 * batch : 10 * batch + 10] if batch < 3 else found[30:35]
+        assert {int(record.value) // 20 for record in some} == {batch}
+        assert [record.offset for record in some] == list(range(some[0].offset, some[0].offset + len(some)))
+    with Control(own_gateway.url) as control:
+        assert {line["name"] for line in control.producers()} == {"numbers", found[0].producer}, "those who staged are forgotten"
+
+
+def test_updates_are_written_once_in_foreach_batch(
+    spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
+) -> None:
+    """Spark has no update mode for sources in Python; a write in foreachBatch is known by its micro-batch."""
+    seen: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        sink = rows.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append")
+        sink.save()
+        if batch == 1 and batch not in seen:
+            seen.append(batch)
+            raise RuntimeError("the driver ends behind a commit")
+        sink.save()
+
+    parity = expr("cast(cast(value as string) as int) % 2")
+    counts = read(spark, own_gateway).groupBy(parity.alias("parity")).count()
+    updates = counts.select(to_json(struct("parity", "count")).alias("value")).writeStream.outputMode("update")
+    updates = updates.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).foreachBatch(write)
+    send(numbers, *range(30))
+    with pytest.raises(PySparkException, match="the driver ends behind a commit"):
+        run(updates.start())
+    run(updates.start())
+    assert sorted(record.value for record in records(own_gateway, "out")) == sorted(
+        b'{"parity":%d,"count":%d}' % (parity, count) for parity in (0, 1) for count in (5, 10, 15)
+    )
+
+
+def test_a_batch_goes_to_the_topics_of_its_records_with_all_they_have(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+    rows = spark.range(0, 1000, numPartitions=3).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 7 = 0, null, cast(cast(id as string) as binary)) as key",
+        "concat('t', id % 2) as topic",
+        "timestamp_micros(1000000 * id) as timestamp",
+        "array(struct('h' as key, cast('x' as binary) as value)) as headers",
+    )
+    write = rows.write.format("tutti").option("gateways", own_gateway.url).option("writeId", "first").mode("append")
+    write.save()
+    write.save()
+    found = records(own_gateway, "t0") + records(own_gateway, "t1")
+    assert sorted(int(record.value) for record in found) == list(range(1000))
+    for record in found:
+        number = int(record.value)
+        assert record.key == (None if number % 7 == 0 else record.value)
+        assert record.timestamp.timestamp() == number
+        assert record.headers == [("h", b"x")]
+    assert sorted(record.offset for record in found) == list(range(1000)), "one write, in one place, once"
+    with pytest.raises(PySparkException, match="comes again with 999 records: it is not the same write"):
+        rows.where("id > 0").write.format("tutti").option("gateways", own_gateway.url).option("writeId", "first").mode(
+            "append"
+        ).save()
+
+
+class Committing:
+    """What Spark's driver does with the sink, at times of a test's choice."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self.sink = StreamSink(parse({"gateways": gateway.url, "topic": "out"}, stream=True))
+        self.gateway = gateway
+
+    def stage(self, values: list[bytes]) -> Staged:
+        with Staging(self.gateway.url) as staging:
+            parts = Staging.parts(staging.stage("out", pa.record_batch({"value": pa.array(values, pa.binary())})))
+            return Staged(staging.name, tuple(parts), "q")
+
+
+def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_is_refused(own_gateway: GatewayProcess) -> None:
+    driver, zombie = Committing(own_gateway), Committing(own_gateway)
+    left = zombie.stage([b"0"])
+    driver.sink.commit([driver.stage([b"0"])], 0)
+    driver.sink.commit([driver.stage([b"0"])], 0)
+    driver.sink.commit([driver.stage([b"1"]), None], 1)
+    with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver goes on"):
+        zombie.sink.commit([left], 0)
+    with pytest.raises(Exception, match="comes again with 2 records: it is not the same write"):
+        driver.sink.commit([driver.stage([b"1", b"2"])], 1)
+    assert [record.value for record in records(own_gateway, "out")] == [b"0", b"1"]
+
+
+def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gateway: GatewayProcess) -> None:
+    driver = Committing(own_gateway)
+    staged = driver.stage([b"gone"])
+    driver.sink.abort([staged, None], 0)
+    with pytest.raises(Exception, match="nothing is staged at position"):
+        driver.sink.commit([staged], 0)
+    again = driver.stage([b"there"])
+    driver.sink.commit([again], 0)
+    driver.sink.abort([again], 0)
+    assert [record.value for record in records(own_gateway, "out")] == [b"there"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        (["id"], {"topic": "t"}, "column 'id' is not taken: a write takes value, key, topic, timestamp, headers"),
+        (["cast(id as string) as key"], {"topic": "t"}, "the column 'value' is missing: there are key"),
+        (["id as value"], {"topic": "t"}, "column 'value' has type bigint; it takes string or binary"),
+        (["'x' as value", "id as timestamp"], {"topic": "t"}, "column 'timestamp' has type bigint; it takes timestamp"),
+        (["'x' as value"], {}, "give the option 'topic', or a column 'topic'"),
+        (["'x' as value"], {"topics": "t"}, r"option 'topics' \('t'\) is not taken: records go to one topic"),
+        (["'x' as value"], {"topic": "a b"}, "option 'topic' is 'a b'"),
+        (["'x' as value"], {"topic": "t", "writeID": "a/b"}, "option 'writeId' is 'a/b'"),
+        (["'x' as value", "cast(null as string) as topic"], {}, "a record's column 'topic' is null"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(
+    spark: SparkSession, gateway: GatewayProcess, columns: list[str], options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(PySparkException, match=told):
+        spark.range(3).selectExpr(*columns).write.format("tutti").options(gateways=gateway.url, **options).mode("append").save()
+
+
+def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: GatewayProcess) -> None:
+    write = spark.range(3).selectExpr("'x' as value").write.format("tutti").option("gateways", gateway.url).option("topic", "t")
+    with pytest.raises(PySparkException, match="the log is only appended to: use mode"):
+        write.mode("overwrite").save()
+
+
+def test_gateways_that_are_not_there_fail_the_write_and_say_what_was_met(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PySparkException, match="a write needs the option 'gateways'"):
+        spark.range(3).selectExpr("'x' as value").write.format("tutti").option("topic", "t").mode("append").save()
