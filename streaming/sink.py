@@ -201,7 +201,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         yield names.dictionary[0].as_py(), records
         return
     codes = names.indices
-    for code, one in enumerate(names.dictionary.to_pylist()):
+    for code, one in enumerate(map(str, names.dictionary.to_pylist())):
         yield one, records.filter(pc.equal(codes, pa.scalar(code, codes.type)))
 
 
