@@ -19,7 +19,7 @@ from tests.integration.spark.clusters.conftest import COUNT, send_all
 from tests.integration.spark.clusters.kubernetes import ApiServer
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import until
-from tests.ports import free_port
+from tests.ports import free_base, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 GATEWAYS = "tutti://g1:7400,g2:7400,g3:7400"
@@ -84,8 +84,8 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
     found = recipes.told(recipes.start(script, tmp_path))
     assert (found["BATCH"], found["STREAM"]) == (all_of(group), all_of(group))
     for place in found["WHERE"].split():
-        directory, ran, package = place.split("|")
-        assert (ran, package) == (str(python), f"{directory}/tutti.zip/streaming/__init__.py")
+        _, ran, package = place.split("|")
+        assert (ran, package) == (str(python), "./tutti.zip/streaming/__init__.py")  # in the task's own directory
 
 
 def test_shipped_with_its_libraries(group: Three, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
@@ -157,3 +157,19 @@ def test_kubernetes_is_asked_for_a_driver_that_runs_the_job(tmp_path: Path) -> N
     assert "\nENV PYSPARK_PYTHON=/opt/tutti/bin/python\n" in dockerfile
     copied = {word.removesuffix("/") for line in dockerfile.splitlines() if line.startswith("COPY ") for word in line.split()[1:-1]}
     assert all((recipes.ROOT / path).exists() for path in copied if not path.startswith(("-", "/")))
+
+
+def test_the_doctor_asks_the_executors_of_a_cluster(cluster: Standalone, tmp_path: Path) -> None:
+    """Proves that `tutti doctor` finds on a cluster what its hosts lack, before a job does."""
+    python = recipes.environment_without_package(tmp_path / "libraries")
+    command = f"export PYSPARK_PYTHON={python}; {sys.executable} -m gateway doctor --spark --master {cluster.url} --json"
+    process = recipes.start(f"{command} --data {tmp_path} --port {free_base()} || test $? = 1", tmp_path)
+    try:
+        findings = json.loads(process.communicate(timeout=recipes.WAIT_S)[0])["findings"]
+    finally:
+        recipes.end(process)
+    found = {finding["subject"]: finding for finding in findings}
+    lacks = "it lacks pyspark_tutti, streaming, gateway"
+    assert found["python of Spark's workers"]["found"].endswith(lacks)
+    assert found["a trial of Spark"]["found"].startswith(f"workers run {python} ")
+    assert found["a trial of Spark"]["found"].endswith(lacks)
