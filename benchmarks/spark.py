@@ -197,12 +197,14 @@ def sustained(directory: Path, rounds: int, quick: bool) -> list[Figure]:
         ways = {way: options for way, options in bench.ways(100).items() if way != "files"}
         rates: dict[str, list[float]] = {way: [] for way in ways}
         foreign: list[float] = []
-        for number in range(rounds):
+        for number in range(rounds + 1):
             for way, options in ways.items():
                 limit = {"maxOffsetsPerTrigger": str(TRIGGER_RECORDS), "startingOffsets": "earliest"}
                 with foreign_load(foreign):
                     checkpoint = directory / f"sustained-{os.getpid()}-{way}-{number}"
-                    rates[way].append(count / _drained(bench.spark, options | limit, checkpoint) / 1e6)
+                    rate = count / _drained(bench.spark, options | limit, checkpoint) / 1e6
+                if number:  # the first round warms the JVM up
+                    rates[way].append(rate)
     state = f"{count:,} records of 100 B in micro-batches of {TRIGGER_RECORDS:,}, local[2], foreign CPU {max(foreign):.2f}"
     found = []
     for way, told in rates.items():
