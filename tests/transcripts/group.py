@@ -32,7 +32,7 @@ from gateway.core.life import Phase
 from gateway.core.messages import Message, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter
-from gateway.data.frame import Frame, Kind
+from gateway.data.frame import SEQUENCED, Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of
 from gateway.data.wire import Answer, Committed, Duplicate
@@ -291,7 +291,7 @@ def _holds(log: list[Frame], answer: Committed | Duplicate) -> bool:
     """Whether the frames have every sequence of the answer's batch."""
     wanted = set(range(answer.first_sequence, answer.first_sequence + answer.count))
     for frame in log:
-        if frame.kind == Kind.BATCH and frame.producer == answer.producer:
+        if frame.kind in SEQUENCED and frame.producer == answer.producer:
             wanted -= set(range(frame.first_sequence, frame.last_sequence + 1))
     return not wanted
 

@@ -141,7 +141,7 @@ class Received:
         self._begin = state.position
         self.new_readers: dict[str, None] = {}
         self._staged: dict[int, Staged] = {}  # undecided
-        self._visible: set[int] = set()  # positions of staged batches that an undecided TXN makes visible
+        self._visible: dict[int, Frame] = {}  # position of a staged batch -> the undecided TXN that makes it visible
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
         self.start = state.start
@@ -196,7 +196,7 @@ class Received:
     def stage(self, frame: Frame) -> None:
         """What a batch or a TXN that is ordered says of records that are visible, or staged."""
         if frame.kind == Kind.TXN:
-            self._visible.update(decode_body(TxnBody, frame.body).staged)
+            self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
         elif frame.staged:
             self._staged[frame.position] = staged_of(frame)
@@ -208,18 +208,25 @@ class Received:
         """How many batches are staged."""
         return len(self._state.staged) + len(self._staged) - len(self._visible)
 
-    def not_visible(self, frame: Frame) -> str:
+    def not_visible(self, frame: Frame, decided: bool = False) -> str:
         """Why the batches of a TXN cannot be made visible at the log's end; empty if they can.
+
+        Args:
+            frame: the TXN.
+            decided: each of them has to be decided here, as whoever orders it must see to: an ABORT may void what is not.
 
         Raises:
             FormatError: its body is none.
         """
+        if frame.flags:
+            return f"a transaction has flags {frame.flags}"
         body = decode_body(TxnBody, frame.body)
+        undecided = {} if decided else self._staged
         if not 0 < len(body.staged) == len(set(body.staged)) == len(body.counts) <= limits.STAGED_BATCHES_MAX:
             return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or one of them twice"
         parts: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
-            part = self._staged.get(position) or self._state.staged.get(position)
+            part = undecided.get(position) or self._state.staged.get(position)
             line = None if part is None or position in self._visible else self.line(part.producer)
             if part is None or line is None or line.epoch != part.epoch:
                 return f"nothing is staged at position {position} (any more)"
@@ -234,7 +241,8 @@ class Received:
     def stage_decided(self, frame: Frame) -> None:
         """A batch or a TXN is decided, or void: the decided state tells of what is staged from here on."""
         if frame.kind == Kind.TXN:
-            self._visible.difference_update(decode_body(TxnBody, frame.body).staged)
+            for position in decode_body(TxnBody, frame.body).staged:
+                self._visible.pop(position, None)
         elif frame.staged:
             self._staged.pop(frame.position, None)
 
@@ -249,12 +257,17 @@ class Received:
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
             f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} behind {self._state.position}",
         )
+        void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
+        _follows(
+            not any(at in self._visible for at in void)
+            and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
+            f"{frame!r} aborts from {body.position} on, and a TXN stands behind that, or makes visible what does",
+        )
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
         line.sequence, line.progress = entry.sequence, entry.progress
         line.undecided += 1
-        void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
         for at in void:
             del self._staged[at]
 

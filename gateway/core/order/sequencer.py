@@ -131,7 +131,7 @@ class Sequencer:
     def _may_stage(self, origin: int, frame: Frame, line: Line) -> bool:
         """Whether a staged batch, or the TXN that makes such visible, may be ordered.
 
-        A TXN waits until everything of its producer is decided: so no ABORT ever voids one.
+        A TXN waits until everything of its producer is decided, and names what is: so no ABORT ever voids one, or a part of one.
         """
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
@@ -142,7 +142,7 @@ class Sequencer:
             return False
         else:
             try:
-                reason = received.not_visible(frame)
+                reason = received.not_visible(frame, decided=True)
             except FormatError as error:
                 reason = str(error)
             code = "staged"
