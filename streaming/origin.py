@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -61,25 +62,48 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
 
 def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
     """The records of a partition in offset order, for a worker: from the files of a gateway on its host where it may read them.
+    What retention removes meanwhile is passed over with a warning where that is wanted.
 
     Raises:
         TuttiError: as `source_of_log` and `Source.pieces`; the latter say which records of which partition could not be read where.
     """
     source = source_of_log(options, partition.log, partition.end, partition.gateways)
-    asked = partition.start, partition.end, partition.topics, options.columns
+    position = partition.start
+    while True:
+        try:
+            for piece in _told(source, options, partition, position):
+                position = piece.next
+                yield piece
+            return
+        except OffsetOutOfRange:
+            held = source.frontier().start
+            if options.fail_on_data_loss or held <= position:
+                raise
+            warnings.warn(
+                f"records {position} to {min(held, partition.end) - 1} were removed from the log of {options.origin} before they "
+                "were read: they are passed over, as failOnDataLoss is false",
+                stacklevel=2,
+            )
+            position = held
+            if position >= partition.end:
+                return
+
+
+def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    asked = start, partition.end, partition.topics, options.columns
     here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
     if not here:
-        return _told(source.pieces(*asked, absent_ok=True), source, options, partition)
+        return source.pieces(*asked, absent_ok=True)
     from gateway.client.nearby import pieces_nearby
 
-    return _told(pieces_nearby(here, source, partition.log, *asked), source, options, partition)
+    return pieces_nearby(here, source, partition.log, *asked)
 
 
-def _told(pieces: Iterator[Piece], source: Source, options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
-    """The pieces; an error that ends them says of which records it is, where they were asked for, and what to do."""
-    position = partition.start
+def _told(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    """The records from `start` on; an error that ends them says which they are, where they were asked for, and what to do."""
+    position = start
     try:
-        for piece in pieces:
+        for piece in _pieces(source, options, partition, start):
             position = piece.next
             yield piece
     except TuttiError as error:

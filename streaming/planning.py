@@ -73,7 +73,8 @@ def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
         return offset
     gone = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
     if options.fail_on_data_loss:
-        raise OffsetOutOfRange(f"{gone}: start later, or set failOnDataLoss to false to pass over them")
+        left = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none by now"
+        raise OffsetOutOfRange(f"{gone}, {left}: start later, or set failOnDataLoss to false to pass over them")
     warnings.warn(f"{gone}: they are passed over, as failOnDataLoss is false", stacklevel=2)
     return frontier.start
 

@@ -91,3 +91,14 @@ class Query:
 
     def stop(self) -> None:
         self.running.stop()
+
+
+class Meanwhile(Query):
+    """Does something in the middle of its first micro-batch."""
+
+    act: Callable[[], object] = staticmethod(lambda: None)
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        if batch == 0:
+            self.act()
+        super()._take(rows, batch)

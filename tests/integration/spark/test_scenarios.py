@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.figures import descendants
 from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
+from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until
 from tutti import Producer
 
 pytestmark = pytest.mark.spark
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
-
-
-class Meanwhile(Query):
-    """Does something in the middle of its first micro-batch."""
-
-    act: Callable[[], object] = staticmethod(lambda: None)
-
-    def _take(self, rows: DataFrame, batch: int) -> None:
-        if batch == 0:
-            self.act()
-        super()._take(rows, batch)
 
 
 def sources(query: StreamingQuery) -> list[tuple[int, int, int]]:
