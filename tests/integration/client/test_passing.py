@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti
 from tests.unit.client.fake import until
-from tutti import Producer, Reader, TooLarge, UsageError
+from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 
 WAIT_S = 60.0
 
@@ -57,7 +58,7 @@ def test_each_record_is_waited_for_by_itself(gateway: GatewayProcess) -> None:
     with Producer(gateway.url) as p, Progress(gateway.url) as query:
         receipts = [p.send("flights", b"%d" % number) for number in range(20)]
         first = receipts[0].result(WAIT_S)
-        waiters = [Waiter(lambda receipt=receipt: receipt.processed_by("each", WAIT_S)) for receipt in receipts]  # type: ignore[misc]
+        waiters = [Waiter(partial(receipt.processed_by, "each", WAIT_S)) for receipt in receipts]
         query.report("run", first + 10, name="each")
         until(lambda: sum(waiter.passed is not None for waiter in waiters) == 10)
         assert [waiter.passed for waiter in waiters[:10]] == [first + 10] * 10
@@ -108,9 +109,9 @@ def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
     """Proves that unordered records, names and times that are none, and a callback's wait are refused, and failures are told."""
     told: list[BaseException] = []
 
-    def deliver(_error: object, receipt: object) -> None:
+    def deliver(_error: object, receipt: Receipt) -> None:
         try:
-            receipt.processed_by("q")  # type: ignore[attr-defined]
+            receipt.processed_by("q")
         except UsageError as error:
             told.append(error)
 
@@ -122,7 +123,7 @@ def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
         with pytest.raises(UsageError, match="query name"):
             receipt.processed_by("a b")
         with pytest.raises(UsageError, match="timeout"):
-            receipt.processed_by("q", timeout="soon")  # type: ignore[arg-type]
+            receipt.processed_by("q", timeout="soon")  # type: ignore[arg-type]  # what is to be refused
         until(lambda: told)
         assert "on_delivery" in str(told[0])
         large = p.send("flights", bytes(5 << 20))
