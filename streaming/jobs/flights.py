@@ -151,7 +151,7 @@ def digest(lines: Iterable[bytes]) -> str:
 
 
 def departures(records: DataFrame) -> DataFrame:
-    """Records (offset, value) of the topic as departures with their event time; the closing record is in, its airport is null.
+    """Records (offset, value) of the topic as departures with offset and event time; the closing record is in, its airport is null.
 
     A value that is no departure stops the job with an error that names it and its offset: none is left out in silence.
     """
@@ -164,6 +164,7 @@ def departures(records: DataFrame) -> DataFrame:
     time = f.col("departure.time_hour") + f.make_dt_interval(mins=f.col("departure.minute"))
     refusal = f.raise_error(f.concat(f.lit("the record at offset "), f.col("offset"), f.lit(" is no departure: "), f.col("text")))
     return records.select("offset", text.alias("text"), parsed.alias("departure")).select(
+        "offset",
         *[f.col(f"departure.{name}") for name in FIELDS],
         f.when(broken.isNull() & time.isNotNull(), time).otherwise(refusal).alias("event_time"),
     )
