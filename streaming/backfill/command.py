@@ -144,9 +144,6 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     Raises:
         TuttiError: with what Spark said, where it failed.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no hints
-    from pyspark.errors import PySparkException
-
     from streaming.backfill.session import session
 
     if plan.nothing_to_do():
@@ -157,8 +154,8 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
             return plan.run(spark, _note)
         finally:
             spark.stop()
-    except (PySparkException, Py4JError) as error:
-        if os.environ.get("TUTTI_TRACEBACK"):
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j") or os.environ.get("TUTTI_TRACEBACK"):
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise TuttiError(

@@ -12,7 +12,7 @@ from gateway.errors import UsageError
 from streaming.plan import is_tutti, items, name_of, printed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 FUNCTION = "transform"
 #: Operators whose rows are each a function of one row below.
@@ -25,23 +25,29 @@ _BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
 _JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
 
 
+def check(path: str) -> None:
+    """Raise UsageError where a path names no Python file; loading it needs Spark."""
+    if not Path(path).is_file() or not path.endswith(".py"):
+        raise UsageError(f"--job {path} is no Python file: name one that has a function {FUNCTION}(records)")
+
+
 def load(path: str) -> Callable[[DataFrame], DataFrame]:
-    """The function `transform` of a Python file.
+    """The function `transform` of a Python file, which may make use of the session that is there by now.
 
     Raises:
-        UsageError: there is no such file or function, or the file fails.
+        UsageError: there is no such function, or the file fails.
     """
+    from pyspark import cloudpickle
+
     file = Path(path)
-    name = file.stem
-    if not file.is_file() or file.suffix != ".py":
-        raise UsageError(f"--job {path} is no Python file: name one that has a function {FUNCTION}(records)")
-    if not name.isidentifier() or name in sys.stdlib_module_names:
-        raise UsageError(f"--job {path}: workers import it as {name!r}, which is no name for a module of its own: rename the file")
+    name = f"tutti_backfill_{file.stem}"  # of nobody else's
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--job {path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its functions are told to workers by this name
+    sys.modules[name] = module
+    # Workers get its functions, not its name, which they could not import.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -67,12 +73,6 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     if not isinstance(rows, Rows):
         raise UsageError(f"{FUNCTION}(records) of --job returned {type(rows).__name__}, not a DataFrame")
     return rows
-
-
-def ship(spark: SparkSession, path: str | None) -> None:
-    """Have the job's file where workers run."""
-    if path is not None:
-        spark.sparkContext.addPyFile(str(Path(path).resolve()))
 
 
 def not_row_by_row(rows: DataFrame) -> tuple[str, bool] | None:

@@ -91,7 +91,9 @@ class Plan:
         self.format = _format_of(wanted, self.local)
         _check_fits(wanted, self.format, self.local)
         self.options = parse(wanted.read, "batch")
-        self.transform = job.load(wanted.job) if wanted.job is not None else None
+        self.transform: Callable[[DataFrame], DataFrame] | None = None
+        if wanted.job is not None:
+            job.check(wanted.job)
         source = source_of(self.options)
         frontier = begun(source)
         self.log = frontier.log
@@ -152,7 +154,8 @@ class Plan:
         report = self.report
         if self.nothing_to_do():
             return report
-        job.ship(spark, self.wanted.job)
+        if self.wanted.job is not None:
+            self.transform = job.load(self.wanted.job)
         ledger = Ledger(self.ledger, self.about)
         try:
             slice_records = self._check_job(ledger, self._rows(spark, report.start, report.end), tell)

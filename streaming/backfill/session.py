@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from streaming.launch import check_spark as check_pyspark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.2.0"
+DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.3.1"
+DELTA_LEAST = (4, 3)  # 4.2 calls a constructor that Spark changed after 4.1.0
+_JAR = re.compile(r"delta-spark_[0-9._]+-([0-9]+)\.([0-9]+)[^/ ]*\.jar")
 #: What Delta Lake names and Spark brings itself.
 _THERE = """
     com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs commons-logging commons-pool
@@ -79,11 +82,16 @@ def session(name: str, kind: str, master: str | None, settings: Mapping[str, str
 
 
 def check_delta(spark: SparkSession) -> None:
-    """Raise UsageError unless the session has Delta Lake."""
+    """Raise UsageError unless the session has Delta Lake, of a version that works with this Spark."""
+    wanted = f"--packages {DELTA_PACKAGE} " + " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
     if any(spark.conf.get(key, "") != value for key, value in DELTA_SETTINGS.items()):
-        wanted = " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
+        raise UsageError(f"this Spark has no Delta Lake: start it with {wanted}, or use --format parquet")
+    jars = spark.sparkContext._jsc.sc().listJars()
+    found = _JAR.search(str(jars.mkString(" ")))
+    if found is not None and (int(found[1]), int(found[2])) < DELTA_LEAST:
         raise UsageError(
-            f"this Spark has no Delta Lake: start it with --packages {DELTA_PACKAGE} {wanted}, or use --format parquet"
+            f"this Spark {spark.version} has Delta Lake {found[1]}.{found[2]}, which fails as soon as a table has a checkpoint "
+            f"(NoSuchMethodError): start it with {wanted}"
         )
 
 
