@@ -259,6 +259,8 @@ class LogState(msgspec.Struct, kw_only=True):
     def _trim(self, frame: Frame) -> None:
         body = decode_body(TrimBody, frame.body)
         self.start, self.start_offset = max(self.start, body.position), max(self.start_offset, body.offset)
+        if self.staged:
+            self.staged = {position: part for position, part in self.staged.items() if position >= self.start}
 
     def _offsets(self, frame: Frame) -> None:
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)

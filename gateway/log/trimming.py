@@ -222,12 +222,14 @@ class Trimming:
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
             place = self._place(position)
-            if place is not None and not self._waits_before(position):
+            if place is not None:
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
-                if self._may_go(kept, place, now_us, 1):
-                    if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
-                        forced = position
+                if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                    forced = position
                     places.append((position, place.offset))
+                elif self._may_go(kept, place, now_us, 1):
+                    if not self._waits_before(position):
+                        places.append((position, place.offset))
                 elif not place.reach:
                     break
             held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none

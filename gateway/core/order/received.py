@@ -228,7 +228,7 @@ class Received:
         for position, count in zip(body.staged, body.counts, strict=True):
             part = undecided.get(position) or self._state.staged.get(position)
             line = None if part is None or position in self._visible else self.line(part.producer)
-            if part is None or line is None or line.epoch != part.epoch:
+            if part is None or line is None or line.epoch != part.epoch or position < self.start:
                 return f"nothing is staged at position {position} (any more)"
             if part.count != count:
                 return f"{part.count} records are staged at position {position}, and not {count}"

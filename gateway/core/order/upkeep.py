@@ -91,10 +91,12 @@ class Upkeep:
         if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
             return
         idle = []
+        stages = {part.producer for part in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
                 continue
-            if now_us - self._seen_us.get(number, self._since_us) >= self._config.idle_producer_us:
+            patience = self._config.idle_producer_us * (limits.STAGED_IDLE_FACTOR if number in stages else 1)
+            if now_us - self._seen_us.get(number, self._since_us) >= patience:
                 idle.append(number)
                 if len(idle) == limits.FORGET_PRODUCERS_MAX:
                     break

@@ -209,22 +209,45 @@ def test_retention_takes_nothing_that_is_still_to_be_read(tmp_path: Path, state:
         list(scan(reader, offset - 1, offset))
 
 
-def test_retention_leaves_what_waits_for_a_transaction(tmp_path: Path) -> None:
+def test_retention_leaves_what_waits_for_a_transaction_up_to_twice_its_bytes(tmp_path: Path) -> None:
     history = History()
     waiting = history.batch("task", "t", [b"waits"], staged=True)
-    for number in range(300):
-        history.batch("p", "t", [b"%d" % number * 900])
+
+    def grow(batches: int) -> None:
+        for number in range(batches):
+            history.batch("p", "t", [b"%d" % number * 900])
+
+    grow(200)
     write_log(tmp_path, history)
-    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=3 * SMALL.segment_bytes))
+    held = len(positions_named(str(tmp_path), "seg"))
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
     assert writer.trimming.propose(NOW_US) is None
     end = len(history.frames)
-    history.txn("query", [waiting])
-    for number in range(3):
-        history.batch("p", "t", [b"%d" % number * 900])
+    grow(400)
     writer.append(history.frames[end:])
     writer.sync()
     decide(writer, history, end + 1, len(history.frames))
-    assert writer.trimming.propose(NOW_US) is None, "the transaction that reaches back over all of them is the newest there is"
+    proposed = writer.trimming.propose(NOW_US)
+    close()
+    assert proposed is not None
+    assert proposed.forced == proposed.places[-1][0] > waiting.position
+    state = LogState()
+    history.trim(*proposed.places[-1])
+    for frame in history.frames:
+        state.apply(frame)
+    assert not state.staged
+
+
+def test_retention_by_bytes_keeps_its_bytes_behind_a_transaction_that_reaches_back(tmp_path: Path) -> None:
+    history = History()
+    waiting = history.batch("task", "t", [b"waits"], staged=True)
+    for number in range(200):
+        history.batch("p", "t", [b"%d" % number * 900])
+    history.txn("query", [waiting])
+    write_log(tmp_path, history)
+    held = len(positions_named(str(tmp_path), "seg"))
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
+    assert writer.trimming.propose(NOW_US) is None, "all before the transaction would go with what it reaches back to"
     close()
 
 
