@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.client.reads import Reads
@@ -102,6 +103,17 @@ def test_a_replay_from_files_is_the_live_run_again(spark: SparkSession, live: tu
     assert deterministic(job) == []
     assert paired.start(job, *places(tmp_path)).awaitTermination(WAIT_S)
     assert told(spark, tmp_path) == run
+
+
+def test_streams_that_do_not_have_one_name_are_found(spark: SparkSession) -> None:
+    """Proves that `deterministic` asks for the same lockstep of all streams of a query."""
+    options = {"gateways": "tutti://127.0.0.1:1", "startingOffset": 0, "cut": "tick:1", "maxRecordsPerTrigger": 1}
+    for one, other, found in ("a", "a", []), ("a", "b", ["2 streams"]), ("a", None, ["2 streams"]), (None, None, ["2 streams"]):
+        named = [options | ({"lockstep": name} if name else {}) for name in (one, other)]
+        orders = paired.events(spark, named[0], "orders", "ordered")
+        payments = paired.events(spark, named[1], "payments", "paid")
+        joined = orders.join(payments, f.col("ordered_key") == f.col("paid_key"))
+        assert [finding.expression for finding in deterministic(joined)] == found
 
 
 @pytest.mark.faults
