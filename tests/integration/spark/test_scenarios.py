@@ -17,7 +17,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until
 from tutti import Producer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 
 

@@ -21,7 +21,7 @@ from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, sen
 from tests.ports import free_base
 from tutti import Producer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 SEGMENT = limits.SEGMENT_BYTES_MIN
 KEPT = f"[log]\nsegment_bytes = {SEGMENT}\nprepared_segments = 0\n[retention]\nbytes = {2 * SEGMENT}\n"
 RECORD = 1_000_000
