@@ -27,7 +27,8 @@ import os, sys
 from gateway.client.nearby import _status, files_of
 from gateway.client.url import parse_url
 _status(parse_url(sys.argv[1])[0])  # all modules are loaded
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(files_of(parse_url(sys.argv[1])[0], sys.argv[2]))
 """
 
@@ -67,7 +68,7 @@ class Asked:
         return self.reads.pieces(start, end, topics, columns, absent_ok=absent_ok)
 
     def values(self, start: int, end: int, topics: list[str] | None = None) -> list[int]:
-        found = pieces_nearby(self.addresses, self, self.log, start, end, topics, ["value"])  # type: ignore[arg-type]
+        found = pieces_nearby(self.addresses, self, self.log, start, end, topics, ["value"])  # type: ignore[arg-type]  # of a source only `pieces` is asked
         return [int(row["value"]) for piece in found for row in piece.batch.to_pylist()]
 
 
@@ -126,10 +127,8 @@ def test_a_gateway_that_does_not_answer_leaves_the_reading_to_others(gateway: Ga
 
 def test_files_that_another_user_may_not_read(gateway: GatewayProcess) -> None:
     """Proves that a directory without permission is not read, and raises nothing."""
-    if os.getuid() != 0:
-        pytest.skip("only root can become somebody else")
     mode = gateway.data.stat().st_mode
-    gateway.data.chmod(0o700)
+    gateway.data.chmod(0o700 if os.getuid() == 0 else 0)
     try:
         told = [gateway.url, Asked(gateway.url).log]
         done = subprocess.run([sys.executable, "-c", _AS_NOBODY, *told], capture_output=True, text=True, timeout=60, check=False)
@@ -149,7 +148,7 @@ def test_damage_a_kill_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.values(0, COUNT) == list(range(COUNT))
         assert asked.starts == []
 
-        asked.reads = Other()  # type: ignore[assignment]
+        asked.reads = Other()  # type: ignore[assignment]  # the same
         [segment] = (running.data / "log").glob("*.seg")
         data = bytearray(segment.read_bytes())
         place = data.index(b"398399")
