@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gateway.core.order.received import Received
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
+from gateway.data.bodies import TxnBody, decode_body
+from gateway.data.frame import SEQUENCED, Frame, Kind
+from gateway.data.state import LogState, Staged
 from tests.property.core.clients import Client
 from tests.transcripts.group import Group, Member
 
@@ -38,15 +39,27 @@ def _prefix(member: Member, longest: list[tuple[Frame, int, bool]]) -> None:
 def _records(delivered: list[tuple[Frame, int, bool]]) -> dict[str, int]:
     """Offset of every committed token; offsets are dense from 0."""
     records: dict[str, int] = {}
+    staged: dict[int, list[str]] = {}
     expected = 0
     for frame, offset, void in delivered:
         assert offset == expected
-        if frame.kind == Kind.BATCH and not void:
-            for place, token in enumerate(bytes(frame.body).decode().split(",")):
+        assert not (void and frame.kind == Kind.TXN)
+        if frame.staged and not void:
+            staged[frame.position] = bytes(frame.body).decode().split(",")
+        elif frame.kind in SEQUENCED and not void:
+            tokens = bytes(frame.body).decode().split(",") if frame.kind == Kind.BATCH else _named(frame, staged)
+            assert len(tokens) == frame.count
+            for place, token in enumerate(tokens):
                 assert token not in records, f"{token} is at {records[token]} and at {offset + place}"
                 records[token] = offset + place
             expected += frame.count
     return records
+
+
+def _named(txn: Frame, staged: dict[int, list[str]]) -> list[str]:
+    """The records that a transaction makes visible; none of its batches can be named again."""
+    body = decode_body(TxnBody, txn.body)
+    return [token for position in body.staged for token in staged.pop(position)]
 
 
 def _sequences(delivered: list[tuple[Frame, int, bool]]) -> None:
@@ -57,7 +70,7 @@ def _sequences(delivered: list[tuple[Frame, int, bool]]) -> None:
         if frame.kind == Kind.EPOCH:
             assert frame.epoch > epochs.get(frame.producer, 0)
             epochs[frame.producer] = frame.epoch
-        elif frame.kind == Kind.BATCH:
+        elif frame.kind in SEQUENCED:
             assert frame.epoch == epochs[frame.producer]
             if not void:
                 assert frame.first_sequence == sequences.get(frame.producer, 0) + 1
@@ -84,13 +97,23 @@ def _tables(member: Member) -> None:
     assert ends[0] == ends[1]
     assert held.dirty or not fresh.dirty, "records without a tick behind them are not known"  # void ones may count too
     assert held.names.producers == fresh.names.producers
+    assert held._staged == fresh._staged
+    assert list(held._visible) == list(fresh._visible)
     # Frames that a rebuild applies by LogState itself come to the same producers.
     for frame in window.frames:
         state.apply(frame, window.barred(frame.position) if frame.kind == Kind.BATCH else False)
+    open_at_end = {**window.state.staged, **held._staged}
+    ends_too = {position for position in open_at_end if position not in held._visible and _is_open(held, open_at_end[position])}
+    assert ends_too == state.staged.keys()
     for number, producer in state.producers.items():
         end = held.line(number)
         assert end is not None
         assert (end.epoch, end.sequence, end.progress) == (producer.epoch, producer.sequence, producer.progress)
+
+
+def _is_open(table: Received, part: Staged) -> bool:
+    line = table.line(part.producer)
+    return line is not None and line.epoch == part.epoch
 
 
 def _line(table: Received, number: int) -> tuple[object, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.core.events import EpochAsked, SessionClosed, Submitted, TopicAsked
-from gateway.data.frame import Frame, Kind
+from gateway.data.bodies import TxnBody, encode_body
+from gateway.data.frame import STAGED, Frame, Kind
 from gateway.data.wire import (
     AbortedAnswer,
     Answer,
@@ -41,6 +42,10 @@ class Client:
     tokens: int = 0
     unanswered: dict[int, str] = field(default_factory=dict)  # sequence -> token, in order
     cuts: list[int] = field(default_factory=list)  # first sequences of batches
+    staged: set[int] = field(default_factory=set)  # sequences that are sent to be staged
+    offers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)  # position and tokens of what is staged, as it was told
+    txns: dict[int, TxnBody] = field(default_factory=dict)  # by first sequence
+    txn_of: dict[int, int] = field(default_factory=dict)  # sequence -> first sequence of its transaction
     committed: dict[str, int] = field(default_factory=dict)  # token -> offset, -1 for a duplicate
     aborted: set[str] = field(default_factory=set)
     again_from: int = 0  # send again from this sequence, 0 for not at all
@@ -65,7 +70,7 @@ class Client:
         self.group.step(self.member, TopicAsked(self.session, 2, "topic"))
         self.group.step(self.member, EpochAsked(self.session, 1, self.name, instance, self.asked_epoch))
 
-    def produce(self, sizes: list[int]) -> None:
+    def produce(self, sizes: list[int], staged: bool = False) -> None:
         """New records, in batches of these sizes."""
         if not self.open or self.again_from:
             return
@@ -75,15 +80,36 @@ class Client:
             for _ in range(size):
                 self.tokens += 1
                 self.unanswered[self.next_sequence] = f"{self.name}-{self.tokens}"
+                if staged:
+                    self.staged.add(self.next_sequence)
                 self.next_sequence += 1
         self.send(first)
+
+    def transact(self, parts: list[tuple[int, tuple[str, ...]]]) -> None:
+        """Make visible what is staged at these positions."""
+        if not self.open or self.again_from:
+            return
+        first = self.next_sequence
+        self.txns[first] = TxnBody(tuple([position for position, _ in parts]), tuple([len(tokens) for _, tokens in parts]))
+        for token in [token for _, tokens in parts for token in tokens]:
+            self.unanswered[self.next_sequence] = token
+            self.txn_of[self.next_sequence] = first
+            self.next_sequence += 1
+        self.send(first)
+
+    def _follows(self, before: int, sequence: int) -> bool:
+        """Whether a sequence is in the same batch as the one before it."""
+        one, other = self.txn_of.get(before, 0), self.txn_of.get(sequence, 0)
+        if one or other or before + 1 != sequence:
+            return one == other and before + 1 == sequence
+        return sequence not in self.cuts and (before in self.staged) == (sequence in self.staged)
 
     def send(self, start: int, leave_out: int = -1) -> None:
         """Everything unanswered from the sequence on, cut as it was; `leave_out` is a batch that is not sent (a gap)."""
         batches: list[list[int]] = []
         for sequence in self.unanswered:
             if sequence >= start:
-                if not batches or sequence in self.cuts or batches[-1][-1] + 1 != sequence:
+                if not batches or not self._follows(batches[-1][-1], sequence):
                     batches.append([])
                 batches[-1].append(sequence)
         frames = tuple(self._frame(batch) for place, batch in enumerate(batches) if place != leave_out)
@@ -93,9 +119,11 @@ class Client:
     def _frame(self, batch: list[int]) -> Frame:
         body = ",".join(self.unanswered[sequence] for sequence in batch).encode()
         progress = str(batch[-1]).encode()
+        txn = self.txns.get(batch[0])
         return Frame(
-            Kind.BATCH,
-            body,
+            Kind.TXN if txn else Kind.BATCH,
+            encode_body(txn) if txn else body,
+            flags=STAGED if batch[0] in self.staged else 0,
             progress=progress,
             producer=self.producer,
             epoch=self.epoch,
@@ -139,8 +167,10 @@ class Client:
                     self.asked_epoch = epoch + 1
                     self.open = False
             case RefusedAnswer(_, epoch, first, code, reason, retry):
-                assert retry or code in ("producer", "epoch", "topic"), reason
-                if epoch == self.epoch:
+                assert retry or code in ("producer", "epoch", "topic", "staged"), reason
+                if code == "staged" and epoch == self.epoch:
+                    self.asked_epoch, self.open = epoch + 1, False
+                elif epoch == self.epoch:
                     self.again_from = min(self.again_from or first, first)
             case Denied(_, code, reason, retry):
                 assert retry, reason
@@ -151,11 +181,19 @@ class Client:
             return
         if epoch > self.epoch:
             # What the log did not take under the older epoch is not taken any more; what it did is there.
-            self.unanswered = {}
+            self.unanswered, self.txns, self.txn_of = {}, {}, {}
+            self.staged = set()
             self.next_sequence = sequence + 1
         self.epoch, self.producer, self.open, self.again_from = epoch, producer, True, 0
 
     def _outcome(self, first: int, count: int, offset: int) -> None:
+        if first in self.staged:
+            tokens = tuple([self.unanswered[at] for at in range(first, first + count) if at in self.unanswered])
+            for at in range(first, first + count):
+                self.unanswered.pop(at, None)
+            if offset >= 0 and len(tokens) == count:
+                self.offers.append((offset, tokens))
+            return
         for place in range(count):
             token = self.unanswered.pop(first + place, None)
             if token is not None:
@@ -165,7 +203,7 @@ class Client:
         assert epoch >= self.epoch, "a batch of an older epoch is Fenced, not Aborted"
         for sequence in range(first, first + count):
             token = self.unanswered.pop(sequence, None)
-            if token is not None:
+            if token is not None and sequence not in self.txn_of:  # those of a transaction are of who staged them
                 self.aborted.add(token)
         self.asked_epoch = epoch + 1
         self.open = False

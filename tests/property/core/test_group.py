@@ -68,6 +68,16 @@ class Run:
     def produce(self, a: int, b: int) -> None:
         self.clients[a % CLIENTS].produce([1 + b % 3] * (1 + b % 4))
 
+    def stage(self, a: int, b: int) -> None:
+        self.clients[a % CLIENTS].produce([1 + b % 3] * (1 + b % 4), staged=True)
+
+    def transact(self, a: int, b: int) -> None:
+        """A transaction of what was staged lately: by anybody, perhaps not for the first time, or of an epoch that is over."""
+        offers = [offer for client in self.clients for offer in client.offers[-3:]]
+        if offers:
+            first = b % len(offers)
+            self.clients[a % CLIENTS].transact(offers[first : first + 1 + b % 2])
+
     def retry(self, a: int, b: int) -> None:
         self.clients[a % CLIENTS].retry()
 
@@ -241,6 +251,8 @@ class Run:
 
 MOVES = {
     "produce": (Run.produce, 6),
+    "stage": (Run.stage, 3),
+    "transact": (Run.transact, 4),
     "in_order": (Run.in_order, 6),
     "disk": (Run.disk, 6),
     "deliver": (Run.deliver, 3),
