@@ -1,0 +1,197 @@
+"""Backfills into Parquet: whatever is run twice, side by side, or killed, the table holds each record of the range once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from gateway.client.reads import Reads
+from gateway.errors import OffsetOutOfRange, UsageError
+from streaming.backfill.ledger import read
+from streaming.backfill.ranges import Tick, parse_place
+from streaming.backfill.run import Backfill, Plan
+from streaming.launch import spark_environment
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark.rows import numbered, send, until, until_tick
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+ROWS = """
+from pyspark.sql import functions as f
+
+@f.udf("string")
+def text(value):
+    return value.decode()
+
+def transform(records):
+    return records.select("offset", "topic", text("value").alias("value"))
+"""
+COUNTS = """
+from pyspark.sql import functions as f
+
+def transform(records):
+    return records.groupBy("topic").agg(f.count("*").alias("n"), f.min("offset").alias("first"))
+"""
+CHANCE = ROWS.replace('text("value")', "f.rand()")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, list[str]]]:
+    """A gateway with a log of its own: two topics, in parts between ticks; and the values in the order of the log."""
+    with GatewayProcess(tmp_path_factory.mktemp("backfill")) as gateway:
+        values: list[str] = []
+        for part in range(4):
+            for topic in ("a", "b"):
+                send(gateway.url, topic, sent := numbered(topic, 50, 50 * part))
+                values += [value.decode() for value in sent]
+            until_tick(gateway)
+        yield gateway, values
+
+
+def job(tmp_path: Path, text: str, name: str = "job_rows") -> str:
+    file = tmp_path / f"{name}.py"
+    file.write_text(text)
+    return str(file)
+
+
+def rows(table: Path) -> list[tuple[int, str]]:
+    """Offset and value of what is in a table, in the order of offsets."""
+    found = ds.dataset(table, partitioning="hive").to_table(["offset", "value"])
+    return sorted((row["offset"], row["value"]) for row in found.to_pylist())
+
+
+def once(values: list[str], start: int = 0, end: int | None = None) -> list[tuple[int, str]]:
+    return list(enumerate(values))[start:end]
+
+
+def filled(spark: SparkSession, wanted: Backfill) -> list[tuple[int, int]]:
+    return Plan(wanted).run(spark).written
+
+
+def test_a_range_comes_in_once_whoever_asks_for_it(
+    spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
+) -> None:
+    """Proves that ranges by offset, tick and frontier, that overlap, from gateways and from files, give each record once."""
+    gateway, values = log
+    table, rows_job = tmp_path / "t", job(tmp_path, ROWS)
+    from_gateway = Backfill(str(table), {"gateways": gateway.url}, "parquet", job=rows_job, start=30, end=90, slice_records=25)
+    assert filled(spark, from_gateway) == [(30, 55), (55, 80), (80, 90)]
+    assert rows(table) == once(values, 30, 90)
+    assert Plan(from_gateway).nothing_to_do()
+
+    reads = Reads(gateway.url)
+    ticks = [row for batch in reads.scan(0, None, columns=["tick"]) for row in batch["tick"].to_pylist()]
+    middle = ticks[210]
+    from_files = Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, start=parse_place("--start", f"tick:{middle}"))
+    at = ticks.index(middle)
+    assert filled(spark, from_files) == [(at, len(values))]
+    runs = [Plan(Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, slice_records=20)) for _ in range(2)]
+    threads = [Thread(target=run.run, args=(spark,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written = sorted(span for run in runs for span in run.report.written)
+    assert sum(end - start for start, end in written) == 30 + at - 90
+    assert rows(table) == once(values)
+    assert [row.value for row in spark.read.parquet(str(table)).orderBy("offset").collect()] == values
+    with pytest.raises(OffsetOutOfRange, match="the last tick of the log is"):
+        Plan(Backfill(str(table), {"path": str(gateway.data)}, start=Tick(1 << 40)))
+
+
+def test_a_swap_replaces_whole_ranges_in_one_step(
+    spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
+) -> None:
+    """Proves that a swap gives the new rows of its range and leaves the others, and refuses what it would cut or make unequal."""
+    gateway, values = log
+    table, read_files = tmp_path / "t", {"path": str(gateway.data)}
+    plain, shout = (
+        job(tmp_path, ROWS),
+        job(tmp_path, ROWS.replace("value.decode()", "value.decode().upper()"), "shout"),
+    )
+    filled(spark, Backfill(str(table), read_files, "parquet", job=plain, slice_records=100))
+    before = table.stat().st_ino
+    assert filled(spark, Backfill(str(table), read_files, job=shout, mode="swap", start=100, end=300)) == [(100, 300)]
+    assert table.stat().st_ino != before
+    assert rows(table) == [(at, value.upper() if 100 <= at < 300 else value) for at, value in once(values)]
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+    assert Plan(Backfill(str(table), read_files, job=plain)).nothing_to_do()
+    with pytest.raises(UsageError, match="swap --start 100 --end 400"):
+        Plan(Backfill(str(table), read_files, job=plain, mode="swap", start=250, end=350))
+    counts = job(tmp_path, COUNTS, "counts")
+    with pytest.raises(UsageError, match=r"replaces the whole table, which has \(0, 100\)|--mode swap of all that is in it"):
+        filled(spark, Backfill(str(table), read_files, job=counts, mode="swap", start=100, end=300))
+    assert filled(spark, Backfill(str(table), read_files, job=counts, mode="swap")) == [(0, 400)]
+    found = ds.dataset(table, partitioning="hive").to_table(["topic", "n", "first"]).to_pylist()
+    assert sorted(map(str, found)) == sorted(
+        map(str, [{"topic": "a", "n": 200, "first": 0}, {"topic": "b", "n": 200, "first": 50}])
+    )
+
+
+def test_jobs_that_would_not_come_out_the_same_are_refused(
+    spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
+) -> None:
+    """Proves that chance, a slice through a group, another schema and other topics are refused, and leave nothing behind."""
+    gateway, values = log
+    table, read_files = tmp_path / "t", {"path": str(gateway.data)}
+    with pytest.raises(UsageError, match=r"--allow-nondeterministic"):
+        filled(spark, Backfill(str(table), read_files, "parquet", job=job(tmp_path, CHANCE, "chance")))
+    with pytest.raises(UsageError, match="--slice 10 would cut what belongs together, as Aggregate"):
+        filled(spark, Backfill(str(table), read_files, "parquet", job=job(tmp_path, COUNTS, "counts"), slice_records=10))
+    rows_job = job(tmp_path, ROWS)
+    filled(spark, Backfill(str(table), read_files, "parquet", job=rows_job, end=100))
+    other = job(tmp_path, ROWS.replace(".alias", '.alias("word"), f.lit(1).alias'), "other")
+    with pytest.raises(UsageError, match=r"the result has struct<.*and the table struct<"):
+        filled(spark, Backfill(str(table), read_files, job=other))
+    with pytest.raises(UsageError, match="filled from all topics, and this run reads a"):
+        Plan(Backfill(str(table), read_files | {"topics": "a"}, job=rows_job))
+    assert rows(table) == once(values, 0, 100)
+    state = read(table / "_tutti")
+    assert state is not None
+    assert (state.done, state.open) == ([(0, 100)], [])
+
+
+def killed(arguments: list[str], when: Callable[[], object]) -> None:
+    """Start `tutti backfill` and kill it, Spark and all, at a moment that is seen from outside."""
+    command = [sys.executable, "-m", "gateway", "backfill", *arguments]
+    environment = os.environ | spark_environment()
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            until(lambda: when() or process.poll() is not None, "the moment to kill at")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    assert process.returncode == -signal.SIGKILL, said
+
+
+def test_a_killed_run_leaves_nothing_that_is_seen(
+    spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
+) -> None:
+    """Proves that a SIGKILL in the middle of a range leaves whole ranges alone, and that the next run completes the table."""
+    gateway, values = log
+    table, rows_job = tmp_path / "t", job(tmp_path, ROWS)
+    arguments = ["--path", str(gateway.data), "--table", str(table), "--format", "parquet", "--job", rows_job, "--slice", "40"]
+    staged = table / "_tutti" / "staged"
+    killed([*arguments, "--master", "local[2]"], lambda: len(list(table.glob("offsets=*"))) >= 2 and list(staged.glob("claim-*")))
+    state = read(table / "_tutti")
+    assert state is not None
+    assert len(state.open) == 1
+    seen = rows(table)
+    assert seen == once(values, 0, len(seen))
+    assert len(seen) % 40 == 0
+    told: list[str] = []
+    Plan(Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, slice_records=100)).run(spark, told.append)
+    assert told[0].startswith("settling [")
+    assert rows(table) == once(values)
+    assert list(staged.iterdir()) == []
