@@ -12,6 +12,7 @@ stacks did, up to an empty line. Commands:
     offset NAME sS #R READER=N [back]              OffsetsAsked
     forget NAME sS #R PRODUCER...                  ForgetAsked
     submit NAME sS pP/E FIRST+COUNT... [topic=N] [progress=X] [body=X]    Submitted, one frame a FIRST+COUNT
+        staged=yes: batches that wait for a TXN; txn=POSITION+COUNT,...: the TXN of these
     close NAME sS                       SessionClosed
     disk NAME [TOKEN]                   the disk is done (up to the token)
     net [FROM>TO] [COUNT]               the network delivers, oldest first (only between the two)
@@ -58,7 +59,8 @@ from gateway.core.events import (
 )
 from gateway.core.messages import Order
 from gateway.core.window import Stage
-from gateway.data.frame import Frame, Kind
+from gateway.data.bodies import TxnBody, encode_body
+from gateway.data.frame import STAGED, Frame, Kind
 from gateway.data.views import view_of
 from gateway.errors import InvariantViolated
 from tests.transcripts.group import Group, Member, incarnation
@@ -76,10 +78,14 @@ def batches(words: list[str]) -> tuple[Frame, ...]:
         if "=" not in word:
             first, count = map(int, word.split("+"))
             body = options.get("body", f"body of {producer}/{epoch} {word}").encode()
+            if "txn" in options:
+                parts = [part.split("+") for part in options["txn"].split(",")]
+                body = encode_body(TxnBody(tuple([int(at) for at, _ in parts]), tuple([int(records) for _, records in parts])))
             frames.append(
                 Frame(
-                    Kind.BATCH,
+                    Kind.TXN if "txn" in options else Kind.BATCH,
                     body,
+                    flags=STAGED if "staged" in options else 0,
                     progress=options.get("progress", "").encode(),
                     producer=int(producer),
                     epoch=int(epoch),

@@ -60,6 +60,7 @@ from gateway.data.bodies import (
     TickBody,
     TopicBody,
     TrimBody,
+    TxnBody,
     ViewBody,
     decode_body,
 )
@@ -93,7 +94,10 @@ def _rest(frame: Frame) -> str:
     match Kind(frame.kind):
         case Kind.BATCH:
             progress = f" progress={frame.progress.decode()}" if frame.progress else ""
-            return f"{who} {frame.first_sequence}+{frame.count}{progress}"
+            return f"{who} {frame.first_sequence}+{frame.count}{' staged' * frame.staged}{progress}"
+        case Kind.TXN:
+            txn = decode_body(TxnBody, frame.body)
+            return f"{who} {frame.first_sequence}+{frame.count} of {_numbers(txn.staged)}"
         case Kind.VIEW:
             return f" {view_text(frame.view)} members={_numbers(decode_body(ViewBody, frame.body).members)}"
         case Kind.ROSTER:
