@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from gateway.children import ending_with_this
 from streaming.launch import spark_home
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -85,6 +86,7 @@ def start(script: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
     )
 
 
