@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figures import descendants
+from gateway.children import ending_with_this
 from streaming.launch import spark_environment
 from tests.faults.spark.job import Task
 from tests.processes import alive, expect_end
@@ -57,6 +58,7 @@ class Job:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.starts += 1
 
