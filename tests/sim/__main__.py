@@ -113,6 +113,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--producers", type=_count, help="how many")
     parser.add_argument("--readers", type=_count, help="how many")
     parser.add_argument("--unordered", type=_count, help="producers that send into lanes")
+    parser.add_argument("--stagers", type=_count, help="producers that stage batches for transactions")
+    parser.add_argument("--committers", type=_count, help="producers that make them visible")
     parser.add_argument("--pipeline", type=_count, help="batches of a producer at a time")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
     parser.add_argument("--lines", type=int, default=60, help="of the transcript")
@@ -140,7 +142,7 @@ def _options(arguments: argparse.Namespace, seed: int) -> Options:
     options = replace(options, faults=faults)
     if arguments.minutes is not None:
         options = replace(options, seconds=60 * arguments.minutes)
-    for name in ("producers", "readers", "unordered", "pipeline"):
+    for name in ("producers", "readers", "unordered", "stagers", "committers", "pipeline"):
         if getattr(arguments, name) is not None:
             options = replace(options, **{name: getattr(arguments, name)})
     return options

@@ -223,10 +223,16 @@ class Producer(Connection):
         for place in range(count):
             token = self.unanswered.pop(first + place, None)
             if token is not None:
-                self._told(token, first + place, offset + place if offset >= 0 else self.world.log.tokens.get(token, -1))
+                self._told(token, first + place, offset + place if offset >= 0 else self._place(token))
+
+    def _place(self, token: str) -> int:
+        return self.world.log.tokens.get(token, -1)
 
     def _told(self, token: str, sequence: int, offset: int) -> None:
         self.world.log.told_committed(token, offset)
+        self._acknowledged(sequence)
+
+    def _acknowledged(self, sequence: int) -> None:
         self.bounds.discard(sequence)
         self.acknowledged = sequence
         key = self.producer, self.epoch
@@ -264,7 +270,7 @@ class Producer(Connection):
             raise Violation(f"{self.name} gets producer {opened.producer} and was {self.producer}")
         for sequence in [sequence for sequence in self.unanswered if sequence <= opened.sequence]:
             token = self.unanswered.pop(sequence)
-            self._told(token, sequence, self.world.log.tokens.get(token, -1))
+            self._told(token, sequence, self._place(token))
         self._fail_from(0, self._after)
         self.producer, self.epoch = opened.producer, self.wanted
         self.next_sequence = opened.sequence + 1

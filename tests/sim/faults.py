@@ -377,8 +377,9 @@ class Faults:
 
     def _again(self, producer: Producer) -> None:
         alive = [one for one in self._producers if one.state is not State.ENDED]
-        if len(alive) <= 2 * self._world.options.producers:
-            self._producers.append(Producer(self._world, producer.producer_name, len(self._producers)))
+        options = self._world.options
+        if len(alive) <= 2 * (options.producers + options.stagers + options.committers):
+            self._producers.append(type(producer)(self._world, producer.producer_name, len(self._producers)))
 
     def _do_forget(self, chance: Random) -> None:
         """Its number never comes back; whoever runs under the name is fenced."""

@@ -9,8 +9,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from gateway.data.bodies import RosterBody, decode_body
-from gateway.data.frame import Frame, Kind, chained
+from gateway.data.frame import SEQUENCED, Frame, Kind, chained
 from gateway.data.state import LogState
+from tests.sim.staging import Staging
 from tests.sim.violation import Violation
 
 STATE_EVERY = 200  # positions between two kept states
@@ -33,7 +34,7 @@ class GroupLog:
         tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
         floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
         numbers: gateways' numbers by name, as the last ROSTER says. ever, names: by name and by number, as any ROSTER said.
-        acknowledged: the highest offset that anybody was told.
+        acknowledged: the highest offset that anybody was told. staging: what it says of transactions.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,8 @@ class GroupLog:
         self.aborted: set[str] = set()
         self.floors: dict[str, int] = {}
         self.acknowledged = -1
+        self.staging = Staging()
+        self._records = 0  # visible ones
         self.numbers: dict[str, int] = {}
         self.ever: dict[str, int] = {}
         self.names: dict[int, str] = {}
@@ -74,11 +77,11 @@ class GroupLog:
             raise Violation(f"{who} decides {frame!r} behind position {self.end}, which it does not continue")
         if self.places and view < self.places[-1].view:
             raise Violation(f"{who} decides {frame!r} in view {view}, and view {self.places[-1].view} decided before")
-        if offset != state.next_offset:
-            raise Violation(f"{who} gives {frame!r} the offset {offset}, and the next is {state.next_offset}")
+        if not offset == state.next_offset == self._records:
+            raise Violation(f"{who} gives {frame!r} the offset {offset} behind {self._records} records; next: {state.next_offset}")
         if frame.kind == Kind.EPOCH:
             self._epoch(who, frame)
-        elif frame.kind == Kind.BATCH:
+        elif frame.kind in SEQUENCED:
             self._batch(who, frame, offset, void)
         elif frame.kind == Kind.ROSTER:
             self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
@@ -86,7 +89,11 @@ class GroupLog:
             self.names |= {number: name for name, number in self.numbers.items()}
         self.kinds[Kind(frame.kind).name] += 1
         self.kinds["void"] += void
+        if frame.kind in (Kind.EPOCH, Kind.FORGET, Kind.TRIM):
+            self.staging.let_go(frame)
         state.apply(frame, void)
+        if frame.staged or frame.kind in (Kind.EPOCH, Kind.FORGET, Kind.TRIM, Kind.TXN):
+            self.staging.same(who, state)
         self.places.append(Place(frame, offset, void, view))
         if self.end % STATE_EVERY == 0:
             self._states.append(state.copy())
@@ -101,12 +108,35 @@ class GroupLog:
         if frame.epoch != self._epochs.get(frame.producer):
             raise Violation(f"{who} decides {frame!r}, and epoch {self._epochs.get(frame.producer)} is the producer's")
         if void:
+            if frame.kind == Kind.TXN:
+                raise Violation(f"{who} decides {frame!r} as void: an ABORT reaches over a transaction")
             return
         after = self._sequences.get(frame.producer, 0)
         if frame.first_sequence != after + 1:
             raise Violation(f"{who} decides {frame!r} behind sequence {after}: a gap or a duplicate")
         self._sequences[frame.producer] = after + frame.count
-        for place, token in enumerate(bytes(frame.body).decode().split(",")):
+        if frame.kind == Kind.TXN:
+            self._visible(frame, self.staging.visible(who, frame), offset)
+            return
+        tokens = bytes(frame.body).decode().split(",")
+        if frame.staged:
+            if gone := self.aborted.intersection(tokens):
+                raise Violation(f"{min(gone)} was reported aborted and is staged by {frame!r}")
+            self.staging.add(frame, tuple(tokens))
+            for place in range(frame.count):
+                self._batches[frame.producer, frame.first_sequence + place] = frame.position + place, frame.position
+        else:
+            self._visible(frame, tokens, offset)
+        for token in tokens:
+            client, number = token.rsplit("-", 1)
+            if int(number) <= self._orders.get(client, 0):
+                raise Violation(f"{token} is decided behind {client}-{self._orders[client]}, which was sent later")
+            self._orders[client] = int(number)
+
+    def _visible(self, frame: Frame, tokens: list[str], offset: int) -> None:
+        """Every record once, and behind whatever was told before it was sent."""
+        self._records += len(tokens)
+        for place, token in enumerate(tokens):
             at = offset + place
             if token in self.tokens:
                 raise Violation(f"{token} is at offset {self.tokens[token]} and again at {at}")
@@ -114,10 +144,6 @@ class GroupLog:
                 raise Violation(f"{token} was reported aborted and is decided at offset {at}")
             if at <= self.floors.get(token, -1):
                 raise Violation(f"{token} was sent when offset {self.floors[token]} was acknowledged, and it gets offset {at}")
-            client, number = token.rsplit("-", 1)
-            if int(number) <= self._orders.get(client, 0):
-                raise Violation(f"{token} is decided behind {client}-{self._orders[client]}, which was sent later")
-            self._orders[client] = int(number)
             self.tokens[token] = at
             self._batches[frame.producer, frame.first_sequence + place] = at, frame.position
 
@@ -139,4 +165,6 @@ class GroupLog:
         """A producer was told that a record is in no log."""
         if token in self.tokens:
             raise Violation(f"{token} was reported aborted, and the log has it at offset {self.tokens[token]}")
+        if token in self.staging.at:
+            raise Violation(f"{token} was reported aborted, and it is staged at position {self.staging.at[token]}")
         self.aborted.add(token)

@@ -56,7 +56,8 @@ class Options:
         faults: which ones happen. pace: mean seconds between two faults of a kind.
         latency: "lan", "wan" or "edge" (near the boot period).
         producers: how many, each with `rate` batches a second, up to `pipeline` at a time. readers: named ones that commit offsets.
-        unordered: producers that send into lanes. sync_us: what a sync takes, about.
+        unordered: producers that send into lanes. stagers, committers: producers of transactions, `rate` batches a second each.
+        sync_us: what a sync takes, about.
         config: of the stacks.
     """
 
@@ -71,6 +72,8 @@ class Options:
     pipeline: int = 4
     readers: int = 1
     unordered: int = 0
+    stagers: int = 0
+    committers: int = 0
     sync_us: float = 800.0
     config: StackConfig = field(default_factory=StackConfig)
 
@@ -86,7 +89,7 @@ class Options:
             words.append(f"--members {self.members}")
         if self.seconds != drawn.seconds:
             words.append(f"--minutes {self.seconds / 60!r}")
-        counts = ("producers", "readers", "unordered", "pipeline")
+        counts = ("producers", "readers", "unordered", "stagers", "committers", "pipeline")
         words += [f"--{name} {getattr(self, name)}" for name in counts if getattr(self, name) != getattr(drawn, name)]
         if self.faults != drawn.faults:
             words += [f"--only {fault}" for fault in sorted(self.faults) or ["none"]]

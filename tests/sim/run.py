@@ -12,6 +12,7 @@ from tests.sim.lane_clients import LaneProducer
 from tests.sim.operators import Operator
 from tests.sim.options import Options
 from tests.sim.schedule import SECOND
+from tests.sim.stage_clients import Committer, Stager
 from tests.sim.violation import Violation
 from tests.sim.world import World
 
@@ -39,6 +40,8 @@ class Run:
         self.options = options
         world = self.world = World(options)
         self.producers = [Producer(world, f"p{number}", number) for number in range(options.producers)]
+        self.producers += [Stager(world, f"s{number}", number) for number in range(options.stagers)]
+        self.producers += [Committer(world, f"c{number}", number) for number in range(options.committers)]
         self.readers = [Reader(world, f"r{number}") for number in range(options.readers)]
         self.unordered = [LaneProducer(world, number) for number in range(options.unordered)]
         self.operator = Operator(world)

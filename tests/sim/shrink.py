@@ -32,6 +32,10 @@ def smaller(options: Options, ended_s: float) -> Iterator[Options]:
             yield replace(options, members=members)
     if options.producers > 1:
         yield replace(options, producers=options.producers - 1)
+    if options.committers:
+        yield replace(options, committers=options.committers - 1)
+    if options.stagers > 1:
+        yield replace(options, stagers=options.stagers - 1)
     if options.readers:
         yield replace(options, readers=0)
     if options.unordered:

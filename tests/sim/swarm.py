@@ -35,6 +35,7 @@ def draw(seed: int, members: int = 0) -> Options:
         faults -= DESTRUCTIVE
     faults |= {fault for fault in LATER if Random(f"{seed}/{fault}").random() < share and (fault != "again" or members > 2)}
     lanes = Random(f"{seed}/lanes")  # of its own: the seeds that there were stay what they were
+    stagers, committers = Random(f"{seed}/transactions").choice(((0, 0), (0, 0), (1, 1), (3, 1), (2, 2)))
     return Options(
         seed=seed,
         members=members,
@@ -47,6 +48,8 @@ def draw(seed: int, members: int = 0) -> Options:
         pipeline=chance.choice((1, 4, 16)),
         readers=chance.randint(0, 2),
         unordered=lanes.choice((0, 0, 1, 3)),
+        stagers=stagers,
+        committers=committers,
         sync_us=chance.choice((200.0, 1000.0, 5000.0)),
         config=StackConfig(
             tick_interval_us=chance.choice((limits.TICK_INTERVAL_US, 10 * limits.TICK_INTERVAL_US)),

@@ -112,3 +112,16 @@ def test_who_missed_what_was_trimmed_goes_on_with_a_snapshot() -> None:
         counts += result.world.counts
     assert counts["trims"] > 10
     assert counts["replaced"] > 3
+
+
+def test_transactions_are_whole_and_once_whatever_fails() -> None:
+    faults = frozenset({"loss", "kill", "snipe", "split", "low", "restart", "rival", "forget"})
+    counts: Counter[str] = Counter()
+    for seed in range(1, 4):
+        result = play(Options(seed, members=3, seconds=30, faults=faults, producers=1, stagers=2, committers=2, rate=8.0))
+        assert result.violation == ""
+        counts += result.world.counts + result.world.log.kinds
+        counts["never visible"] += len(result.world.log.staging.ever) - len(result.world.log.staging.spent)
+    assert counts["TXN"] > 20
+    assert counts["refused staged"] > 5
+    assert counts["never visible"] > 5

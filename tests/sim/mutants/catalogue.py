@@ -8,10 +8,11 @@ from tests.sim.mutants.lanes import LANES
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.order import ORDER
 from tests.sim.mutants.recovery import RECOVERY
+from tests.sim.mutants.transactions import TRANSACTIONS
 from tests.sim.mutants.trims import TRIMS
 from tests.sim.mutants.views import VIEWS
 
-MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *FORCE, *RECOVERY, *LANES, *TRIMS)
+MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *FORCE, *RECOVERY, *LANES, *TRIMS, *TRANSACTIONS)
 
 
 def by_name(name: str) -> Mutant:

@@ -35,6 +35,8 @@ class Mix:
     pipeline: int = 4
     readers: int = 1
     unordered: int = 0
+    stagers: int = 0
+    committers: int = 0
     sync_us: float = 800.0
     bounds: Mapping[str, int] = field(default_factory=dict)
     config: StackConfig = field(default_factory=StackConfig)
@@ -58,6 +60,8 @@ class Mix:
             pipeline=self.pipeline,
             readers=self.readers,
             unordered=self.unordered,
+            stagers=self.stagers,
+            committers=self.committers,
             sync_us=self.sync_us,
             config=self.config,
         )
