@@ -43,6 +43,7 @@ soak: $(READY) lab ## a real group under load, every kind of fault mixed for MIN
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 
 spark-soak: $(READY) java ## every process of a Spark query killed at every step of a micro-batch, for MINUTES; the result is always that without kills
+	@$(RUN)/python -m pytest -q -m soak tests/integration
 	@SPARK_SCALA_VERSION=2.13 $(RUN)/python -m tests.faults.spark.soak --minutes $(MINUTES) $(ARGS)
 
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked

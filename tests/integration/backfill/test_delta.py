@@ -105,6 +105,7 @@ def killed(command: list[str], when: Callable[[], object], *, spark_too: bool) -
     assert process.returncode == -signal.SIGKILL, said[-3000:]
 
 
+@pytest.mark.soak
 def test_a_killed_run_is_run_again(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that each record is in the table once after a driver was killed while its Spark wrote on, and after both were killed
     when a commit had just been made.

@@ -22,7 +22,7 @@ from tests.integration.spark import killed_query
 from tests.integration.spark.rows import WAIT_S, numbered, send
 from tutti import Producer
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(400)]
 KILLS = 2
 
 

@@ -117,6 +117,7 @@ def test_streams_that_do_not_have_one_name_are_found(spark: SparkSession) -> Non
 
 
 @pytest.mark.faults
+@pytest.mark.soak
 def test_killed_and_started_again_it_is_the_same(spark: SparkSession, live: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     """Proves that SIGKILL of all of Spark between two ends changes nothing, whoever is asked first afterwards."""
     run, options = live

@@ -104,6 +104,7 @@ def test_shipped_with_its_libraries(group: Three, cluster: Standalone, shared: P
         assert package.startswith(f"{directory}/env/lib/")
 
 
+@pytest.mark.soak
 def test_a_cluster_on_one_machine(group: Three, shared: Path) -> None:
     """Proves that the installed recipe holds for Spark's cluster of local processes, where jobs are tested."""
     recipe = names(group, shared, **{"/opt/tutti/bin/python": sys.executable})
