@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -92,7 +93,7 @@ def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random, log: Ca
     with Job(replace(task, gates=str(gates.directory))) as job:
         job.start()
         for batch, cell in enumerate(cells):
-            job.until(lambda batch=batch, cell=cell: gates.here(batch, cell.step), f"micro-batch {batch}: {cell.step}")  # type: ignore[misc]
+            job.until(partial(gates.here, batch, cell.step), f"micro-batch {batch}: {cell.step}")
             log(f"{time.monotonic() - began:5.1f} s: {cell.victim} killed in micro-batch {batch}, {cell.step}")
             strike(group, job, cell, gates.here(batch, cell.step), chance)
             gates.open(batch, cell.step)

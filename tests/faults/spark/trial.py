@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -69,7 +70,7 @@ class Trial:
             last = BEGIN_S + rounds * ROUND_S
             for step in (1, 2):  # the watermark of one micro-batch closes windows in the next
                 closing = producers[0].send(TOPICS[0], b"-1 %d" % (last + step * CLOSING_S)).result(WAIT_S)
-                self._wait(lambda closing=closing: processed(self.task) > closing, f"closing record {step}")  # type: ignore[misc]
+                self._wait(partial(self._processed_beyond, closing), f"closing record {step}")
         self.runner.end(chance)
         return list(self._findings(last))
 
@@ -139,6 +140,9 @@ class Trial:
 
     def _planned(self) -> bool:
         return Path(self.task.directory, "checkpoint/offsets/0").exists()
+
+    def _processed_beyond(self, offset: int) -> bool:
+        return processed(self.task) > offset
 
     def _wait(self, happened: Callable[[], object], what: str) -> None:
         def seen() -> bool:
