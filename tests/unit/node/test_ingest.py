@@ -5,7 +5,8 @@ from typing import Literal
 import pytest
 
 from gateway.core import limits
-from gateway.data.frame import PROGRESS_BYTES_MAX, Frame, Kind, payload_crc
+from gateway.data.bodies import TxnBody, encode_body
+from gateway.data.frame import PROGRESS_BYTES_MAX, STAGED, Frame, Kind, payload_crc
 from gateway.errors import FormatError, TooLarge
 from gateway.node.ingest import Gate, check_body, check_header
 from tests.unit.node.fakes import batch_frame
@@ -52,6 +53,33 @@ def broken(frame: Frame, **fields: object) -> Frame:
 def test_what_does_not_fit_is_refused_by_name(fields: dict[str, object], what: str) -> None:
     with pytest.raises(FormatError, match=what):
         check_frame(broken(batch_frame((b"a", b"b")), **fields))
+
+
+def transaction(*staged: int, counts: tuple[int, ...] = (2,), **fields: int) -> Frame:
+    body = encode_body(TxnBody(staged, counts))
+    return broken(Frame(Kind.TXN, body, producer=1, epoch=1, first_sequence=1, count=2, topic=1), **fields)
+
+
+def test_transactions_pass_by_their_form() -> None:
+    good, refused = Gate().check(1, [transaction(5), transaction(9, 7, counts=(1, 1)), broken(batch_frame((b"a",)), flags=STAGED)])
+    assert (len(good), refused) == (3, [])
+    wrong = [
+        transaction(counts=()),
+        transaction(5, 5, counts=(1, 1)),
+        transaction(5, counts=(1,)),
+        transaction(5, 6),
+        transaction(5, flags=STAGED),
+        broken(Frame(Kind.TXN, b"\xc1", producer=1, epoch=1, first_sequence=1, count=2, topic=1)),
+    ]
+    good, refused = Gate().check(1, wrong)
+    assert (good, [answer.code for answer in refused]) == ([], ["malformed"] * len(wrong))
+
+
+def test_a_lane_takes_nothing_of_a_transaction() -> None:
+    good, refused = Gate().check(1, [transaction(5), broken(batch_frame((b"a",)), flags=STAGED)], lane=True)
+    assert not good
+    assert all("is in no transaction" in answer.reason for answer in refused)
+    assert len(refused) == 2
 
 
 def test_every_flipped_byte_is_found() -> None:
