@@ -107,6 +107,12 @@ def _batches(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return micro_batches(directory, rounds, quick)
 
 
+def _sink(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spark_sink import sink
+
+    return sink(directory, rounds, quick)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
@@ -122,5 +128,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sustained": Benchmark("a Spark stream over ten million records, beside its Kafka source", True, _sustained),
     "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", True, _stage),
     "streaming": Benchmark("send() to foreachBatch, beside Spark's Kafka source", True, _streaming),
+    "sink": Benchmark("Spark writes to one gateway and to three; a micro-batch beside Spark's no-op sink", True, _sink),
     "batches": Benchmark("memory of a query over 2,000 micro-batches: driver, planner, workers", True, _batches),
 }
