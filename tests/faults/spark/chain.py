@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Self
 
-from gateway.client.control import Control
 from tests.faults.spark.gates import Gates
 from tests.faults.spark.jobs_chained import Chained, Link, model
 from tests.faults.spark.matrix import whole
@@ -56,16 +55,18 @@ class Chain:
         return Link(str(self.root / kind), source, where, master="local[2,100]", kind=kind, topic=writes)
 
     def __enter__(self) -> Self:
-        """Start the jobs and the producer."""
+        """Begin the producer."""
         self._producer = self._stack.enter_context(Producer(self.group.url, producer="events"))
-        for job in self.jobs.values():
-            self._stack.enter_context(job)
-            job.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Whatever happened, leave no process behind."""
         self._stack.close()
+
+    def start(self) -> None:
+        """Start the jobs, each with a driver of its own."""
+        for job in self.jobs.values():
+            self._stack.enter_context(job).start()
 
     def send(self, count: int) -> None:
         """So many events more; one of five comes again, soon or much later."""
@@ -149,11 +150,6 @@ class Chain:
             if place != len(found):
                 yield f"{writes} has {len(found)} records, not {place}"
 
-    def producers(self) -> set[str]:
-        """Who is in the received-table."""
-        with Control(self.group.url, timeout=20) as control:
-            return {line["name"] for line in control.producers()}
-
     def _ranges(self, kind: str) -> list[tuple[int, int]]:
         directory = Path(self.jobs[kind].task.directory, "checkpoint/offsets")
         files = sorted(directory.glob("[0-9]*"), key=lambda file: int(file.name))
@@ -165,10 +161,11 @@ class Chain:
         return self._ranges(kind)[max(done)][1] if done else 0
 
 
-def trial(root: Path, group: Three, seed: int, rounds: int, log: Callable[[str], None]) -> tuple[Sequence[str], int]:
+def trial(root: Path, group: Three, seed: int, rounds: int, log: Callable[[str], None]) -> tuple[list[str], int]:
     """Random kills, between random amounts of input and at steps: what was found, and how many there were."""
     with Chain(root, group, seed, log) as chain:
         chance = chain.chance
+        chain.start()
         for _ in range(rounds):
             chain.send(chance.randrange(3 * BATCH_RECORDS))
             if chance.random() < 0.5:

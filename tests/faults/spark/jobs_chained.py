@@ -1,8 +1,9 @@
-"""Two jobs in a chain, each in processes of its own: `python -m tests.faults.spark.jobs_chained ARGUMENTS`, a `Link` in JSON.
+"""Two jobs of a chain, of one driver or two: `python -m tests.faults.spark.jobs_chained LINK...`, each a `Link` in JSON.
 
 `first` reads events "ID KEY", lets each id through once (state: the ids that it saw), and writes them through the streaming sink.
 `second` keeps for each key how many events there are and the sum of their ids (state), and writes what changed in a micro-batch,
-"KEY EVENTS IDS", in foreachBatch. Both stand still at gates around the sink's commit:
+"KEY EVENTS IDS", in foreachBatch. First attempts of tasks at micro-batch 0 of `first` die when they have staged. Both jobs
+stand still at gates around the sink's commit:
 
 staged      the tasks have staged their records, no transaction is sent
 committed   the transaction is in the log, Spark's commit log has not the micro-batch
@@ -11,13 +12,16 @@ committed   the transaction is in the log, Spark's commit log has not the micro-
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
@@ -25,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from streaming.launch import LOCAL_SETTINGS, spark_environment
-from streaming.sink import BatchSink, StreamSink
+from streaming.sink import BatchSink, Staged, StreamSink
 from streaming.sink_options import SinkOptions, check_columns, parse
 from streaming.source import TuttiDataSource
 from tests.faults.spark.gates import pass_through
@@ -44,14 +48,18 @@ class Link(Task):
 
 
 class Chained(Job):
-    """Its processes."""
+    """The processes of one driver. What it says goes to the directory of its first job."""
+
+    def __init__(self, *links: Link) -> None:
+        super().__init__(links[0])
+        self._links = links
 
     def start(self) -> None:
         """Start it, from its checkpoint if it has one."""
         Path(self.task.directory).mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.spark.jobs_chained", self.task.text()],
+                [sys.executable, "-m", "tests.faults.spark.jobs_chained", *(link.text() for link in self._links)],
                 env=os.environ | spark_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -68,6 +76,14 @@ class StreamAtGates(StreamSink):
         super().__init__(options)
         self._gates = gates
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # so are Spark's own
+        staged = super().write(iterator)
+        context = TaskContext.get()
+        if staged.batch == 0 and context is not None and context.attemptNumber() == 0:
+            Path(self._gates, f"died-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return staged
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         pass_through(self._gates, batchId, "staged")
         super().commit(messages, batchId)
@@ -82,7 +98,7 @@ class BatchAtGates(BatchSink):
         self._gates = gates
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        batch = next(message.batch for message in messages if message is not None)  # type: ignore[attr-defined]
+        batch = next(message.batch for message in messages if isinstance(message, Staged))
         pass_through(self._gates, batch, "staged")
         super().commit(messages)
         pass_through(self._gates, batch, "committed")
@@ -158,12 +174,15 @@ def start(spark: SparkSession, link: Link) -> StreamingQuery:
 
 
 def main() -> None:
-    """Run until killed, or until it fails."""
-    link = Link.parse(sys.argv[1])
-    builder = SparkSession.builder.master(link.master)
-    for name, value in (LOCAL_SETTINGS | SETTINGS | {"spark.local.dir": link.directory} | link.settings).items():
+    """Run until killed, or until one of the jobs fails."""
+    links = [Link.parse(argument) for argument in sys.argv[1:]]
+    builder = SparkSession.builder.master(links[0].master)
+    for name, value in (LOCAL_SETTINGS | SETTINGS | {"spark.local.dir": links[0].directory} | links[0].settings).items():
         builder = builder.config(name, value)
-    start(builder.getOrCreate(), link).awaitTermination()
+    spark = builder.getOrCreate()
+    for link in links:
+        start(spark, link)
+    spark.streams.awaitAnyTermination()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The whole crash matrix, again and again: `python -m tests.faults.spark.soak --minutes M [--seed S]`.
 
 Each round kills every kind of process at every step of a micro-batch, in an order that the seed gives, on a Spark cluster of two
-executors, and holds each attempt at each micro-batch against a run without kills. Every other round is a trial of random kills,
-rates, restarts and options of the source. Prints each round, and one line of figures. Exit 1 when anything differed: the directory
-of that round is kept, and the same seed chooses the same again.
+executors, and holds each attempt at each micro-batch against a run without kills. The second of three rounds is a trial of random
+kills, rates, restarts and options of the source, the third one of two jobs in a chain. Prints each round, and one line of figures.
+Exit 1 when anything differed: the directory of that round is kept, and the same seed chooses the same again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.faults.spark import matrix
+from tests.faults.spark import chain, matrix
 from tests.faults.spark.job import Task, results
 from tests.faults.spark.processes import Job
 from tests.faults.spark.trial import DISTURBANCES, Trial
 from tests.faults.three import Three
 
 TRIAL_ROUNDS = 2 * len(DISTURBANCES)
+CHAIN_ROUNDS = 12
 CLUSTER = "local-cluster[2,1,512]"
 #: By default Spark gives up a task after four failures, and a driver after ten lost executors; kills are what is wanted here.
 LENIENT = {"spark.task.maxFailures": "100", "spark.deploy.maxExecutorRetries": "-1"}
@@ -98,6 +99,14 @@ def random_round(root: Path, seed: int) -> tuple[list[str], int]:
     return found, trial.restarts + trial.kills + 1
 
 
+def chain_round(root: Path, seed: int) -> tuple[list[str], int]:
+    """Two jobs in a chain, with kills at random moments and around the sink's commit; what was found, and how many kills it had."""
+    with Three(root) as group:
+        found, kills = chain.trial(root, group, seed, CHAIN_ROUNDS, lambda _: None)
+    print(f"chain, seed {seed}: {kills} kills of two jobs and of gateways, {len(found)} findings", flush=True)
+    return found, kills
+
+
 def main() -> int:
     """As the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.spark.soak", description=__doc__)
@@ -108,12 +117,14 @@ def main() -> int:
     cells = [cell for cell in matrix.EVERY if cell.victim in options.victims]
     deadline = time.monotonic() + 60 * options.minutes
     rounds = kills = 0
-    while rounds < 2 or time.monotonic() < deadline:
+    while rounds < 3 or time.monotonic() < deadline:
         seed = options.seed + rounds
         root = Path(tempfile.mkdtemp(prefix="tutti-spark-soak-"))
         try:
-            if rounds % 2:
+            if rounds % 3 == 1:
                 found, killed = random_round(root, seed)
+            elif rounds % 3 == 2:
+                found, killed = chain_round(root, seed)
             else:
                 found, killed = matrix_round(root, seed, list(cells)), len(cells)
         except AssertionError as error:
