@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -125,7 +126,7 @@ class Chain:
         """Wait until both jobs have finished all that is there."""
         for kind, (reads, _) in TOPICS.items():
             last = max(offset for offset, _ in self.records(reads))
-            self.jobs[kind].until(lambda kind=kind, last=last: self._processed(kind) > last, f"{kind} to read all of {reads}")  # type: ignore[misc]
+            self.jobs[kind].until(partial(self._has_processed, kind, last), f"{kind} to read all of {reads}")
 
     def records(self, topic: str) -> list[tuple[int, bytes]]:
         """Offsets and values."""
@@ -155,6 +156,9 @@ class Chain:
         files = sorted(directory.glob("[0-9]*"), key=lambda file: int(file.name))
         ends = [json.loads(file.read_text().splitlines()[2]) for file in files]
         return [(offset["from"], offset["offset"]) for offset in ends]
+
+    def _has_processed(self, kind: str, offset: int) -> bool:
+        return self._processed(kind) > offset
 
     def _processed(self, kind: str) -> int:
         done = [int(file.name) for file in Path(self.jobs[kind].task.directory, "checkpoint/commits").glob("[0-9]*")]

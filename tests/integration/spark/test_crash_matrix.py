@@ -23,11 +23,8 @@ CELLS = [
     Cell("driver", "planned"),
     Cell("executor", "reading"),
     Cell("python worker", "read"),
-    Cell("gateway", "planned"),
-    Cell("all gateways", "reading"),
-    Cell("python worker", "reading"),
-    Cell("executor", "written"),
-    Cell("gateway", "reading"),
+    Cell("all gateways", "planned"),
+    Cell("gateway", "written"),
 ]
 
 
@@ -47,5 +44,5 @@ def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kill
     rows = results(calm.out)
     assert len(rows) == len(CELLS) + 2
     windows = [row for batch in rows.values() for row in batch[0]]
-    assert len(windows) > 10
+    assert len(windows) > 5
     assert sum(events for _, events, _ in windows) < matrix.BATCH_RECORDS * len(CELLS), "some came twice, some too late"

@@ -1,6 +1,4 @@
-"""Proves that a staged batch waits in the log without offsets, that a TXN makes it visible once, whole and at its own place, and
-that one that cannot is refused and changes nothing.
-"""
+"""Proves that what is staged waits without offsets until one TXN makes it visible, once; that a TXN that cannot changes nothing."""
 
 from __future__ import annotations
 
@@ -441,11 +439,10 @@ def test_a_cut_gives_back_what_an_undecided_transaction_spent() -> None:
     (one,) = stage(group, 2)
     submit(group, staged(3), settle=False)
     submit(group, txn((one,)), settle=False)
-    member = group.members["g2"]
     while group.network:
         group.deliver()
-    received, window = member.stack.layers.order.received, member.stack.layers.context.window
-    frames = list(window.frames)
+    member = group.members["g2"]
+    received, frames = member.stack.layers.order.received, list(member.stack.layers.context.window.frames)
     assert (list(received._staged), list(received._visible)) == ([frames[0].position], [one.position])
     member.stack.layers.cut(frames[0].position)
     assert (list(received._staged), received._visible) == ([frames[0].position], {})
