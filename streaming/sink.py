@@ -7,6 +7,7 @@ was committed is not committed again, by this driver or another one.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,12 +32,13 @@ _FORGET_S = 5.0  # for what only tidies up
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task staged: its producer (empty: nothing was), the batches, and of which micro-batch of which query it is (-1 and
-    empty outside of one).
+    """What a task staged: its producer (empty: nothing was), the batches, the bytes of keys and values that each topic got, and of
+    which micro-batch of which query it is (-1 and empty outside of one).
     """
 
     producer: str
     parts: tuple[Part, ...]
+    payload: dict[str, int]
     query: str = ""
     batch: int = -1
 
@@ -53,12 +55,14 @@ class _Sink:
         query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
         staging: Staging | None = None
         receipts: list[Receipt] = []
+        payload: dict[str, int] = {}
         try:
             for batch in iterator:
                 for topic, records in by_topic(batch, self._options.topic):
                     if staging is None:
                         staging = Staging(self._options.gateways, connect_timeout=limits.READ_RETRY_US / 1e6)
                     receipts += staging.stage(topic, records)
+                    payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
         except BaseException:
             if staging is not None:
@@ -67,13 +71,13 @@ class _Sink:
         finally:
             if staging is not None:
                 staging.close()
-        return Staged(staging.name if staging is not None else "", parts, query, int(micro_batch or -1))
+        return Staged(staging.name if staging is not None else "", parts, payload, query, int(micro_batch or -1))
 
     def _commit(self, name: str | None, number: dict[str, Any], messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         parts = [part for message in staged for part in message.parts]
         if parts:
-            self._make_visible(name, {**number, "records": sum(part.records for part in parts)}, parts)
+            self._make_visible(name, {**number, "records": sum(part.records for part in parts), "digest": digest(staged)}, parts)
             self._let_go([message.producer for message in staged if message.producer])
 
     def _make_visible(self, name: str | None, progress: dict[str, Any], parts: Sequence[Part]) -> None:
@@ -94,7 +98,7 @@ class _Sink:
         return Transactor(self._options.gateways, producer=name, connect_timeout=limits.READ_RETRY_US / 1e6)
 
     def _let_go(self, producers: Sequence[str]) -> None:
-        """Forget those who staged: what is left of it will never be visible. They go by themselves when idle for an hour."""
+        """Forget those who staged: what is left of it will never be visible. They go by themselves when idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
             with contextlib.suppress(TuttiError), contextlib.closing(Control(self._options.gateways, _FORGET_S)) as control:
                 control.forget(producers[at : at + limits.FORGET_PRODUCERS_MAX])
@@ -140,6 +144,23 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._let_go([message.producer for message in messages if isinstance(message, Staged) and message.producer])
 
 
+def digest(staged: Sequence[Staged]) -> str:
+    """What tells one write from another, whatever order its rows come in: topics, and records and bytes of each."""
+    topics: dict[str, list[int]] = {}
+    for message in staged:
+        for topic, size in message.payload.items():
+            topics.setdefault(topic, [0, 0])[1] += size
+        for part in message.parts:
+            topics[part.topic][0] += part.records
+    return hashlib.sha256(orjson.dumps(topics, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def _payload(records: pa.RecordBatch) -> int:
+    """Bytes of keys and values."""
+    columns: list[Any] = [records.column(name) for name in ("key", "value") if name in records.schema.names]
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+
+
 def _property(name: str) -> str:
     """What Spark's driver says to the tasks of a job, empty if nothing."""
     context = TaskContext.get()
@@ -157,7 +178,7 @@ def already(name: str, last: bytes, wanted: dict[str, Any]) -> bool:
         return False
     try:
         done = orjson.loads(last)
-        number, records = done.get("batch", 0), done["records"]
+        number, what = done.get("batch", 0), (done["records"], done["digest"])
     except (ValueError, KeyError, AttributeError) as error:
         raise Refused(f"producer {name!r} has the progress {last!r}: it was not written by this sink", "progress") from error
     if number < wanted.get("batch", 0):
@@ -167,10 +188,11 @@ def already(name: str, last: bytes, wanted: dict[str, Any]) -> bool:
             f"micro-batch {wanted['batch']} of {name!r} comes after {number}, which is in the log: another driver goes on with "
             "this checkpoint, or an older copy of it was restored. Nothing was written; stop this one, or begin a new checkpoint"
         )
-    if records != wanted["records"]:
+    if what != (wanted["records"], wanted["digest"]):
         raise Refused(
-            f"{name!r} wrote {done} and comes again with {wanted['records']} records: it is not the same write. Nothing was "
-            "written; have the job give the same rows again (streaming.deterministic tells); another write needs another writeId",
+            f"{name!r} wrote {done['records']} records and comes again with {wanted['records']}, or with other topics or bytes: it "
+            "is not the same write. Nothing was written; have the job give the same rows again (streaming.deterministic tells what "
+            "does not); another write needs another writeId",
             "progress",
         )
     return True

@@ -1,14 +1,14 @@
 """Transactions: records that several processes stage, and one makes visible together (design, section 3, TXN).
 
 Whoever stages has a nameless producer of its own, so that what a failed attempt left behind is nobody else's: it is let go with its
-producer, at once (`Control.forget`) or when that was idle for an hour. Whoever commits has the named producer whose records they
+producer, at once (`Control.forget`) or when that was idle for a day. Whoever commits has the named producer whose records they
 become: a later instance fences it, and its progress says which transaction was the last.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,6 +23,9 @@ from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Refused, UsageError
 
 SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
+
+
+_RECORDS_END = 1 << 32  # what a frame's field holds
 
 
 class Part(NamedTuple):
@@ -41,11 +44,8 @@ class Staging(Producer):
     staged = True
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
-        """Send a record batch as `send_batch` does, in slices of a good size."""
-        rows = records.num_rows
-        if records.nbytes > SLICE_BYTES and rows > 1:
-            rows = max(1, rows * SLICE_BYTES // records.nbytes)
-        return [self.send_batch(topic, records.slice(at, rows)) for at in range(0, records.num_rows, rows)]
+        """Send a record batch as `send_batch` does, in slices of a good size, however unequal its records are."""
+        return [self.send_batch(topic, part) for part in _slices(records)]
 
     @staticmethod
     def parts(receipts: Sequence[Receipt]) -> list[Part]:
@@ -81,12 +81,16 @@ class Transactor(Producer):
         Raises:
             UsageError: there are none, or too many.
         """
-        if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX:
-            raise UsageError(f"a transaction of {len(parts)} batches cannot be: 1 to {limits.STAGED_BATCHES_MAX} are taken")
+        records = sum(part.records for part in parts)
+        if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX or records >= _RECORDS_END:
+            raise UsageError(
+                f"a transaction of {len(parts)} batches with {records} records cannot be: it takes 1 to "
+                f"{limits.STAGED_BATCHES_MAX} batches, and less than {_RECORDS_END} records"
+            )
         feed = self._check(parts[0].topic, None, "total", progress)
         batch = Batch(parts[0].topic, 0, time.monotonic() + feed.options.delivery_timeout, feed.passing)
         batch.kind, batch.whole, batch.progress = int(Kind.TXN), True, check_progress(progress)
-        batch.count = sum(part.records for part in parts)
+        batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
         batch.max_timestamp = max(part.last_time for part in parts)
         body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
@@ -99,3 +103,13 @@ class Transactor(Producer):
             feed.charge(batch)
             feed.wake()
         return Receipt(batch, 0)
+
+
+def _slices(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in halves, and these again, until each has a good size or one record."""
+    middle = records.num_rows // 2
+    if not middle or records.nbytes <= SLICE_BYTES:
+        yield records
+        return
+    yield from _slices(records.slice(0, middle))
+    yield from _slices(records.slice(middle))

@@ -360,18 +360,33 @@ class Catalog:
             at += 1
 
     def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """The rows, those of the batches of a TXN in its place."""
+        """The rows, those of the batches of a TXN in its place; as many together as stand in one segment in this order."""
+        if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
+            yield view, rows
+            return
+        where, held = view, [rows[:0]]
+        found: dict[int, tuple[list[Rows], Damaged | None]] = {}
         done = 0
-        for at in np.flatnonzero(rows["kind"] == Kind.TXN).tolist():
-            if at > done:
-                yield view, rows[done:at]
-            for segment, staged in unfolded(view.frame(rows[at]), rows[at], self.firsts):
-                where = self.view(segment)
-                found = batches_of(self.good_rows(segment, upto), where.first, staged)
-                yield where, found[(found["offset"] < end) & (found["offset"] + found["count"] > start)]
+        for at in [*txns, len(rows)]:
+            some = [(view, rows[done:at])]
+            if at < len(rows):
+                for segment, part in unfolded(view.frame(rows[at]), rows[at], self.firsts):
+                    if segment not in found:
+                        found[segment] = self.good_rows(segment, upto)
+                    batches = batches_of(found[segment], self.firsts[segment], part)
+                    inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
+                    some.append((self.view(segment), batches[inside]))
+            for here, piece in some:
+                if not len(piece):
+                    continue
+                if here is not where or (len(held[-1]) and piece["position"][0] < held[-1]["position"][-1]):
+                    if len(held) > 1:
+                        yield where, np.concatenate(held)
+                    where, held = here, [rows[:0]]
+                held.append(piece)
             done = at + 1
-        if done < len(rows):
-            yield view, rows[done:]
+        if len(held) > 1:
+            yield where, np.concatenate(held)
 
     def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:
         """Of a row that has a record at or after a time, the batch that has the first one, and its segment."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gateway.data.bodies import TxnBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.errors import Damaged, FormatError
-from gateway.log.index import STAGED, Rows, no_rows
+from gateway.log.index import STAGED, Rows
 
 _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
@@ -61,11 +61,12 @@ def batches_of(found: tuple[list[Rows], Damaged | None], first: int, part: Part)
         Damaged: the segment does not hold them.
     """
     parts, damage = found
-    rows = np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else no_rows()
     at = part.positions - first
-    if not len(at) or at.min() < 0 or at.max() >= len(rows):
+    held = sum(map(len, parts))
+    if not len(at) or at[0] < 0 or at.max() >= held:
         raise damage or Damaged(f"position {part.positions[0]}, which a transaction makes visible, is not in its segment")
-    batches = rows[at].copy()
+    early = parts[0][at[at < len(parts[0])]]  # a copy
+    batches = early if len(early) == len(at) else np.concatenate([early, parts[1][at[at >= len(parts[0])] - len(parts[0])]])
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or one behind it, which a transaction makes visible, was not staged")
     before = np.cumsum(part.counts) - part.counts

@@ -9,15 +9,18 @@ log over from here need nothing from before it.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from gateway.core import limits
 from gateway.core.events import TrimProposed
 from gateway.data.bodies import TxnBody, decode_body
-from gateway.data.frame import Kind
+from gateway.data.frame import Frame, Kind
 from gateway.errors import FormatError
 from gateway.log.catalog import Catalog, Upto
 from gateway.log.indexer import Indexer
@@ -33,6 +36,7 @@ from gateway.log.walk import abort_of
 
 NS_PER_US = 1000
 REMOVED_AT_ONCE = 4  # segments, before other work has its turn
+LOOKED_AT_ONCE = 256  # transactions
 
 
 class _Place(NamedTuple):
@@ -45,6 +49,17 @@ class _Place(NamedTuple):
     offset: int
     time_us: int
     reach: int = 0
+
+
+class _Reaching(NamedTuple):
+    """A TXN that makes visible what stands in segments before its own: the first position of that, its own, the offset behind it,
+    and the time of the last TICK before it.
+    """
+
+    low: int
+    position: int
+    offset: int
+    time_us: int
 
 
 class _Due(NamedTuple):
@@ -85,6 +100,8 @@ class Trimming:
         self._told = 1
         self._left = True  # files before the start may be there
         self._places: dict[int, _Place] = {}
+        self._reaching: list[_Reaching] = []  # in order, of positions up to `_looked`
+        self._looked = self._ticked = 0
         self._known: tuple[int, list[tuple[int, int]]] = (0, [])  # newest segment, and (first position, bytes) of all
         live.start(self.start.offset)
         self._decided()
@@ -152,7 +169,7 @@ class Trimming:
         that the snapshot is one with which another log may begin too; and no record from `offset` on was staged before it.
         """
         place = self._place(first)
-        if place is None or self._waits_before(first) or place.offset > offset:
+        if place is None or not self._look_on() or self._waits_before(first) or self._behind_txns(place).offset > offset:
             return False
         last = self._indexer.indexed
         until = min(last, first + limits.UNDECIDED_FRAMES_MAX)
@@ -180,6 +197,7 @@ class Trimming:
         self._told = 1
         self.start = start
         self._places.clear()
+        self._reaching, self._looked, self._ticked = [], 0, 0
         self._known = (0, [])
         self._left = True
         self._live.start(start.offset)
@@ -223,15 +241,17 @@ class Trimming:
                 break
             place = self._place(position)
             if place is not None:
+                if not self._may_go(held, place, now_us, 1):
+                    break
+                if not self._look_on():
+                    return None  # soon
+                place = self._behind_txns(place)
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
                 if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
                     forced = position
                     places.append((position, place.offset))
-                elif self._may_go(kept, place, now_us, 1):
-                    if not self._waits_before(position):
-                        places.append((position, place.offset))
-                elif not place.reach:
-                    break
+                elif self._may_go(kept, place, now_us, 1) and not self._waits_before(position):
+                    places.append((position, place.offset))
             held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none
         places = [place for place in places if place[0] > self._told]
         return TrimProposed(tuple(places), forced) if places else None
@@ -251,22 +271,20 @@ class Trimming:
         return self._known[1]
 
     def _place(self, position: int) -> _Place | None:
+        """The start of a segment, as its snapshot says."""
         place = self._places.get(position)
         if place is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
-            place = _Place(position, snapshot.state.next_offset, snapshot.state.tick_time)
-            if snapshot.state.staged:
-                try:
-                    place = self._behind_txns(place)
-                except FormatError:
-                    return None  # what cannot be read may be such a TXN: it is mended first
+            time_us = snapshot.state.tick_time
             if self._options.lane:  # it has no ticks: the snapshot was written when all before it was decided here
-                place = place._replace(time_us=os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US)
-            if not self._waits_before(position):
-                self._places[position] = place
+                time_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
+            place = _Place(position, snapshot.state.next_offset, time_us)
+            self._places[position] = place
         return place
+
+    # Transactions that reach back
 
     def _waits_before(self, position: int) -> bool:
         """Whether a batch that stands before the position may still become visible."""
@@ -274,14 +292,40 @@ class Trimming:
 
     def _behind_txns(self, place: _Place) -> _Place:
         """The place, behind the last TXN from it on that makes visible what stands before it."""
-        last, before = self._indexer.indexed, place.position
-        ticked = place.time_us
-        for view, rows in Catalog(self._directory).positions(before, last, Upto(last, last)):
-            ticks = rows[rows["kind"] == Kind.TICK]
-            for row in rows[rows["kind"] == Kind.TXN]:
-                if min(decode_body(TxnBody, view.frame(row).body).staged) < before:
+        over = [txn for txn in self._reaching if txn.low < place.position <= txn.position]
+        return place if not over else _Place(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
+
+    def _look_on(self) -> bool:
+        """Look through TXNs that were decided since, some at a time; whether all of them were looked at. What cannot be read may be
+        one, and is mended first.
+        """
+        last = self._indexer.indexed
+        if self._options.lane or self._looked >= last:
+            return True
+        firsts = positions_named(self._directory, "seg")
+        self._looked = max(self._looked, self.start.first - 1)
+        self._reaching = [txn for txn in self._reaching if txn.position >= self.start.first]
+        budget = LOOKED_AT_ONCE
+        try:
+            for view, rows in Catalog(self._directory).positions(self._looked + 1, last, Upto(last, last)):
+                ticks = rows[rows["kind"] == Kind.TICK]
+                for row in rows[rows["kind"] == Kind.TXN][:budget]:
                     times = ticks["max_timestamp"][ticks["position"] < row["position"]]
-                    time_us, reach = int(times[-1]) if len(times) else ticked, int(row["position"])
-                    place = _Place(before, int(row["offset"]) + int(row["count"]), time_us, reach)
-            ticked = int(ticks["max_timestamp"][-1]) if len(ticks) else ticked
-        return place
+                    self._reached(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
+                txns = rows["position"][rows["kind"] == Kind.TXN]
+                self._looked = int(txns[budget - 1] if len(txns) >= budget else rows["position"][-1])
+                before = ticks["max_timestamp"][ticks["position"] <= self._looked]
+                self._ticked = int(before[-1]) if len(before) else self._ticked
+                budget -= min(budget, len(txns))
+                if not budget:
+                    break
+        except FormatError:
+            return False
+        return self._looked >= last
+
+    def _reached(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
+        """Note a TXN that makes visible what stands in a segment before its own."""
+        low = min(decode_body(TxnBody, frame.body).staged)
+        at = bisect_right(firsts, low)
+        if at < len(firsts) and firsts[at] <= frame.position:
+            self._reaching.append(_Reaching(low, frame.position, int(row["offset"]) + int(row["count"]), time_us))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gateway.core import limits
-from gateway.data.bodies import TxnBody, decode_body
+from gateway.data.bodies import TxnBody, decode_body, encode_body
 from gateway.data.frame import Frame, Kind, payload_crc
 from gateway.data.ipc import body_sizes
 from gateway.data.plain import check_plain
@@ -117,7 +117,8 @@ def check_body(frame: Frame) -> None:
 def _check_txn(frame: Frame) -> None:
     body = decode_body(TxnBody, frame.body)
     good = 0 < len(set(body.staged)) == len(body.staged) == len(body.counts) <= limits.STAGED_BATCHES_MAX
-    if not good or sum(body.counts) != frame.count or frame.flags:
+    plain = not frame.flags and not frame.raw_length and encode_body(body) == bytes(frame.body)
+    if not good or not plain or sum(body.counts) != frame.count:
         raise FormatError(
             f"a transaction names 1 to {limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, and no flags"
         )

@@ -231,12 +231,12 @@ class Received:
             if part is None or line is None or line.epoch != part.epoch or position < self.start:
                 return f"nothing is staged at position {position} (any more)"
             if part.count != count:
-                return f"{part.count} records are staged at position {position}, and not {count}"
+                return f"there are not {count} records staged at position {position}"
             parts.append(part)
         said = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
         first, last = min(part.first_time for part in parts), max(part.last_time for part in parts)
-        held = parts[0].topic, sum(body.counts), first, last
-        return "" if said == held else f"its batches have (topic, records, first and last time) {held}, and its header says {said}"
+        fits = said == (parts[0].topic, sum(body.counts), first, last)
+        return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
         """A batch or a TXN is decided, or void: the decided state tells of what is staged from here on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,28 @@ def test_updates_are_written_once_in_foreach_batch(
     )
 
 
+def test_two_writes_of_a_micro_batch_need_names(
+    spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
+) -> None:
+    """The same rows to another topic were taken for the first write, and left out without a word."""
+
+    def write(rows: DataFrame, batch: int, names: tuple[str, str]) -> None:
+        for topic, name in zip(("out", "other"), names, strict=True):
+            sink = rows.select("value").write.format("tutti").option("gateways", own_gateway.url).option("topic", topic)
+            (sink.option("writeId", name) if name else sink).mode("append").save()
+
+    send(numbers, *range(5))
+    for names, told in ((("", ""), "it is not the same write"), (("", "other"), "")):
+        stream = read(spark, own_gateway).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = stream.trigger(availableNow=True).foreachBatch(partial(write, names=names)).start()
+        if told:
+            with pytest.raises(PySparkException, match=told):
+                run(query)
+        else:
+            run(query)
+    assert [len(records(own_gateway, topic)) for topic in ("out", "other")] == [5, 5]
+
+
 def test_a_batch_goes_to_the_topics_of_its_records_with_all_they_have(spark: SparkSession, own_gateway: GatewayProcess) -> None:
     rows = spark.range(0, 1000, numPartitions=3).selectExpr(
         "cast(id as string) as value",
@@ -124,7 +147,7 @@ def test_a_batch_goes_to_the_topics_of_its_records_with_all_they_have(spark: Spa
         assert record.timestamp.timestamp() == number
         assert record.headers == [("h", b"x")]
     assert sorted(record.offset for record in found) == list(range(1000)), "one write, in one place, once"
-    with pytest.raises(PySparkException, match="comes again with 999 records: it is not the same write"):
+    with pytest.raises(PySparkException, match="comes again with 999, or with other topics or bytes: it is not the same write"):
         rows.where("id > 0").write.format("tutti").option("gateways", own_gateway.url).option("writeId", "first").mode(
             "append"
         ).save()
@@ -140,7 +163,7 @@ class Committing:
     def stage(self, values: list[bytes]) -> Staged:
         with Staging(self.gateway.url) as staging:
             parts = Staging.parts(staging.stage("out", pa.record_batch({"value": pa.array(values, pa.binary())})))
-            return Staged(staging.name, tuple(parts), "q")
+            return Staged(staging.name, tuple(parts), {"out": sum(map(len, values))}, "q")
 
 
 def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_is_refused(own_gateway: GatewayProcess) -> None:
@@ -151,8 +174,9 @@ def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_i
     driver.sink.commit([driver.stage([b"1"]), None], 1)
     with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver goes on"):
         zombie.sink.commit([left], 0)
-    with pytest.raises(Exception, match="comes again with 2 records: it is not the same write"):
-        driver.sink.commit([driver.stage([b"1", b"2"])], 1)
+    for other in ([b"1", b"2"], [b"11"]):
+        with pytest.raises(Exception, match=f"comes again with {len(other)}, or with other topics or bytes: it is not the same"):
+            driver.sink.commit([driver.stage(other)], 1)
     assert [record.value for record in records(own_gateway, "out")] == [b"0", b"1"]
 
 
@@ -200,3 +224,14 @@ def test_gateways_that_are_not_there_fail_the_write_and_say_what_was_met(
 ) -> None:
     with pytest.raises(PySparkException, match="a write needs the option 'gateways'"):
         spark.range(3).selectExpr("'x' as value").write.format("tutti").option("topic", "t").mode("append").save()
+
+
+def test_large_records_may_stand_together(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+    """Slices go by what their records have: those that went by the average were over the limit, again in each attempt."""
+    rows = spark.range(0, 3000, 1, 1).selectExpr(
+        "if(id between 100 and 111, repeat('x', 1000000 + id), cast(id as string)) as value"
+    )
+    rows.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append").save()
+    found = records(own_gateway, "out")
+    assert [len(record.value) for record in found if len(record.value) > 4] == [1000000 + number for number in range(100, 112)]
+    assert len(found) == 3000

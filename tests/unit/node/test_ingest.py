@@ -69,6 +69,7 @@ def test_transactions_pass_by_their_form() -> None:
         transaction(5, counts=(1,)),
         transaction(5, 6),
         transaction(5, flags=STAGED),
+        transaction(5, raw_length=7),
         broken(Frame(Kind.TXN, b"\xc1", producer=1, epoch=1, first_sequence=1, count=2, topic=1)),
     ]
     good, refused = Gate().check(1, wrong)

@@ -1,0 +1,68 @@
+"""Proves that a client stages and commits through a real gateway, and that what cannot be is told before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from gateway.client.transactions import Part, Staging, Transactor
+from gateway.core import limits
+from gateway.errors import Fenced, Refused, UsageError
+from tests.faults.gateways import GatewayProcess
+from tutti import Producer, Reader
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("gateway")) as running:
+        yield running
+
+
+def values(*some: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(some, pa.binary())})
+
+
+def seen(gateway: GatewayProcess, topic: str) -> list[bytes | None]:
+    with Reader(gateway.url, topics=[topic]) as reader:
+        return [record.value for record in reader.records()]
+
+
+def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway: GatewayProcess) -> None:
+    with Staging(gateway.url) as one, Staging(gateway.url) as other, Producer(gateway.url) as plain:
+        parts = Staging.parts([*other.stage("order", values(b"3")), *one.stage("order", values(b"1", b"2"))])
+        plain.send("order", b"0").result(30)
+        assert seen(gateway, "order") == [b"0"]
+        with Transactor(gateway.url, producer="committer") as committer:
+            receipt = committer.commit(parts[::-1], b"first")
+            assert (receipt.result(30), receipt.count) == (1, 3)
+            assert committer.resume() == (3, b"first")
+    assert seen(gateway, "order") == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gateway: GatewayProcess) -> None:
+    with Staging(gateway.url) as staging:
+        parts = Staging.parts(staging.stage("refused", values(b"x")))
+        with Transactor(gateway.url, producer="refused") as committer:
+            with pytest.raises(UsageError, match="a transaction of 0 batches"):
+                committer.commit([], b"")
+            with pytest.raises(UsageError, match="with 4294967296 records cannot be"):
+                committer.commit([parts[0]._replace(records=1 << 32)], b"")
+            with pytest.raises(UsageError, match=f"takes 1 to {limits.STAGED_BATCHES_MAX} "):
+                committer.commit([Part(number, "t", 1, 0, 0) for number in range(limits.STAGED_BATCHES_MAX + 1)], b"")
+            with pytest.raises(Refused, match="nothing is staged at position"):
+                committer.commit([parts[0]._replace(position=1)], b"wrong").result(30)
+            assert committer.resume() == (0, b"")
+            committer.commit(parts, b"right").result(30)
+    assert seen(gateway, "refused") == [b"x"]
+
+
+def test_a_later_committer_fences_the_one_before(gateway: GatewayProcess) -> None:
+    with Staging(gateway.url) as staging, Transactor(gateway.url, producer="name") as before:
+        parts = Staging.parts(staging.stage("fenced", values(b"x")))
+        with Transactor(gateway.url, producer="name") as later:
+            with pytest.raises(Fenced):
+                before.commit(parts, b"x").result(30)
+            later.commit(parts, b"x").result(30)
+    assert seen(gateway, "fenced") == [b"x"]
