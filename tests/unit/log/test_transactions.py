@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.order.received import Received
 from gateway.data.bodies import TxnBody, decode_body, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
@@ -266,3 +267,39 @@ def test_a_state_takes_no_transaction_that_does_not_follow() -> None:
             state.copy().apply(wrong)
     state.apply(history.epoch("task"))
     assert not state.staged, "another epoch of the task's producer lets go what the one before staged"
+
+
+def test_a_trim_that_does_not_know_of_a_transaction_removes_no_file_that_it_needs(tmp_path: Path) -> None:
+    """One that was ordered when the transaction was not yet decided names an offset before it."""
+    history = sample(160, size=1500, txns=True)
+    history.txn("last", [history.frames[position - 1] for position in history.staged])
+    write_log(tmp_path, history)
+    txns = [frame for frame in history.frames if frame.kind == Kind.TXN]
+    firsts = positions_named(str(tmp_path), "seg")
+    over = [first for first in firsts if any(min(staged(txn)) < first <= txn.position for txn in txns)]
+    offset = history.offset_after(over[-1] - 1)
+    end = len(history.frames)
+    history.trim(over[-1], offset)
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, len(history.frames))
+    settle(writer)
+    close()
+    assert positions_named(str(tmp_path), "seg", all_there=True)[0] < over[-1]
+    reader = LogReader(tmp_path)
+    assert reader.start == offset
+    assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)
+
+
+def test_what_an_undecided_trim_lets_go_is_in_no_transaction() -> None:
+    history = History()
+    part = history.batch("task", "t", [b"1"], staged=True)
+    state = LogState()
+    for frame in history.frames:
+        state.apply(frame)
+    received = Received(state)
+    txn = history.txn("task", [part])
+    assert not received.not_visible(txn)
+    received.take(history.trim(part.position + 1, 0))
+    assert received.not_visible(txn) == f"nothing is staged at position {part.position} (any more)"
