@@ -20,9 +20,9 @@ TAKES: dict[str, str] = {
 }
 _SPARKS = frozenset({"checkpointlocation", "queryname"})  # what Spark hands over of its own
 _HINTS = {
-    "path": "records go to gateways: use start() or save() without a path, and the option `gateways`",
-    "topics": "records go to one topic, or each to that of its column 'topic': use `topic`",
-    "url": "use gateways",
+    "path": "records go to gateways: use start() or save() without a path, and the option `gateways`.",
+    "topics": "records go to one topic, or each to that of its column 'topic': use `topic`.",
+    "url": "use gateways.",
 }
 _CANONICAL = {name.lower(): name for name in TAKES}
 _TEXT = (StringType, BinaryType)
@@ -82,7 +82,8 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     """
     if overwrite:
         raise UsageError(
-            "the log is only appended to: use mode('append') for a batch, outputMode('append') or 'update' for a stream"
+            "the log is only appended to: use mode('append') for a batch, outputMode('append') for a stream; what is updated is "
+            "written in foreachBatch (docs/spark.md, Writing)"
         )
     types = {field.name: field.dataType for field in schema.fields}
     unknown = [name for name in types if name not in COLUMNS]

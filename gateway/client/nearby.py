@@ -72,10 +72,17 @@ def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, obje
         except (TuttiError, OSError) as error:
             _give_up(address, log, f"the files of gateway {address} are not read from here: {error}")
             return None
-        while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
-            _known.pop(next(iter(_known)))
-        _known[key] = files, until
+        _keep(address, log, files, until)
     return files
+
+
+def _keep(address: Address, log: str, files: Files | None, until: float) -> None:
+    """Know the files of a gateway, or until when none are looked for, as one of some."""
+    key = os.getpid(), address, log
+    _known.pop(key, None)
+    while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
+        _known.pop(next(iter(_known)))
+    _known[key] = files, until
 
 
 def _status(address: Address) -> dict[str, object]:
@@ -103,4 +110,4 @@ def _opened(told: dict[str, object], log: str) -> Files:
 
 def _give_up(address: Address, log: str, why: str) -> None:
     LOG.warning(why)
-    _known[os.getpid(), address, log] = None, time.monotonic() + limits.NEARBY_AGAIN_US / 1e6
+    _keep(address, log, None, time.monotonic() + limits.NEARBY_AGAIN_US / 1e6)

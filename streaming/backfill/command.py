@@ -184,8 +184,6 @@ def _tell(report: Report, as_json: bool) -> None:
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
     elif report.written:
-        _note(
-            f"{report.records:,} records of [{report.start}, {report.end}) brought into {report.table}; it has the whole range now"
-        )
+        _note(f"[{report.start}, {report.end}) of the log, {report.records:,} offsets, is in {report.table} now")
     else:
         _note(f"{report.table} has all of [{report.start}, {report.end}) already: nothing to do")
