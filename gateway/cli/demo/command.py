@@ -97,7 +97,7 @@ def _look_around(directory: Path, count: int, port: int) -> None:
     package_data()
     for finding in (spark.pyspark(), java.java()):
         if not finding.good:
-            raise Unavailable(f"the demo needs {finding.subject}, {finding.found}: {finding.do}")
+            raise Unavailable(f"the demo needs {finding.subject}: {finding.found}: {finding.do}")
     for name, address in addresses(count, port).items():
         base = int(address.rpartition(":")[2])
         taken = machine.ports_taken(base)

@@ -70,7 +70,7 @@ def test_without_java(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     done = demo()
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: the demo needs java, not found: no JAVA_HOME and no java on PATH: install Java 17 or newer")
+    assert done.err.startswith("error: the demo needs java: there is no java on PATH, and JAVA_HOME is not set: install Java 17 or newer")
     assert done.err.count("\n") == 1
 
 
@@ -82,7 +82,7 @@ def test_with_an_old_java(demo: Callable[..., Result], monkeypatch: pytest.Monke
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     done = demo()
     assert done.code == 3
-    assert f'"1.8.0_402" at {java}: install Java 17 or newer' in done.err
+    assert f"the demo needs java: 1.8.0_402 at {java}: install Java 17 or newer" in done.err
 
 
 def test_with_a_port_in_use(demo: Callable[..., Result]) -> None:
