@@ -70,7 +70,7 @@ def test_without_java(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     done = demo()
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: the demo needs java: there is no java on PATH, and JAVA_HOME is not set: install Java 17 or newer")
+    assert done.err.startswith("error: the demo needs java: there is no java on PATH, and JAVA_HOME is not set: install")
     assert done.err.count("\n") == 1
 
 
