@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ from gateway.errors import OffsetOutOfRange
 from streaming.options import ReadOptions
 
 if TYPE_CHECKING:
-    from gateway.client.source import Frontier, Source
+    from gateway.client.source import Frontier, Range, Source
 
 
 class RecordsPartition(InputPartition):
@@ -89,14 +89,24 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
         return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0))]
-    splits = options.partitions_min or 1
-    ranges = source.plan(start, end, topics, splits=splits)
+    try:
+        ranges = _cut(source, start, end, topics, options)
+    except OffsetOutOfRange:
+        now = source.frontier()
+        if now.start <= start:
+            raise
+        return partitions(source, now, start, end, options)  # retention went on meanwhile
+    turns = _turns(source)
+    return [RecordsPartition(frontier.log, part.start, part.end, topics, turns(number)) for number, part in enumerate(ranges)]
+
+
+def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
+    ranges = source.plan(start, end, topics, splits=options.partitions_min or 1)
     if options.partitions_min is None:
         splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
         if splits > 1:
-            ranges = source.plan(start, end, topics, splits=splits)
-    turns = _turns(source)
-    return [RecordsPartition(frontier.log, part.start, part.end, topics, turns(number)) for number, part in enumerate(ranges)]
+            return source.plan(start, end, topics, splits=splits)
+    return ranges
 
 
 def _turns(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:

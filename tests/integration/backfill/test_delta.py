@@ -49,6 +49,7 @@ def in_the_log(url: str) -> list[tuple[int, str]]:
     return [(row["offset"], row["value"].decode()) for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.soak
 def test_beside_a_query_over_other_rows_and_after_dead_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that each record is in the table once: with a query that appends meanwhile, with rows that were there before, after a
     swap, and where what a dead run did is found out, also when its Spark commits later.

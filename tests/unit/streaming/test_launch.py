@@ -38,7 +38,7 @@ def test_no_job_hides_a_module_of_the_standard_library() -> None:
 
 
 def test_a_job_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no job 'nothing'; there are departures, flights"):
+    with pytest.raises(UsageError, match="no job 'nothing'; there are alerts, "):
         launch.job("nothing")
 
 

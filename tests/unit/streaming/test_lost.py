@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.client.source import Piece
+from gateway.client.source import Piece, Range
 from gateway.errors import OffsetOutOfRange
 from streaming import origin
 from streaming.options import ReadOptions
-from streaming.planning import RecordsPartition
+from streaming.planning import RecordsPartition, partitions
 from tests.unit.streaming.fakes import FakeLog
 
 
@@ -54,3 +54,25 @@ def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_by_default_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OffsetOutOfRange, match=r"records 10 to 59 .* could not be read .* failOnDataLoss"):
         read(ShrinkingLog([25]), monkeypatch, passing=False)
+
+
+class TrimmedLog(FakeLog):
+    """Retention goes on when the first plan is asked for."""
+
+    def plan(self, start: int, end: int, *asked: object, **how: object) -> list[Range]:
+        if self.start < 25:
+            self.start = 25
+            raise OffsetOutOfRange(f"the range's start is offset {start} and this log begins at {self.start}")
+        return super().plan(start, end)
+
+
+def test_what_goes_while_a_micro_batch_is_planned_is_passed_over_too() -> None:
+    """Proves that the plan is made anew from what is left; it ended the query."""
+    log = TrimmedLog(100)
+    options = ReadOptions(gateways="tutti://h:1", fail_on_data_loss=False)
+    with pytest.warns(UserWarning, match="records 0 to 24 are no longer in the log"):
+        (part,) = partitions(log, log.frontier(), 0, 60, options)
+    assert isinstance(part, RecordsPartition)
+    assert (part.start, part.end) == (25, 60)
+    with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to pass over them"):
+        partitions(TrimmedLog(100), log.frontier()._replace(start=0), 0, 60, ReadOptions(gateways="tutti://h:1"))
