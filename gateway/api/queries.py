@@ -13,28 +13,9 @@ import msgspec
 
 from gateway.api.requests import ReportAsk
 from gateway.core import limits
+from gateway.data.queries import RUNNING, SILENT, QueryInfo, without_ended
 
-RUNNING, SILENT = "running", "silent"
 _ALIVE_US = 5 * limits.SPARK_ALIVE_US
-
-
-class QueryLine(msgspec.Struct, frozen=True):
-    """A query as it told of itself last: what lies below `offset` is processed, and the first record above it has been known for
-    `lag_ms`. `name` is empty for one that has none; `label` says what it is and where it runs. `trouble` is why its position is not
-    kept under its name.
-    """
-
-    name: str
-    run: str
-    label: str
-    topics: tuple[str, ...] | None
-    offset: int
-    lag_records: int
-    lag_ms: int
-    state: str
-    since_us: int
-    seen_us: int
-    trouble: str
 
 
 class _Known(msgspec.Struct):
@@ -66,16 +47,12 @@ class Queries:
             if run in self._known:
                 self._known[run].trouble = why
 
-    def lines(self, frontier: int, now_us: int) -> list[QueryLine]:
-        """All that are known; `frontier` is the log's, as an offset. A silent one whose name runs again is over."""
+    def lines(self, frontier: int, now_us: int) -> list[QueryInfo]:
+        """All that are known and not over; `frontier` is the log's, as an offset."""
         with self._lock:
             self._forget(now_us)
-            newest = {known.report.name: known.since_us for known in sorted(self._known.values(), key=_since)}
-            for run, known in list(self._known.items()):
-                if known.report.name and known.since_us < newest[known.report.name] and _state(known, now_us) == SILENT:
-                    del self._known[run]
-            all_known = list(self._known.values())
-        return sorted((_line(one, frontier, now_us) for one in all_known), key=lambda line: (line.name, line.label, line.since_us))
+            known = [_line(one, frontier, now_us) for one in self._known.values()]
+        return sorted(without_ended(known), key=lambda line: (line.name, line.label, line.since_us))
 
     def _forget(self, now_us: int) -> None:
         while self._known:
@@ -85,17 +62,9 @@ class Queries:
             self._known.popitem(last=False)
 
 
-def _since(known: _Known) -> int:
-    return known.since_us
-
-
-def _state(known: _Known, now_us: int) -> str:
-    return RUNNING if now_us - known.seen_us <= _ALIVE_US else SILENT
-
-
-def _line(known: _Known, frontier: int, now_us: int) -> QueryLine:
+def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
     report = known.report
-    return QueryLine(
+    return QueryInfo(
         name=report.name,
         run=report.run,
         label=report.label,
@@ -103,7 +72,7 @@ def _line(known: _Known, frontier: int, now_us: int) -> QueryLine:
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
         lag_ms=report.lag_ms,
-        state=_state(known, now_us),
+        state=RUNNING if now_us - known.seen_us <= _ALIVE_US else SILENT,
         since_us=known.since_us,
         seen_us=known.seen_us,
         trouble=known.trouble,

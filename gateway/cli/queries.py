@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from gateway.cli.options import json_option, url_option
 from gateway.cli.output import note, print_json, print_table, time_text
 from gateway.errors import TuttiError
 
 if TYPE_CHECKING:
-    from gateway.client.progress import QueryInfo
+    from gateway.data.queries import QueryInfo
 
 ANSWER_S_MAX = 2.0
 _COLUMNS = ("name", "state", "offset", "lag_records", "lag_ms", "topics", "query", "gateway", "seen", "trouble")
@@ -74,19 +75,18 @@ def _saved(offset: int, frontier: int) -> dict[str, object]:
 
 def _told(gateways: Mapping[str, str]) -> list[dict[str, object]]:
     """What queries told any of the gateways (name to url), each by its last word. Gateways that do not answer are noted."""
-    newest: dict[str, tuple[int, dict[str, object]]] = {}
+    from gateway.data.queries import without_ended
+
+    newest: dict[str, tuple[QueryInfo, str]] = {}
     with ThreadPoolExecutor(max(1, len(gateways))) as pool:
         for gateway, answer in zip(gateways, pool.map(_ask, gateways.values()), strict=True):
             if isinstance(answer, str):
                 note(f"{gateway} was not heard: {answer}")
                 continue
             for query in answer:
-                seen_us, _ = newest.get(query.run, (-1, {}))
-                if query.seen_us > seen_us:
-                    newest[query.run] = query.seen_us, _line(query, gateway)
-    lines = [line for _, line in newest.values()]
-    begun = {line["name"]: str(line["since"]) for line in sorted(lines, key=lambda line: str(line["since"]))}
-    return [line for line in lines if line["state"] == "running" or not line["name"] or str(line["since"]) == begun[line["name"]]]
+                if query.run not in newest or query.seen_us > newest[query.run][0].seen_us:
+                    newest[query.run] = query, gateway
+    return [_line(*newest[query.run]) for query in without_ended(query for query, _ in newest.values())]
 
 
 def told_there(url: str) -> list[QueryInfo]:
@@ -109,6 +109,6 @@ def _ask(url: str) -> list[QueryInfo] | str:
 
 
 def _line(query: QueryInfo, gateway: str) -> dict[str, object]:
-    fields = query._asdict()
+    fields = msgspec.structs.asdict(query)
     since_us, seen_us = fields.pop("since_us"), fields.pop("seen_us")
     return fields | {"gateway": gateway, "since": time_text(since_us), "seen": time_text(seen_us)}

@@ -74,6 +74,11 @@ class Delivery(Carrier):
     def _ending(self) -> bool:
         return self.running and self._renews >= self.epoch
 
+    @property
+    def _has_staged(self) -> bool:
+        """Whether something waits for a transaction, as far as is known here: an end of its epoch lets it go."""
+        return self.feed.options.staged and self.window.committed.sequence > 0
+
     def introduce(self, now: float) -> None:
         """Ask for the epoch again: a gateway says that the log does not know the producer."""
         if self.state is State.OPEN:
@@ -103,8 +108,12 @@ class Delivery(Carrier):
             self._active = now
 
     def _renew_idle(self, now: float) -> None:
-        """A nameless producer is forgotten when idle for an hour: before that could be, its next record begins another epoch."""
-        if self.feed.queue and not len(self.window) and is_nameless(self.identity.name) and now - self._active > _IDLE:
+        """A nameless producer is forgotten when idle for an hour: before that could be, its next record begins another epoch.
+
+        Not where something staged would go with the present one: for that it is known for a day.
+        """
+        idle = self.feed.queue and not len(self.window) and now - self._active > _IDLE
+        if idle and is_nameless(self.identity.name) and not self._has_staged:
             self._starting = True
             self._want_next_epoch(now)
 
@@ -218,6 +227,12 @@ class Delivery(Carrier):
                 self.window.fail_from(0, self._after)
                 self._fail_unsent(self._after)  # what came in meanwhile: the application is only told now
             self._after = self._refused = None
+        if self.epoch and self._has_staged:
+            text = (
+                f"epoch {self.epoch} of producer {self.identity.name!r} is over, and with it what it staged: stage all of it again"
+            )
+            self.end(Refused(text, "staged"))
+            return
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
         self._tell()
@@ -233,11 +248,13 @@ class Delivery(Carrier):
         self.end(Fenced(text))
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue fail; nothing of them was sent."""
+        """Batches of that topic at the head of the queue fail; nothing of them was sent. Progress may not overtake what failed."""
         failure = Failure(error)
         queue = self.feed.queue
         while queue and queue[0].topic == topic:
             self.window.fail(queue.popleft(), failure)
+        if self.feed.uses_progress:
+            self._fail_unsent(failure)
 
     def _epoch_over(self, failure: Failure, failed: bool, now: float) -> None:
         """The epoch ends here. What was not sent fails, so that it does not overtake what failed (`failed`) or still may.

@@ -151,7 +151,6 @@ class Feed:
         batch = Batch(topic, 0, self._deadline(), self.passing)
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
-        receipt = Receipt(batch, 0)
         what = f"the record batch of {batch.count} records"
         if batch.size > self.frame_bytes_max:
             what += f" ({batch.size} bytes as it travels)"
@@ -162,6 +161,11 @@ class Feed:
         if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records.batch)) > limits.RECORD_BYTES_MAX:
             what += f" (one of {largest} bytes, key and value)"
             return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
+        return self.add_closed(batch, on_delivery)
+
+    def add_closed(self, batch: Batch, on_delivery: OnDelivery | None = None) -> Receipt:
+        """Queue a batch that has its body, behind all that was sent before. Raises as `add`."""
+        receipt = Receipt(batch, 0)
         batch.charge = batch.size
         with self.lock:
             self.check()
@@ -170,9 +174,12 @@ class Feed:
                 self.close_open()  # another thread may have sent while this one waited
             if on_delivery is not None:
                 batch.callbacks = [(receipt, on_delivery)]
-            if progress:
+            if batch.progress:
                 self.uses_progress = True
-            self.charge(batch)
+            self.pending += 1
+            self.pending_records += batch.count
+            self.buffered += batch.charge
+            self.queue.append(batch)
             self.wake()
         return receipt
 
@@ -275,13 +282,6 @@ class Feed:
     def _seal(self, batch: Batch) -> None:
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
-
-    def charge(self, batch: Batch) -> None:
-        """Queue a closed batch. Called with the lock."""
-        self.pending += 1
-        self.pending_records += batch.count
-        self.buffered += batch.charge
-        self.queue.append(batch)
 
     def undelivered(self) -> int:
         """Records without an outcome."""

@@ -14,10 +14,12 @@ from gateway.client.feed import Feed
 from gateway.client.lane import Lane
 from gateway.client.ledger import Ledger
 from gateway.client.receipt import Batch, Failure
-from gateway.client.session import Identity
+from gateway.client.session import US, Identity, State
+from gateway.core import limits
 from gateway.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
+_CLEARING = limits.SILENCE_US_MIN / US
 
 
 class Lanes:
@@ -35,6 +37,7 @@ class Lanes:
         self._ledger = Ledger(delivery, feed)
         self._token = token
         self._taker: Lane | None = None
+        self._clear_at = 0.0  # what is new does not wait longer than that for answers about what came before
         self._ended = False
 
     @property
@@ -52,7 +55,7 @@ class Lanes:
         for lane in list(self.lanes):
             lane.work(now)
         self._give_up_queued(now)
-        self._arrange()
+        self._arrange(now)
         self._put_aside()
         self._hand_out(now)
         for lane in self.lanes:
@@ -64,7 +67,7 @@ class Lanes:
         times = [time for lane in self.lanes if (time := lane.next_time(now)) is not None]
         queue, linger = self.feed.queue, self.feed.linger_until
         if queue:
-            times.append(queue[0].deadline)
+            times += [queue[0].deadline, *([self._clear_at] if self._clearing(now) else [])]
         if linger is not None:
             times.append(linger)
         return min(times, default=None)
@@ -76,7 +79,9 @@ class Lanes:
             return False
         if taker is None or taker not in self.lanes or not taker.takes():
             return self._seeks()
-        return taker.ready(now) and taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
+        if not taker.ready(now) or self._clearing(now):
+            return False
+        return taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
 
     def batches(self) -> Iterator[Batch]:
         """What was sent and has no outcome."""
@@ -97,9 +102,11 @@ class Lanes:
 
     # -- who takes what is new
 
-    def _arrange(self) -> None:
+    def _arrange(self, now: float) -> None:
         """One lane takes what is new, another one is looked for when none does, and those that are of no use any more go."""
         if self._taker is None or self._taker not in self.lanes or not self._taker.takes():
+            if self._taker is not None and len(self._taker.window):
+                self._clear_at = now + _CLEARING
             self._taker = next((lane for lane in self.lanes if lane.takes()), None)
         looking = [lane for lane in self.lanes if not lane.lane]  # for a gateway
         spare = looking if self._taker is not None else looking[1:]
@@ -128,9 +135,17 @@ class Lanes:
             self.feed.aside = aside
             self.feed.close_idle()
 
+    def _clearing(self, now: float) -> bool:
+        """Whether a gateway that takes nothing new may say any moment that what it was sent is not in its lane. That could not go
+        elsewhere any more if something newer had gone there before.
+        """
+        return now < self._clear_at and any(
+            lane.closed and lane.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
+        )
+
     def _hand_out(self, now: float) -> None:
         taker = self._taker
-        if taker is None or not taker.ready(now):
+        if taker is None or not taker.ready(now) or self._clearing(now):
             return
         while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.topic_number(batch.topic):
             self._ledger.hand_over(taker.lane, taker.window)

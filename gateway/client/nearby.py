@@ -2,7 +2,8 @@
 
 The gateway tells where its directory is as it tells everybody, in its status. That the directory found there is its own, and no
 other one at the same path (another container's, a copy), shows in it: log and name are those that the gateway told, and its live
-page is written by a process that runs on this machine. What is read is decided, so every directory of the log holds the same.
+page is written by a process that runs on this machine. What is read is decided, so every directory of the log holds the same: but
+for one that its gateway is gone from, which a forced roster may have left behind. So it is looked at again for each range.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ def pieces_nearby(
 
 
 def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> Files | None:
-    """The files of the gateway at `address`, if they hold log `log` and can be read from here. Asked once a process; what could not
-    be read is tried again after a while. `ask` gives a gateway's status.
+    """The files of the gateway at `address`, if they hold log `log` and can be read from here. Asked once a process, and again when
+    nobody writes them any more; what could not be read is tried again after a while. `ask` gives a gateway's status.
     """
-    key = os.getpid(), address, log
-    files, until = _known.get(key, (None, 0.0))
-    if files is None and time.monotonic() >= until:
-        try:
+    files, until = _known.get((os.getpid(), address, log), (None, 0.0))
+    if time.monotonic() < until:
+        return None
+    try:
+        if files is None or not files.written_by():
             files = _opened((ask or _status)(address), log)
-            until = 0.0
-        except (TuttiError, OSError) as error:
-            _give_up(address, log, f"the files of gateway {address} are not read from here: {error}")
-            return None
-        _keep(address, log, files, until)
+            _keep(address, log, files, 0.0)
+    except (TuttiError, OSError) as error:
+        _give_up(address, log, f"the files of gateway {address} are not read from here: {error}")
+        return None
     return files
 
 

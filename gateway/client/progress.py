@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+
+import msgspec
 
 from gateway.client.reads import Reads
+from gateway.data.queries import QueryInfo
 
 _SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # beyond what a gateway waits
-
-
-class QueryInfo(NamedTuple):
-    """One run of a query, as it told a gateway last.
-
-    Attributes:
-        name: under which its position is kept in the log; empty for one that has none.
-        run: of this run alone.
-        label: what it is and where it runs, for people.
-        topics: that it reads, None for all.
-        offset: what lies below it is processed.
-        lag_records: how many records lie above.
-        lag_ms: for how long the first of them has been known to it.
-        state: running, or silent: it has not told anything for a while.
-        since_us, seen_us: when it told first and last (us since 1970, by the gateway's clock).
-        trouble: why its position is not kept under its name; empty when it is.
-    """
-
-    name: str
-    run: str
-    label: str
-    topics: list[str] | None
-    offset: int
-    lag_records: int
-    lag_ms: int
-    state: str
-    since_us: int
-    seen_us: int
-    trouble: str
 
 
 class Progress(Reads):
@@ -76,5 +49,4 @@ class Progress(Reads):
 
     def queries(self, patience: float | None = None) -> list[QueryInfo]:
         """The runs of queries that told the gateway that answers how far they are."""
-        told: list[dict[str, Any]] = self._act("queries", {}, patience=patience)
-        return [QueryInfo(*(line[name] for name in QueryInfo._fields)) for line in told]
+        return msgspec.convert(self._act("queries", {}, patience=patience), list[QueryInfo])

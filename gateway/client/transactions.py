@@ -23,8 +23,6 @@ from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Refused, UsageError
 
 SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
-
-
 _RECORDS_END = 1 << 32  # what a frame's field holds
 
 
@@ -95,14 +93,7 @@ class Transactor(Producer):
         batch.max_timestamp = max(part.last_time for part in parts)
         body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
         seal(batch, body, 0)
-        batch.charge = batch.size
-        with feed.lock:
-            feed.check()
-            feed.close_open()
-            feed.uses_progress = True
-            feed.charge(batch)
-            feed.wake()
-        return Receipt(batch, 0)
+        return feed.add_closed(batch)
 
 
 def _slices(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

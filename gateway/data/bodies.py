@@ -115,6 +115,10 @@ class TxnBody(msgspec.Struct, frozen=True, array_like=True):
     staged: tuple[int, ...]
     counts: tuple[int, ...]
 
+    def good(self, batches_max: int) -> bool:
+        """Whether it names 1 to so many batches, each once and with its records."""
+        return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
+
 
 Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody)
 

@@ -85,10 +85,10 @@ class Kind(enum.IntEnum):
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
-
+_TXN = int(Kind.TXN)
 
 #: What clients send and a producer's sequence counts: one follows the other. All else is the group's own.
-SEQUENCED = frozenset((int(Kind.BATCH), int(Kind.TXN)))
+SEQUENCED = frozenset((int(Kind.BATCH), _TXN))
 
 
 class Flag(enum.IntFlag):
@@ -202,6 +202,16 @@ class Frame:
     def staged(self) -> bool:
         """Whether it is a BATCH that waits for a TXN."""
         return bool(self.flags & STAGED)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it is such a BATCH, or a TXN."""
+        return self.kind == _TXN or bool(self.flags & STAGED)
+
+    @property
+    def visible(self) -> bool:
+        """Whether records have offsets at its place, unless an ABORT voids it."""
+        return self.kind in SEQUENCED and not self.flags & STAGED
 
     @property
     def size(self) -> int:

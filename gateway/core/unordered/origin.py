@@ -90,8 +90,8 @@ class Origin:
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
                 no = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
-            if no is None and how is Entrance.TAKE:
-                no = self._full(frame)
+            if no is None and how in (Entrance.TAKE, Entrance.EXPECTED) and frame.first_sequence > line:
+                no = self._full(frame)  # also behind one that was refused: its sender knows then of each that it is not here
             if no is not None:
                 answers.append(no)
             elif how is Entrance.TAKE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from gateway.client.nearby import files_of, pieces_nearby
 from gateway.client.reads import Reads
 from gateway.client.source import Piece
 from gateway.client.url import Address, parse_url
+from gateway.core import limits
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 
@@ -138,18 +140,16 @@ def test_files_that_another_user_may_not_read(gateway: GatewayProcess) -> None:
     assert "are not read from here" in done.stderr
 
 
-def test_damage_a_kill_and_a_directory_that_goes(tmp_path: Path) -> None:
-    """Proves that files are read on after a SIGKILL, and that the rest of a range is asked for where they are damaged or gone."""
+def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
+    """Proves that the rest of a range is asked for where files are damaged or gone."""
     with GatewayProcess(tmp_path) as running:
         fill(running)
         asked = Asked(running.url)
         assert asked.values(0, COUNT) == list(range(COUNT))
-        running.kill()
-        assert asked.values(0, COUNT) == list(range(COUNT))
         assert asked.starts == []
 
         asked.reads = Other()  # type: ignore[assignment]  # the same
-        [segment] = (running.data / "log").glob("*.seg")
+        segment = min((running.data / "log").glob("*.seg"))  # one made ready may stand beside it
         data = bytearray(segment.read_bytes())
         place = data.index(b"398399")
         with segment.open("r+b") as file:
@@ -162,11 +162,30 @@ def test_damage_a_kill_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.starts == [start, 0]
 
         nearby._known.clear()
-        running.start()
         assert files_of(asked.addresses[0], asked.log) is not None
         running.data.rename(tmp_path / "away")
         assert asked.values(0, 100) == list(range(100))
         assert asked.starts == [start, 0, 0]
+
+
+def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that files are not read while their gateway is gone, as a forced roster may have left them; frozen it is there."""
+    monkeypatch.setattr(limits, "NEARBY_AGAIN_US", 0)
+    with GatewayProcess(tmp_path) as running:
+        fill(running)
+        asked = Asked(running.url)
+        asked.reads = Other()  # type: ignore[assignment]  # whoever is left
+        assert asked.values(0, COUNT) == list(range(COUNT))
+        running.signal(signal.SIGSTOP)
+        assert asked.values(0, COUNT) == list(range(COUNT))
+        assert asked.starts == []
+        running.kill()
+        assert asked.values(150, COUNT) == list(range(150, COUNT))
+        assert asked.values(0, 100) == list(range(100))
+        assert asked.starts == [150, 0]
+        running.start()
+        assert asked.values(0, COUNT) == list(range(COUNT))
+        assert asked.starts == [150, 0]
 
 
 class Other:

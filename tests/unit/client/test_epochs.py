@@ -247,3 +247,17 @@ def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
     with pytest.raises(Refused, match="was forgotten"):
         receipt.result(0)
     assert rig.delivery.state is State.ENDED
+
+
+def test_no_progress_overtakes_a_topic_that_is_refused() -> None:
+    """Proves that what stands behind it is not sent, as its progress would say that all before it is in the log."""
+    rig = Rig().ready()
+    bad, behind = rig.send(topic="bad", progress=b"1"), rig.send(topic="good", progress=b"2")
+    asked = rig.hear(wire.OpenTopic)
+    rig.say(wire.Denied(asked.request, "limit", "10000 topics"))
+    for receipt in (bad, behind):
+        with pytest.raises(Refused, match="10000 topics"):
+            receipt.result(0)
+    with pytest.raises(Aborted, match=r"call resume\(\)"):
+        rig.send(topic="good", progress=b"3")
+    assert rig.hears() == []

@@ -80,7 +80,7 @@ class World:
             if not isinstance(heard, Frame) or not code or gateway.lane is None:
                 return None
             (usual,) = gateway.judge(heard)
-            if usual is not None:
+            if usual is not None and not isinstance(usual, wire.Expected):
                 return [usual]
             return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
 
@@ -133,6 +133,20 @@ class World:
             self.now += self.chance.choice([*[0.001] * 6, *[0.01] * 6, 0.1, 0.3, 4.0])
         self.work()
 
+    def quiet_step(self, sends: bool = True) -> None:
+        """One without faults."""
+        roll, live = self.chance.random(), list(self.wires)
+        if roll < 0.25 and sends:
+            self.send()
+        elif roll < 0.45 and live:
+            self.arrive(self.wires[self.chance.choice(live)])
+        elif roll < 0.65 and live:
+            session = self.chance.choice(live)
+            self.hear(session, self.wires[session])
+        else:
+            self.now += 0.001
+        self.work()
+
     def send(self) -> None:
         value = b"%d" % len(self.sent)
         record = check_record(value, None, None, ())
@@ -140,6 +154,13 @@ class World:
         if self.chance.random() < 0.5:
             with self.lanes.feed.lock:
                 self.lanes.feed.close_open()
+
+    def send_one(self) -> None:
+        """A batch of its own."""
+        self.send()
+        with self.lanes.feed.lock:
+            self.lanes.feed.close_open()
+        self.work()
 
     def work(self) -> None:
         self.order()
@@ -256,6 +277,52 @@ def test_faults_that_pass_in_time_cost_no_record_its_place() -> None:
         world.calm()
         world.check()
         assert all(receipt.error is None for _, receipt in world.sent)
+
+
+@pytest.mark.parametrize("code", ["leaving", "not_primary", "lane"])
+def test_what_one_gateway_turns_away_goes_to_the_other_one_whenever_it_says_so(code: str) -> None:
+    """Nothing new goes there before: what was turned away could not follow it, and would wait for its own gateway for ever."""
+    for seed in range(40):
+        world = World(seed, timeout=1000.0)
+        world.order()
+        world.low["g1"] = code
+        for _ in range(300):
+            world.quiet_step()
+        until = world.now + 30.0
+        while world.now < until and world.lanes.feed.undelivered():
+            world.quiet_step(sends=False)
+        world.check()
+        assert all(receipt.error is None for _, receipt in world.sent)
+        assert not world.gateways["g1"].lane or not world.gateways["g1"].lane.values()
+
+
+def test_what_is_new_waits_a_second_for_a_gateway_that_turned_something_away_and_is_silent() -> None:
+    world = World(1, timeout=1000.0)
+    world.order()
+    world.away, world.low["g1"] = {"g2"}, "leaving"
+    world.send_one()
+    while not any(lane.window.waits for lane in world.lanes.lanes):
+        world.quiet_step(sends=False)
+    world.send_one()
+    ((lane, silent),) = world.wires.items()
+    assert len(silent.up) == 2
+    world.arrive(silent)
+    world.hear(lane, silent)
+    world.work()
+    assert lane.closed
+    world.away = set()
+    world.send_one()
+    begin, lane_log = world.now, world.gateways["g2"].lane
+    assert lane_log is not None
+    while not lane_log.values() and world.now < begin + 2.0:
+        world.now += 0.01
+        world.work()
+        for other, connection in list(world.wires.items()):
+            if connection is not silent:
+                world.arrive(connection)
+                world.hear(other, connection)
+    assert 1.0 <= world.now - begin < 2.0
+    assert lane_log.values() == [b"2"]
 
 
 def test_all_kinds_of_outcomes_are_met() -> None:

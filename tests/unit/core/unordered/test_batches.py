@@ -138,6 +138,19 @@ def test_a_stopping_gateway_answers_what_is_decided_and_takes_nothing_new() -> N
     assert answers(made, 1) == [Duplicate(1, 1, 1, 1), RefusedAnswer(1, 1, 2, "leaving", "it stops", True)]
 
 
+def test_a_stopping_gateway_says_of_each_batch_that_follows_too_that_it_was_not_taken() -> None:
+    """Else its sender could not send it elsewhere. Not of one that is there in part."""
+    made = group()
+    made.submit(1, (1, 1, b"a"))
+    made.settle()
+    answers(made, 1)
+    made.standings[1].closed = ("leaving", "it stops")
+    made.submit(1, (1, 2, b"b"), (1, 3, b"c"), (1, 5, b"d"))
+    assert answers(made, 1) == [RefusedAnswer(1, 1, sequence, "leaving", "it stops", True) for sequence in (2, 3, 5)]
+    made.submit(1, (1, 1, b"ab"), count=2)
+    assert answers(made, 1) == [Expected(1, 1, 2)]
+
+
 def test_a_low_member_says_no_and_what_was_under_way_is_refused_once_that_is_durable() -> None:
     made = group()
     assert made[2].layer is not None

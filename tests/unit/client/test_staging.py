@@ -1,0 +1,87 @@
+"""Proves that who stages keeps the epoch of what waits for a transaction, and is over with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.client.session import State
+from gateway.core import limits
+from gateway.data import wire
+from gateway.errors import Aborted, Refused
+from tests.unit.client.rig import NUMBER, Rig, sequences
+
+
+def one_staged() -> Rig:
+    """A producer that staged a batch, which is in the log."""
+    rig = Rig(name="~abc", staged=True).ready()
+    rig.send()
+    rig.topic()
+    (frame,) = rig.frames()
+    assert frame.staged
+    rig.commit(frame, 9)
+    return rig
+
+
+def forgotten_while_away(rig: Rig) -> None:
+    rig.delivery.lost()
+    rig.say(wire.EpochFenced(rig.connect().request, 3))
+    rig.opened(rig.hear(wire.OpenProducer))
+
+
+def aborted(rig: Rig) -> None:
+    failing = rig.send()
+    rig.frames()
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
+    with pytest.raises(Aborted, match="no space"):
+        failing.result(0)
+
+
+def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_what_it_staged() -> None:
+    rig = one_staged()
+    rig.now += limits.IDLE_PRODUCER_US * limits.STAGED_IDLE_FACTOR / 1e6 - 1
+    rig.send(b"late")
+    (frame,) = rig.frames()
+    assert (frame.epoch, sequences([frame])) == (1, [(2, 1)])
+
+
+def test_who_staged_nothing_yet_begins_another_epoch_after_a_pause() -> None:
+    rig = Rig(name="~abc", staged=True).ready()
+    rig.now += limits.IDLE_PRODUCER_US / 1e6
+    rig.send()
+    rig.opened(rig.hear(wire.OpenProducer))
+    rig.topic()
+    assert [frame.epoch for frame in rig.frames()] == [2]
+
+
+@pytest.mark.parametrize("end_epoch", [forgotten_while_away, aborted])
+def test_with_its_epoch_what_was_staged_is_gone_and_the_next_batch_is_told(end_epoch: Callable[[Rig], None]) -> None:
+    rig = one_staged()
+    end_epoch(rig)
+    with pytest.raises(Refused, match="what it staged: stage all of it again"):
+        rig.send()
+    assert rig.delivery.state is State.ENDED
+
+
+def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:
+    rig = Rig(name="~abc", staged=True).ready()
+    rig.send()
+    rig.topic()
+    rig.frames()
+    rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))
+    rig.opened(rig.hear(wire.OpenProducer), sequence=1)  # another copy committed
+    with pytest.raises(Refused, match="stage all of it again"):
+        rig.send()
+
+
+def test_an_epoch_in_which_nothing_was_staged_ends_as_any_other() -> None:
+    rig = Rig(name="~abc", staged=True).ready()
+    rig.send()
+    rig.topic()
+    rig.frames()
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
+    rig.opened(rig.hear(wire.OpenProducer))
+    rig.send()
+    assert [(frame.epoch, frame.first_sequence) for frame in rig.frames()] == [(2, 1)]
