@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from gateway.cli.options import TIME, json_option, url_option
 from gateway.cli.output import on_terminal, print_fields, print_json, print_table, time_text
@@ -61,7 +62,7 @@ def _queries(url: str) -> list[dict[str, object]] | None:
     from gateway.cli.queries import told_there
 
     try:
-        return [query._asdict() for query in told_there(url)]
+        return [msgspec.structs.asdict(query) for query in told_there(url)]
     except TuttiError:
         return None
 

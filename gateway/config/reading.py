@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -35,12 +36,9 @@ def load_config(path: str | Path) -> Config:
 
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
     """Read a file: the configuration, None if anything is wrong, and every mistake in the order of the lines."""
-    try:
-        text = Path(path).read_text("utf-8-sig")  # editors of some systems begin a file with a mark
-    except OSError as error:
-        return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", "name a TOML file")]
-    except UnicodeDecodeError as error:
-        return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
+    text, mistakes = _text_of(path)
+    if text is None:
+        return None, mistakes
     config, mistakes = parse_config(text)
     if config is None or not config.security.has_keys:
         return config, mistakes
@@ -51,18 +49,52 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
     """As `check_config`, for the text of a file."""
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
-        what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"
-        do = 'write `key = value`, text in "quotes", tables as [name]'
-        return None, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
-    reading = _Reading(text)
+    tree, wrong = _tree_of(text)
+    if wrong:
+        return None, wrong
+    reading = _Reading(text, Config)
     config = reading.struct(Config, _with_preset(tree), ())
     Relations(reading, config).check()
     mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or 0)
     return (None if mistakes else config), mistakes
+
+
+def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
+    """A struct from a TOML file of its own, as `load_config` reads a gateway's.
+
+    Raises:
+        ConfigError: the file cannot be read or is wrong; the message explains the first mistake and counts the others.
+    """
+    text, mistakes = _text_of(path)
+    tree, wrong = _tree_of(text) if text is not None else ({}, [])
+    mistakes += wrong
+    if not mistakes and text is not None:
+        reading = _Reading(text, kind)
+        value = reading.struct(kind, tree, ())
+        mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or 0)
+        if not mistakes:
+            return value
+    others = f" (and {len(mistakes) - 1} more in the file)" if len(mistakes) > 1 else ""
+    raise ConfigError(mistakes[0].text(str(path)) + others)
+
+
+def _text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
+    try:
+        return Path(path).read_text("utf-8-sig"), []  # editors of some systems begin a file with a mark
+    except OSError as error:
+        return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", "name a TOML file")]
+    except UnicodeDecodeError as error:
+        return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
+
+
+def _tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
+    try:
+        return tomllib.loads(text), []
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"
+        do = 'write `key = value`, text in "quotes", tables as [name]'
+        return {}, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
 
 
 def _beside(config: Config, directory: Path) -> Config:
@@ -97,7 +129,8 @@ def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
 class _Reading:
     """Turns a tree of TOML values into structs and collects what does not fit."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, root: type[Struct]) -> None:
+        self._root = root
         self.mistakes: list[Mistake] = []
         self._wrong: set[KeyPath] = set()
         self._lines = key_lines(text)
@@ -121,8 +154,11 @@ class _Reading:
             value = _WRONG
             if name in table:
                 value = self._value(field.type, table[name], here)
+            elif field.required and isinstance(field.type, type) and issubclass(field.type, Struct):
+                value = self.struct(field.type, {}, here)  # tells what is missing in it
             elif field.required:
-                self.mistake(here, "is missing", f'add it, for example {name} = "{_example(field.type)}"')
+                where = f" to {_table_text(path)}" if path else ""
+                self.mistake(here, "is missing", f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
             if value is not _WRONG:
                 values[name] = value
             elif field.required:
@@ -143,7 +179,7 @@ class _Reading:
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
         near = difflib.get_close_matches(path[-1], names, n=1)
-        elsewhere = [place for place in _all_keys(Config, ()) if place[-1] == path[-1]]
+        elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
         if near:
             hint = f"did you mean {near[0]}?"
         elif elsewhere:
@@ -171,6 +207,10 @@ def _taken(told: inspect.Type) -> str:
             return "true or false"
         case inspect.LiteralType(values=values):
             return " or ".join(f'"{value}"' for value in values)
+        case inspect.ListType():
+            return 'a list of texts, ["a", "b"]'
+        case inspect.DictType(value_type=inspect.UnionType()):
+            return 'a table of names and values, { "a.name" = "value" }'
         case inspect.DictType():
             return 'a table of names and addresses, { jfk = "127.0.0.1:7400" }'
         case inspect.UnionType(types=parts):
@@ -179,10 +219,10 @@ def _taken(told: inspect.Type) -> str:
             return 'text in "quotes"'
 
 
-def _example(kind: Any) -> str:
+def _example(kind: Any) -> Any:
     told = inspect.type_info(kind)
     if isinstance(told, inspect.Metadata) and told.extra_json_schema:
-        return str(told.extra_json_schema["examples"][0])
+        return told.extra_json_schema["examples"][0]
     raise TypeError(f"{kind} is required and has no example")
 
 

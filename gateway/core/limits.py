@@ -1,11 +1,9 @@
-"""Every bound of the gateway in one place, with the relations between them asserted (design, section 11).
+"""Every bound of the gateway in one place (design, section 11); `relations.py` asserts how they go together.
 
 Over a limit: back-pressure to the sender, or a clear refusal; never silent loss, never unbounded memory. Units are last in names.
 """
 
 from __future__ import annotations
-
-from gateway.errors import invariant
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -16,7 +14,7 @@ MIB = 1024 * KIB
 BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
 RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
 RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
-FRAMES_A_MESSAGE_MAX, STAGED_BATCHES_MAX = 1024, 16_384  # the second: batches that wait for a TXN, in all
+FRAMES_A_MESSAGE_MAX = 1024
 FETCH_BYTES = 1 * MIB  # of one answer to a Fetch, one frame at least
 SNAPSHOT_BYTES_MAX = 256 * MIB  # of a state that another gateway takes over, in pieces of FETCH_BYTES
 EPOCH_MAX = 2**32 - 1  # what a frame's field holds
@@ -40,7 +38,8 @@ MESH_HIGH_WATER_MARK = 4096  # messages that wait for one connection; above it t
 MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these, where no ZeroMQ holds them; large bodies are not copied, all connections have the same
 MESH_ASSEMBLY_BYTES_MAX = 256 * MIB  # of messages that are not all there, of all connections; above it who has most is cut off
 MESH_CONNECTIONS_MAX = 512  # that came in, met or not; one more takes the place of who said nothing yet
-MESH_ACCEPTS_A_TURN_MAX, MESH_BACKLOG = 64, 32  # connections that a port takes before it looks at others; that wait for ZeroMQ
+MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port takes before it looks at others
+MESH_BACKLOG = 32  # that wait for ZeroMQ
 INTRODUCTION_BYTES_MAX = 64 * KIB  # one that names all members of the largest group; nothing larger is kept of a stranger
 MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # taken before the stack's actions are carried out
 MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
@@ -49,7 +48,10 @@ MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from
 MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
 MESH_BEATS_SILENT_MAX = 3  # one that does not answer so many is broken, and made anew
 MESH_STRANGERS_MAX = 256  # connections that introduced themselves, at once; the one silent for longest makes room
-REFUSAL_BYTES_MAX, MESH_ANSWERS_BYTES_MAX = 4 * KIB, 16 * MIB  # why a gateway is not taken; of all that wait
+REFUSAL_BYTES_MAX = 4 * KIB  # of why a gateway is not taken
+MESH_ANSWERS_BYTES_MAX = (
+    16 * MIB
+)  # of answers that wait, of all connections that came in; of one, too: above it nothing is read of it
 REFUSALS_A_LOOK_MAX = 64  # of one gateway; more wait until the next look, a second later
 GUEST_SILENT_US = 60_000_000  # a gateway that this one was not told of is not connected to any more
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
@@ -76,9 +78,12 @@ MULTICAST_RETRY_US = 1_000  # before a datagram is sent again that the kernel ha
 MULTICAST_TRY_US = 5_000_000  # a gateway that is connected and was never heard is told of after so long
 
 # Tables
-PRODUCERS_MAX, PRODUCERS_MOST = 10_000, 200_000  # the second: that a configuration may ask for
-TOPICS_MAX, TOPICS_MOST = 10_000, 200_000
+PRODUCERS_MAX = 10_000
+PRODUCERS_MOST = 200_000  # that a configuration may ask for
+TOPICS_MAX = 10_000
+TOPICS_MOST = 200_000  # that a configuration may ask for
 READERS_MAX = 10_000
+STAGED_BATCHES_MAX = 16_384  # that wait for a TXN, in all; so many has a TXN at most
 EPOCHS_AHEAD_MAX = 2  # above the current one: a client fenced by a FORGET is told floor + 1 and tries the one above that
 WAITING_EPOCHS_MAX = 1024  # EPOCHs that wait for earlier frames of their producer
 FORGET_PRODUCERS_MAX = 1000  # by one FORGET
@@ -126,7 +131,8 @@ MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none o
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
-IDLE_PRODUCER_US, STAGED_IDLE_FACTOR = 3_600_000_000, 24  # without a name it is forgotten after an hour, after a day if it staged
+IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
+STAGED_IDLE_FACTOR = 24  # and after so many times that if it has batches that wait for a TXN: micro-batches may be long
 MARK_IDLE_US = 10_000
 IDENTITY_FRESH_US = 1_000_000  # a copy of a running gateway's files is told when it is put back if it is that much older
 IDENTITY_FRESH_BUSY_US = 10_000_000  # the same where the disk never rests
@@ -203,7 +209,9 @@ LONG_POLL_US_MAX = 30_000_000
 BEHIND_WAIT_US_MAX = 2_000_000
 SPLITS_MAX = 10_000
 SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
-PLAN_SEGMENTS_MAX, PLAN_SEGMENTS_A_PART_MIN, PLAN_SEGMENTS_WEIGHED_MAX = 16, 2, 256  # a range over more is cut between segments
+PLAN_SEGMENTS_MAX = 16  # a range over so many segments or more is cut between them
+PLAN_SEGMENTS_A_PART_MIN = 2  # or not, where parts would have fewer: they would be of very different sizes
+PLAN_SEGMENTS_WEIGHED_MAX = 256  # whose files are looked at, about; others weigh as much as these
 TICKET_BYTES_MAX = 64 * KIB
 TOPICS_A_READ_MAX = 1000
 TICKS_AN_ANSWER_MAX = 100_000
@@ -214,7 +222,8 @@ READ_BATCHES_A_STREAM = 3  # one in gRPC, one on its way there, one that is made
 READ_BUFFERS_BYTES = 128 * MIB  # what joined batches of streams that are not read may take together: with more, they are smaller
 READ_MAKING_BYTES = 2 * RAW_BYTES_MAX  # that making one batch may take: a frame decompressed, and its columns
 READ_HELD_BYTES_MAX = 640 * MIB  # of all batches, however compressed they were; above it no other is made
-QUERIES_MAX, QUERY_KEPT_US = 1000, 24 * 3600 * 1_000_000  # queries that a gateway remembers, and since when silent at most
+QUERIES_MAX = 1000  # runs of queries that a gateway remembers
+QUERY_KEPT_US = 24 * 3600 * 1_000_000  # that have been silent for no longer
 CALLS_MAX = 256  # actions and plans in progress, long polls too: each has a thread
 BUSY_WAIT_US_MAX = 5_000_000  # for a place among the streams; as many wait at most as have one
 FOLLOW_BEAT_US = 1_000_000  # a follower hears something this often
@@ -235,9 +244,12 @@ READS_STOP_US_MAX = 2_000_000  # for streams to end
 
 # Node: the socket thread, the disk thread, the process
 DRAIN_MESSAGES_MAX = 256  # taken from the client port before the stack is stepped
-CLIENT_CONNECTIONS_MAX, CLIENT_ASSEMBLY_BYTES_MAX = SESSIONS_MOST + 512, 512 * MIB  # that came in; of messages not all there
+CLIENT_CONNECTIONS_MAX = SESSIONS_MOST + 512  # that came in
+CLIENT_ASSEMBLY_BYTES_MAX = 512 * MIB  # of messages that are not all there
 DRAIN_BYTES_MAX = 2 * MIB  # so that the disk has work while the rest is looked at; less makes smaller rounds, which cost more
-SEND_HIGH_WATER_MARK, CLIENT_HELD_BACK_BYTES, CLIENT_ANSWERS_BYTES_MAX = 4096, MIB, 128 * MIB  # answers that wait: see `Terms`
+SEND_HIGH_WATER_MARK = 4096  # answers that wait for one client
+CLIENT_HELD_BACK_BYTES = MIB  # of them, above which nothing is read of it
+CLIENT_ANSWERS_BYTES_MAX = 128 * MIB  # of those of all clients; above it who has most is cut off
 HANDSHAKE_MS_MAX = 10_000  # for a connection to be set up: ZMTP's handshake, and with keys CURVE's
 CONNECTION_BEAT_MS = 1_000  # a gateway says so often that a connection stands, however much its client waits for
 CONNECTION_SILENT_MS_MAX = 15_000  # a connection whose other end was not heard for so long is closed; what waits is not heard
@@ -313,7 +325,8 @@ REQUEST_TIMEOUT_US = 10_000_000
 SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # a client whose frames go unanswered for so long asks with Hello; doubled
 LINK_BEAT_MS = 500  # a client asks so often whether its connection stands; the gateway's socket thread answers each turn
 LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
-FLIGHT_BEAT_MS, FLIGHT_SILENT_MS_MAX = 12_000, 5_000  # likewise of a reader in an answer: it has the least of a busy machine
+FLIGHT_BEAT_MS = 12_000  # likewise of a reader in the middle of an answer
+FLIGHT_SILENT_MS_MAX = 5_000  # that process has the least of a busy machine
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # before what a gateway could not take is sent again; doubled
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
 FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`
@@ -330,121 +343,20 @@ PRODUCE_RECORDS_MAX = 16_384  # of one batch
 PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
 
 # Spark
-SPARK_POLL_US, SPARK_PARTING_US = 5_000_000, 15_000_000  # a long poll of the frontier; until sources of an ended run are gone
-SPARK_REPORT_US, SPARK_ALIVE_US = 100_000, 1_000_000  # between words of a query on what it has processed; without news
+SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_PARTING_US = 15_000_000  # until sources of a run in lockstep that ended are gone
+SPARK_REPORT_US = 100_000  # between two words of a query on what it has processed, at least
+SPARK_ALIVE_US = 1_000_000  # and at most: one that has nothing new says that it is there
 SPARK_TRIGGER_DELAY_MS = 900_000  # for which records are held back until there are enough, as Kafka's source does
 SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, to tell how long records have been waiting
-SPARK_DIRECTORIES_MAX, BACKFILL_SLICE_RECORDS = 8, 10_000_000  # directory sets a worker keeps open; of a transaction
+SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
 SPARK_SPLIT_BYTES = 256 * MIB  # of a range, about; a task of Spark costs 50 ms of CPU, whatever it reads
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # a range is cut for each processor as long as parts have this
 SPARK_SMALL_RECORDS = 16  # a range up to this is one partition, whatever it weighs, and saves the round trip of a plan
+BACKFILL_SLICE_RECORDS = 10_000_000  # that one transaction of a table takes
 
 
 def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int) -> int:
     """Memory that a gateway with these bounds needs when it has reached all of them, about."""
     tables = sessions * SESSION_BYTES + producers * PRODUCER_BYTES + topics * TOPIC_BYTES
     return NODE_BASE_BYTES + INFLATED_BYTES_A_TURN_MAX + undecided_bytes + FORWARDED_MORE_BYTES_MAX + tables
-
-
-invariant(FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a frame fits into a message")
-invariant(FILES_WAIT_US_MAX > HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended")
-invariant(2 * ROSTER_MAX < MESH_STRANGERS_MAX, "every gateway can be connected, once more before its old connection is given up")
-invariant(2 * MESH_STRANGERS_MAX <= MESH_CONNECTIONS_MAX, "who introduced itself is never the one that makes room for who did not")
-invariant(UNDECIDED_BYTES_MAX + FORWARDED_MORE_BYTES_MAX <= MESH_QUEUE_BYTES_MAX, "what is under way can wait to be sent")
-invariant(ROSTER_MAX * (2 * ADDRESS_CHARACTERS_MAX) <= INTRODUCTION_BYTES_MAX, "an introduction may name the largest group")
-invariant(2 * FRAME_BYTES_MAX <= SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
-invariant(SEGMENT_BYTES_MIN <= LANE_SEGMENT_BYTES, "so does that of a lane")
-invariant(ROSTER_MAX < LANES_OPEN_MAX, "the lanes of all gateways of a group stay open")
-invariant(RECORD_BYTES_MAX < BODY_BYTES_MAX, "a record fits into a body")
-invariant(BODY_BYTES_MAX <= RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
-invariant(WINDOW_BYTES <= FORWARDED_MORE_BYTES_MAX, "what a connection has in flight finds room, however little may be undecided")
-invariant(UNDECIDED_BYTES_MAX <= UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say")
-invariant(
-    max(
-        node_bytes(SESSIONS_MAX, PRODUCERS_MAX, TOPICS_MAX, UNDECIDED_BYTES_MOST),
-        node_bytes(SESSIONS_MOST, PRODUCERS_MAX, TOPICS_MAX, UNDECIDED_BYTES_LEAST),
-        node_bytes(1, PRODUCERS_MOST, 1, UNDECIDED_BYTES_LEAST),
-        node_bytes(1, 1, TOPICS_MOST, UNDECIDED_BYTES_LEAST),
-    )
-    <= NODE_MEMORY_BYTES_MAX,
-    "no bound alone makes a gateway close its connections; the configuration looks at them together",
-)
-invariant(SILENCE_US_MAX < SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one")
-invariant(FRAMES_A_MESSAGE_MAX <= BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
-invariant(BATCH_ROOM_FRAMES < REQUEST_ROOM_FRAMES, "batches leave room for what is asked for")
-invariant(
-    BATCH_ROOM_FRAMES + REQUEST_ROOM_FRAMES < UNDECIDED_FRAMES_MAX,
-    "every undecided batch may get an ABORT, and views their VIEW frames",
-)
-invariant(
-    FRAME_BYTES_MAX + DRAIN_BYTES_MAX + MESSAGE_BYTES_MAX <= FORWARDED_MORE_BYTES_MAX,
-    "what one drain submits too many waits, and is not refused, however little may be undecided",
-)
-invariant(2 * UNDECIDED_FRAMES_MAX <= FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
-invariant(UNDECIDED_BYTES_MAX + RESERVED_BYTES <= DISK_LOW_BYTES, "what is undecided when the disk runs low can be written")
-invariant(UNDECIDED_FRAMES_MAX <= HELD_FRAMES_MAX, "a member can hold back all that its coordinator may have undecided")
-invariant(
-    FRAME_BYTES_MAX + REQUEST_ROOM_FRAMES * KIB <= HELD_MORE_BYTES_MAX,
-    "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
-)
-invariant(2 * SPACE_CHARACTERS_MAX < REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
-invariant(ROSTER_MAX * 2 * 249 < REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
-invariant(REJOIN_HEARTBEATS << (REJOIN_BOOTS_MAX - 1) >= REJOIN_HEARTBEATS_MAX, "boots are counted until the wait is the longest")
-invariant(MESH_CONNECT_MS_MAX * 1000 < MESH_RENEW_US, "a connection has time to be made before it is given up")
-invariant(2 * MULTICAST_RUN_BYTES <= MULTICAST_PAYLOAD_BYTES_MAX < FRAME_BYTES_MAX, "runs are multicast, not the largest frames")
-invariant(MULTICAST_PAYLOAD_BYTES_MAX // (MULTICAST_DATAGRAM_BYTES_MIN - KIB // 8) < 2**16, "a fragment's place fits its field")
-invariant(2 * MULTICAST_PAYLOAD_BYTES_MAX < MULTICAST_ASSEMBLY_BYTES_MAX, "a message can be put together while others wait")
-invariant(4 * MULTICAST_BEACON_US < MULTICAST_SILENT_US, "a few lost beacons make nobody deaf")
-invariant(ROSTER_MAX <= GATEWAY_MAX, "every gateway of a roster has a number")
-invariant(DISTANCE_US_MIN < REPAIR_DISTANCE_US_MAX <= HEARTBEAT_US, "what is repaired is asked for within heartbeats")
-invariant(2 * REPAIR_RANGES_MAX < REPAIR_RANGES_KEPT_MAX, "a request fits among what is remembered, cut in two wherever it can be")
-invariant(FRAME_BYTES_MAX <= REPAIR_BYTES_BURST, "the largest frame can be repaired")
-invariant(REPAIR_TO_ALL_BYTES < REPAIR_MESSAGE_BYTES, "what goes to all is small")
-invariant(REPAIR_MESSAGE_BYTES + FRAME_BYTES_MAX <= MESSAGE_BYTES_MAX, "a repair fits into a message")
-invariant(2 * LANE_ENDS_HEARTBEATS < LANE_WAIT_HEARTBEATS, "one lost word on how far lanes are leaves nobody out of an attempt")
-invariant(LANE_FRAMES_MAX < LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
-invariant(4 * LANE_WINDOW_BYTES <= LANE_BYTES_MAX, "some clients fill their windows before an origin refuses any for now")
-invariant(RESEND_HEARTBEATS <= LANE_REPEAT_HEARTBEATS, "what a decision lets a member ask for is answered while it is repeated")
-invariant(LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
-invariant(
-    ROSTER_MAX <= (BOOT_HEARTBEATS - 1) * HEARTBEATS_A_TURN, "in the largest group too everybody is heard within the boot time"
-)
-invariant(RESEND_HEARTBEATS < ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
-invariant(
-    max(PRODUCERS_MOST * KIB, TOPICS_MOST * KIB // 2) <= SNAPSHOT_BYTES_MAX < NODE_MEMORY_BYTES_MAX,
-    "whatever a log says of producers and topics can be taken over",
-)
-invariant(FORGET_PRODUCERS_MAX * 16 <= BODY_BYTES_MAX, "a FORGET fits into a frame")
-invariant(TICK_INTERVAL_US >= HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
-invariant(
-    (STREAMS_MAX + FOLLOWERS_MAX) * READ_BATCHES_A_STREAM * READ_BATCH_BYTES_MIN <= READ_BUFFERS_BYTES,
-    "all streams together can keep to what their joined batches may take",
-)
-invariant(READ_BUFFERS_BYTES + READ_MAKING_BYTES <= READ_HELD_BYTES_MAX, "streams of small frames wait for turns, never for room")
-invariant(READ_HELD_BYTES_MAX + 256 * MIB <= READS_MEMORY_BYTES_MAX, "what is read alone never ends the reads process")
-invariant(FOLLOW_GAP_US < FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
-invariant(RESERVED_BYTES < DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
-invariant(2 * RECORD_RUN_BYTES_MAX <= RECORD_KEPT_BYTES_MAX, "a run that is recorded leaves the one before it")
-invariant(RECORD_FREE_BYTES_MIN > DISK_LOW_BYTES, "a record ends before the log takes nothing more")
-invariant(UNDECIDED_BYTES_LEAST <= WINDOW_BYTES, "no configuration makes windows larger than they are")
-invariant(RAW_BYTES_MAX <= INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
-invariant(BATCH_BYTES_MAX < CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
-invariant(TWIN_SILENT_US < GUEST_SILENT_US, "who is connected to for what it says itself is who talks")
-invariant(1000 * LOG_WAIT_MS_MAX <= POLL_US_MAX, "a log that nobody reads holds a thread up no longer than its sleep")
-invariant(POLL_US_MAX < STOP_US_MAX, "a thread hears of the stop before its time is over")
-invariant(3 * (READS_LOOK_US + 2 * READS_ANSWER_US_MAX) < READS_SILENT_US_MAX, "a few lost answers do not end the reads process")
-invariant(READS_STOP_US_MAX < READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
-invariant(BATCH_BYTES_MAX < BODY_BYTES_MAX, "a batch that is full still fits into a body")
-invariant(BUFFER_BYTES_MIN <= BATCH_BYTES <= BATCH_BYTES_MAX <= BUFFER_BYTES, "a producer's buffer holds full batches")
-invariant(SUBMIT_BYTES + BODY_BYTES_MAX < MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
-invariant(ADDRESS_TIMEOUT_US < CONNECT_TIMEOUT_US < DELIVERY_TIMEOUT_US, "a client has time for several addresses")
-invariant(SILENCE_US_MAX < DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
-invariant(
-    max(STREAM_US_MAX // 2, BEHIND_WAIT_US_MAX + BUSY_WAIT_US_MAX) < 3 * 1000 * FLIGHT_BEAT_MS,
-    "a gateway says something before a reader has asked it three times whether it is there, which gRPC takes for a flood",
-)
-invariant(2 * CONNECTION_BEAT_MS <= LINK_SILENT_MS_MAX, "a client that its gateway does not read from yet still hears it")
-invariant(SPARK_POLL_US <= LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
-invariant(SPARK_POLL_US < READ_RETRY_US, "a poll that waits is no silence")
-invariant(SPARK_SMALL_RECORDS * RECORD_BYTES_MAX <= SPLIT_BYTES, "a range that is not planned is no more than one part of a plan")
-invariant(SPARK_SPLIT_BYTES_MIN < SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size")

@@ -360,11 +360,11 @@ class Catalog:
             at += 1
 
     def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """The rows, those of the batches of a TXN in its place; as many together as stand in one segment in this order."""
+        """The rows, those of the batches of a TXN in its place; as many together as stand in one segment."""
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
             return
-        where, held = view, [rows[:0]]
+        where, held = view, list[Rows]()
         found: dict[int, tuple[list[Rows], Damaged | None]] = {}
         done = 0
         for at in [*txns, len(rows)]:
@@ -379,13 +379,13 @@ class Catalog:
             for here, piece in some:
                 if not len(piece):
                     continue
-                if here is not where or (len(held[-1]) and piece["position"][0] < held[-1]["position"][-1]):
-                    if len(held) > 1:
-                        yield where, np.concatenate(held)
-                    where, held = here, [rows[:0]]
+                if held and here is not where:
+                    yield where, np.concatenate(held)
+                    held = []
+                where = here
                 held.append(piece)
             done = at + 1
-        if len(held) > 1:
+        if held:
             yield where, np.concatenate(held)
 
     def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.data.bodies import TickBody, decode_body
-from gateway.data.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
 from gateway.data.frame import STAGED as STAGED_FLAG
+from gateway.data.frame import Buffer, Frame, Kind, crc32c
 from gateway.descriptors import patiently
 from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
@@ -96,7 +96,7 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
 
 def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) -> bytes:
     """One row. `offset` is that of the frame's first record, `tick` the last tick's number, this frame's own included."""
-    visible = frame.kind in SEQUENCED and not aborted and not frame.staged
+    visible = frame.visible and not aborted
     low, high = frame.min_timestamp, frame.max_timestamp
     if frame.kind == Kind.TICK:
         low = high = decode_body(TickBody, frame.body).time_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gateway.data.frame import SEQUENCED, Frame
+from gateway.data.frame import Frame
 from gateway.data.state import LogState
 from gateway.errors import InvariantViolated
 from gateway.log.index import LONG_AGO, IndexWriter, encode_row, index_sealed
@@ -99,7 +99,7 @@ class Indexer:
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
             rows.append(encode_row(frame, place, offset, state.tick, void))
-            if frame.max_timestamp > newest and frame.kind in SEQUENCED and not (void or frame.staged):
+            if frame.max_timestamp > newest and frame.visible and not void:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         self._unwritten = (b"".join(rows), offsets[0], state.next_offset, newest)

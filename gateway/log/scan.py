@@ -26,6 +26,7 @@ from gateway.log.reader import LogReader
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
+_LARGE_BYTES = 64 * limits.KIB  # a frame's, whose pages are read in by one call for little
 _PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
 
 
@@ -60,12 +61,14 @@ def scan(
         wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
         for low, high in _groups(wanted, rows_max, bytes_max):
             some = wanted[low:high]
-            first, last = int(some["place"][0]), int(some["place"][-1]) + int(some["size"][-1])
-            view.segment.populate(first, last)
+            places = _places(some)
+            for first, last in places:
+                view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, bytes_max):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
+            for first, last in places:
+                view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
 
 
 def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
@@ -79,6 +82,17 @@ def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, in
         size += length
     if low < len(rows):
         yield low, len(rows)
+
+
+def _places(rows: Rows) -> list[tuple[int, int]]:
+    """The bytes of a segment that frames take: from the first of them to the last (in a TXN they have any order), or of each one
+    where they are large and as much lies between them, as when tasks staged side by side.
+    """
+    starts, ends, size = rows["place"], rows["place"] + rows["size"], int(rows["size"].sum())
+    first, last = int(starts.min()), int(ends.max())
+    if last - first <= 2 * size or size < len(rows) * _LARGE_BYTES:
+        return [(first, last)]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _joined(view: View, rows: Rows, bytes_max: int) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:

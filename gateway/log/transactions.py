@@ -17,8 +17,8 @@ _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
 
 class Part(NamedTuple):
-    """Batches of a TXN that stand behind each other in one segment: their positions and records, and the TXN's row, its offset and
-    sequence those of the first one.
+    """Batches of a TXN, one behind the other in its order, that stand in one segment: their positions and records, and the TXN's
+    row, its offset and sequence those of the first one.
     """
 
     positions: npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tupl
     if len(positions) != len(counts) or counts.sum() != row["count"]:
         raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, the index says {row['count']}")
     segments = np.searchsorted(np.array(firsts, np.int64), positions, "right") - 1
-    cuts = np.flatnonzero((np.diff(segments) != 0) | (np.diff(positions) < 0)) + 1
+    cuts = np.flatnonzero(np.diff(segments)) + 1
     offset, sequence = int(row["offset"]), int(row["first_sequence"])
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
         own = row.copy()
@@ -62,11 +62,12 @@ def batches_of(found: tuple[list[Rows], Damaged | None], first: int, part: Part)
     """
     parts, damage = found
     at = part.positions - first
-    held = sum(map(len, parts))
-    if not len(at) or at[0] < 0 or at.max() >= held:
+    if not len(at) or at.min() < 0 or at.max() >= sum(map(len, parts)):
         raise damage or Damaged(f"position {part.positions[0]}, which a transaction makes visible, is not in its segment")
-    early = parts[0][at[at < len(parts[0])]]  # a copy
-    batches = early if len(early) == len(at) else np.concatenate([early, parts[1][at[at >= len(parts[0])] - len(parts[0])]])
+    early = at < len(parts[0])
+    batches = parts[0][np.where(early, at, 0)]  # a copy
+    if not early.all():
+        batches[~early] = parts[1][at[~early] - len(parts[0])]
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or one behind it, which a transaction makes visible, was not staged")
     before = np.cumsum(part.counts) - part.counts

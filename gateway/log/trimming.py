@@ -37,6 +37,7 @@ from gateway.log.walk import abort_of
 NS_PER_US = 1000
 REMOVED_AT_ONCE = 4  # segments, before other work has its turn
 LOOKED_AT_ONCE = 256  # transactions
+ROWS_AT_ONCE = 1 << 20  # of the index, among which these are looked for
 
 
 class _Place(NamedTuple):
@@ -169,7 +170,7 @@ class Trimming:
         that the snapshot is one with which another log may begin too; and no record from `offset` on was staged before it.
         """
         place = self._place(first)
-        if place is None or not self._look_on() or self._waits_before(first) or self._behind_txns(place).offset > offset:
+        if place is None or not self._look_on() or self._behind_txns(place).offset > offset:
             return False
         last = self._indexer.indexed
         until = min(last, first + limits.UNDECIDED_FRAMES_MAX)
@@ -305,18 +306,18 @@ class Trimming:
         firsts = positions_named(self._directory, "seg")
         self._looked = max(self._looked, self.start.first - 1)
         self._reaching = [txn for txn in self._reaching if txn.position >= self.start.first]
-        budget = LOOKED_AT_ONCE
+        budget, until = LOOKED_AT_ONCE, self._looked + ROWS_AT_ONCE
         try:
-            for view, rows in Catalog(self._directory).positions(self._looked + 1, last, Upto(last, last)):
+            for view, rows in Catalog(self._directory).positions(self._looked + 1, min(last, until), Upto(last, last)):
                 ticks = rows[rows["kind"] == Kind.TICK]
-                for row in rows[rows["kind"] == Kind.TXN][:budget]:
+                txns = rows[rows["kind"] == Kind.TXN][:budget]
+                for row in txns:
                     times = ticks["max_timestamp"][ticks["position"] < row["position"]]
                     self._reached(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
-                txns = rows["position"][rows["kind"] == Kind.TXN]
-                self._looked = int(txns[budget - 1] if len(txns) >= budget else rows["position"][-1])
+                budget -= len(txns)
+                self._looked = int((rows if budget else txns)["position"][-1])
                 before = ticks["max_timestamp"][ticks["position"] <= self._looked]
                 self._ticked = int(before[-1]) if len(before) else self._ticked
-                budget -= min(budget, len(txns))
                 if not budget:
                     break
         except FormatError:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.core import limits
-from gateway.data.frame import SEQUENCED, Frame, Kind, check_payload
+from gateway.data.frame import Frame, Kind, check_payload
 from gateway.data.lanes import LaneName
 from gateway.data.schema import validate_body
 from gateway.data.state import LogState
@@ -289,8 +289,7 @@ class _Check:
             self._note(frame.position, segment.path, place, "the padding is not zeros; it carries nothing")
 
     def _apply(self, frame: Frame, void: bool, segment: SegmentMap, place: int) -> None:
-        visible = frame.kind in SEQUENCED and not void and not frame.staged
-        if visible and frame.position <= self._report.frontier.position:
+        if frame.visible and not void and frame.position <= self._report.frontier.position:
             self._report.records += frame.count
         if self._state is None:
             return

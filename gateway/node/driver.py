@@ -50,7 +50,7 @@ from gateway.core.events import (
     WriteFailed,
 )
 from gateway.data.bodies import ForgetBody, decode_body
-from gateway.data.frame import SEQUENCED, Kind
+from gateway.data.frame import Kind
 from gateway.data.views import view_text
 from gateway.data.wire import SUBMIT_UNORDERED
 from gateway.errors import invariant
@@ -349,7 +349,7 @@ class Driver:
         self._delivered.append(run)
         meters = self.meters
         for frame in run.frames:
-            if frame.kind in SEQUENCED and frame.position not in run.aborted and not frame.staged:
+            if frame.visible and frame.position not in run.aborted:
                 meters.frames_committed += 1
                 meters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:

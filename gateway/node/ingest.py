@@ -116,9 +116,8 @@ def check_body(frame: Frame) -> None:
 
 def _check_txn(frame: Frame) -> None:
     body = decode_body(TxnBody, frame.body)
-    good = 0 < len(set(body.staged)) == len(body.staged) == len(body.counts) <= limits.STAGED_BATCHES_MAX
     plain = not frame.flags and not frame.raw_length and encode_body(body) == bytes(frame.body)
-    if not good or not plain or sum(body.counts) != frame.count:
+    if not body.good(limits.STAGED_BATCHES_MAX) or not plain or sum(body.counts) != frame.count:
         raise FormatError(
             f"a transaction names 1 to {limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, and no flags"
         )

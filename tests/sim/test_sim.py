@@ -9,11 +9,16 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.events import StackConfig
 from gateway.core.flush.mending import LogMending
+from gateway.data.names import NAMELESS
+from tests.sim.connection import State
 from tests.sim.disk import Disk
 from tests.sim.options import FAULTS, Options
-from tests.sim.run import Result, play
+from tests.sim.run import Result, Run, play
+from tests.sim.schedule import SECOND
 from tests.sim.shrink import shrink
+from tests.sim.stage_clients import Stager
 from tests.sim.swarm import ALONE, draw
 
 
@@ -125,3 +130,19 @@ def test_transactions_are_whole_and_once_whatever_fails() -> None:
     assert counts["TXN"] > 20
     assert counts["refused staged"] > 5
     assert counts["never visible"] > 5
+
+
+def test_what_was_staged_by_who_is_gone_is_let_go_in_the_end() -> None:
+    """As of a task that was killed: without a name it is forgotten when it was idle long enough."""
+    run = Run(Options(3, members=3, producers=1, readers=0, rate=5.0, config=StackConfig(idle_producer_us=5 * SECOND)))
+    world = run.world
+    stagers = [Stager(world, f"{NAMELESS}s{number}", number) for number in (1, 2)]
+    world.schedule.run(7 * SECOND // 2)
+    for stager in stagers:
+        stager.leave()
+        stager.state = State.ENDED
+    world.schedule.run(world.schedule.now + 90 * SECOND)
+    assert world.log.state.staged, "a transaction may come"
+    world.schedule.run(world.schedule.now + 120 * SECOND)
+    assert not world.log.state.staged
+    assert [producer.name for producer in world.log.state.producers.values()] == ["p0"]

@@ -47,7 +47,6 @@ try:
     tasks = 2 * spark.sparkContext.defaultParallelism if not master.startswith("local[") else 1
     told["workers"] = spark.sparkContext.parallelize(range(tasks), tasks).flatMap(look).collect()
 except Exception as error:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     told["failed"] = next((line for line in reversed(lines) if "Caused by" in line or "Error: " in line), lines[0])
 else:

@@ -131,7 +131,7 @@ class Ordering:
             line.undecided -= 1
             if not line.undecided:
                 settled[number] = line
-            if frame.staged or frame.kind == Kind.TXN:
+            if frame.transactional:
                 self.received.stage_decided(frame)
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)

@@ -191,16 +191,17 @@ class Received:
         line.on(LineInput.BATCH)
         self.lines[line.number] = line
         line.extend(frame)
-        self.stage(frame)
+        if frame.transactional:
+            self.stage(frame)
+        else:
+            self.dirty = True
 
     def stage(self, frame: Frame) -> None:
-        """What a batch or a TXN that is ordered says of records that are visible, or staged."""
-        if frame.kind == Kind.TXN:
-            self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
-            self.dirty = True
-        elif frame.staged:
+        """A staged batch, or a TXN, is ordered."""
+        if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
+            self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 
     @property
@@ -222,7 +223,7 @@ class Received:
             return f"a transaction has flags {frame.flags}"
         body = decode_body(TxnBody, frame.body)
         undecided = {} if decided else self._staged
-        if not 0 < len(body.staged) == len(set(body.staged)) == len(body.counts) <= limits.STAGED_BATCHES_MAX:
+        if not body.good(limits.STAGED_BATCHES_MAX):
             return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or one of them twice"
         parts: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
@@ -239,12 +240,12 @@ class Received:
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """A batch or a TXN is decided, or void: the decided state tells of what is staged from here on."""
-        if frame.kind == Kind.TXN:
+        """A staged batch, or a TXN, is decided: the decided state tells of it from here on; or the batch is void."""
+        if frame.staged:
+            self._staged.pop(frame.position, None)
+        else:
             for position in decode_body(TxnBody, frame.body).staged:
                 self._visible.pop(position, None)
-        elif frame.staged:
-            self._staged.pop(frame.position, None)
 
     def _abort(self, frame: Frame) -> None:
         line, body = self._known(frame), decode_body(AbortBody, frame.body)

@@ -105,7 +105,8 @@ class Sequencer:
             ):
                 self._judge(origin, frame, line)
                 continue
-            if (frame.staged or frame.kind == Kind.TXN) and not self._may_stage(origin, frame, line):
+            transactional = frame.transactional
+            if transactional and not self._may_stage(origin, frame, line):
                 continue
             if not line.undecided:
                 received.lines[number] = line
@@ -114,7 +115,7 @@ class Sequencer:
             frame.stamp(view, end, chain)
             chain = frame.header_crc
             line.extend(frame)
-            if frame.flags or frame.kind == Kind.TXN:
+            if transactional:
                 received.stage(frame)
             else:
                 received.dirty = True

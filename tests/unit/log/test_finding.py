@@ -8,7 +8,7 @@ import numpy as np
 
 from gateway.data.frame import Kind
 from gateway.log.finding import Run, offsets_of
-from gateway.log.index import ROW, Rows
+from gateway.log.index import ROW, STAGED, Rows
 
 
 def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:
@@ -47,6 +47,13 @@ def test_an_epoch_has_sequences_of_its_own_where_one_is_named() -> None:
 def test_a_crowd_is_found_as_each_is_alone() -> None:
     assert offsets_of(list(ASKED), [NEW, OLD]) == list(ASKED.values())
     assert [offsets_of([run], [NEW, OLD])[0] for run in ASKED] == list(ASKED.values())
+
+
+def test_offsets_before_the_begin_are_not_told_and_places_of_staged_batches_are() -> None:
+    staged = rows((Kind.BATCH, 4, 1, 0, 3))
+    staged["flags"], staged["position"] = STAGED, 2
+    asked = {Run(1, 1, 3): None, Run(2, 1, 1): None, Run(2, 2, 1): 4, Run(1, 4, 3): 6, Run(4, 1, 5): 2}
+    assert offsets_of(list(asked), [NEW, OLD, staged], begin=4) == list(asked.values())
 
 
 def test_older_rows_are_looked_at_only_for_what_the_newer_ones_do_not_tell() -> None:

@@ -13,6 +13,8 @@ from gateway.data.bodies import TxnBody, decode_body, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError, OffsetOutOfRange
+from gateway.log import trimming
+from gateway.log.catalog import sealed_header
 from gateway.log.cuts import bytes_end
 from gateway.log.digest import digest
 from gateway.log.finding import Run
@@ -20,6 +22,7 @@ from gateway.log.inspect import inspect
 from gateway.log.layout import positions_named, segment_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
+from gateway.log.snapshot import newest_snapshot
 from gateway.log.verify import verify
 from tests.unit.log.history import (
     SMALL,
@@ -146,6 +149,49 @@ def test_digest_and_verify_and_inspect_go_by_what_is_visible(tmp_path: Path) -> 
     assert values[0] == values[1]
 
 
+def test_a_transaction_keeps_its_order_where_some_rows_of_its_batches_are_made_again(tmp_path: Path) -> None:
+    """In the newest segment after a reboot: rows up to the snapshot are those of the index, the others come from the frames."""
+    history = History()
+    early = history.batch("task", "t", [b"1", b"2"], staged=True)
+    for _ in range(30):
+        history.batch("p", "t", [b"between"])
+    late = history.batch("task", "t", [b"3"], staged=True)
+    history.txn("query", [late, early])
+    write_log(tmp_path, history, replace(SMALL, snapshot_frames=25))
+    other_boot(tmp_path)
+    assert early.position < newest_snapshot(str(tmp_path), len(history.frames)).position <= late.position
+    reader = LogReader(tmp_path)
+    assert seen(scan(reader, 0, reader.frontier().offset)) == expected(history)
+
+
+def test_batches_of_a_transaction_are_joined_in_whichever_order_it_names_them(tmp_path: Path) -> None:
+    """As plain small batches of one segment are: tasks that stage side by side have theirs stand in any order."""
+    history = History()
+    parts = [history.batch(f"task{number % 8}", "t", [b"%d" % number] * 3, staged=True) for number in range(64)]
+    history.txn("query", sorted(parts, key=lambda frame: (frame.producer, -frame.position)))
+    write_log(tmp_path, history, replace(SMALL, segment_bytes=1 << 20))
+    [batch] = scan(LogReader(tmp_path), 0, len(history.records))
+    assert seen([batch]) == expected(history)
+
+
+def test_times_of_what_is_only_staged_say_nothing_of_their_segment(tmp_path: Path) -> None:
+    history = History()
+    history.batch("p", "t", [b"first"])
+    history.clock += 10**9
+    late = history.batch("task", "t", [b"waits"], staged=True)
+    history.clock -= 10**9
+    for number in range(200):
+        history.batch("p", "t", [b"%d" % number * 900])
+    history.txn("query", [late])
+    write_log(tmp_path, history)
+    first, second, *_ = positions_named(str(tmp_path), "seg")
+    sealed = sealed_header(str(tmp_path), first)
+    assert sealed is not None
+    assert first < late.position < second
+    assert sealed.max_timestamp == max(record.timestamp for record in history.records if record.position < second)
+    assert LogReader(tmp_path).offset_for_time(late.min_timestamp) == len(history.records) - 1
+
+
 def test_what_a_transaction_needs_is_damage_where_it_stands(tmp_path: Path) -> None:
     """A bad body of a staged batch fails reads that come to it, and none before."""
     write_log(tmp_path, HISTORY)
@@ -250,6 +296,75 @@ def test_retention_by_bytes_keeps_its_bytes_behind_a_transaction_that_reaches_ba
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
     assert writer.trimming.propose(NOW_US) is None, "all before the transaction would go with what it reaches back to"
     close()
+
+
+def grown(history: History, batches: int = 100) -> None:
+    """Some segments more."""
+    for number in range(batches):
+        history.batch("p", "t", [b"%d" % number * 900])
+
+
+def test_retention_goes_by_the_last_of_several_transactions_that_reach_back(tmp_path: Path) -> None:
+    history = History()
+    parts = [history.batch("task", "t", [b"waits"], staged=True) for _ in range(3)]
+    txns = []
+    for part in parts:
+        grown(history)
+        txns.append(history.txn("query", [part]))
+    grown(history, 200)
+    write_log(tmp_path, history)
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=SMALL.segment_bytes))
+    proposed = writer.trimming.propose(NOW_US)
+    close()
+    assert proposed is not None
+    for position, offset in proposed.places:
+        behind = txns[-1].position if position <= txns[-1].position else position - 1
+        assert offset == history.offset_after(behind)
+    assert {sum(txn.position >= position for txn in txns) for position, _ in proposed.places} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("looked_at_once", [1, 256])
+def test_retention_by_time_goes_by_the_last_tick_before_a_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at_once: int
+) -> None:
+    """And not by later ones, though they stand in the same segment."""
+    monkeypatch.setattr(trimming, "LOOKED_AT_ONCE", looked_at_once)
+    history, hour = History(), 3_600_000_000
+    parts = [history.batch("task", "t", [b"waits"], staged=True) for _ in range(2)]
+    history.tick()
+    grown(history)
+    early = history.tick()
+    for part in parts:
+        last = history.txn("query", [part])
+    history.clock += hour
+    history.tick()
+    grown(history)
+    write_log(tmp_path, history)
+    firsts = positions_named(str(tmp_path), "seg")
+    assert not any(early.position < first <= last.position + 1 for first in firsts)
+    writer, _, close = opened(tmp_path, replace(SMALL, retention_us=hour // 2))
+    proposed = None
+    for _ in range(4):
+        proposed = proposed or writer.trimming.propose(history.ticks[1][1] + hour // 2 + 1)
+    close()
+    assert proposed is not None
+    assert proposed.places == tuple((first, history.offset_after(last.position)) for first in firsts[1:] if first < early.position)
+
+
+def test_retention_looks_for_transactions_among_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the writer's thread does at once is bounded however long the log is, and in the end it comes to the same."""
+    history = sample(160, size=1500, txns=True)
+    write_log(tmp_path, history)
+    options = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
+    writer, _, close = opened(tmp_path, options)
+    proposed = writer.trimming.propose(NOW_US)
+    close()
+    monkeypatch.setattr(trimming, "ROWS_AT_ONCE", 50)
+    writer, _, close = opened(tmp_path, options)
+    looks = [writer.trimming.propose(NOW_US) for _ in range(-(-len(history.frames) // 50))]
+    close()
+    assert proposed is not None
+    assert looks == [*[None] * (len(looks) - 1), proposed]
 
 
 def test_a_state_takes_no_transaction_that_does_not_follow() -> None:
