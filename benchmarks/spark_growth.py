@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def micro_batches(directory: Path, _: int, quick: bool) -> list[Figure]:
-    """MB that each kind of process grew by from the first quarter to the end of `BATCHES` micro-batches with state."""
+    """MB that each kind of process grew by from the second quarter to the end of `BATCHES` micro-batches with state."""
     batches = BATCHES // 10 if quick else BATCHES
     foreign: list[float] = []
     with gateway(directory) as measured:
@@ -71,9 +71,9 @@ def memory(spark: SparkSession) -> dict[str, float]:
     below = descendants(os.getpid())
     return {
         "JVM heap after gc": heap / MB,
-        "Python driver": resident([os.getpid()], max),
-        "planner": resident(_named(below, b"python_streaming_source_runner"), max),
-        "workers, the largest": resident(_named(below, b"pyspark.daemon"), max),
+        "Python driver": largest([os.getpid()]),
+        "planner": largest(_named(below, b"python_streaming_source_runner")),
+        "workers, the largest": largest(_named(below, b"pyspark.daemon")),
     }
 
 
@@ -88,15 +88,15 @@ def _named(pids: Sequence[int], word: bytes) -> list[int]:
     return found
 
 
-def resident(pids: Sequence[int], of: Callable[[list[float]], float]) -> float:
-    """MB that processes hold, told of all of them by `of`; 0 for none."""
+def largest(pids: Sequence[int]) -> float:
+    """MB that the largest of these processes holds; 0 for none."""
     sizes = []
     for pid in pids:
         try:
             sizes.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / MB)
         except OSError:
             continue  # it ended since it was listed
-    return of(sizes) if sizes else 0.0
+    return max(sizes, default=0.0)
 
 
 def _grown(name: str, sizes: list[float], state: str) -> Figure:

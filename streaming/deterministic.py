@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.errors import UsageError
 from streaming.options import parse
-from streaming.plan import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
+from streaming.spark_plan import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -31,6 +31,7 @@ from typing import Any
 
 from gateway.core import limits
 from gateway.errors import Unavailable, UsageError
+from streaming.locks import is_held
 
 #: What the sources of one query agree on: options by name, as text.
 Terms = Mapping[str, str]
@@ -87,7 +88,7 @@ class Lockstep:
             UsageError: the others read another log, or do not begin where `terms` say.
         """
         self.join()
-        known = self._read()["initial"]
+        known = self._look()["initial"]
         if known is None:
             offset = decide()
             with self._locked() as state:
@@ -108,7 +109,7 @@ class Lockstep:
         """
         self.join()
         self._asked += 1
-        state = self._read()
+        state = self._look()
         if state["leader"] in (None, self._member):
             return self._lead(terms, log, begin, decide())
         self._check_member(state)
@@ -133,7 +134,7 @@ class Lockstep:
 
     def _joined(self, home: Path) -> bool:
         with self._locked() as state:
-            living = [member for member in state["members"] if _lives(home / member)]
+            living = [member for member in state["members"] if is_held(home / member)]
             if living and (state["leader"] or state["initial"]):
                 return False
             if not living:
@@ -182,6 +183,11 @@ class Lockstep:
             "that no other query has while it runs"
         )
 
+    def _look(self) -> dict[str, Any]:
+        """What is shared at a moment when nobody writes it."""
+        with self._lock(fcntl.LOCK_SH):
+            return self._read()
+
     def _read(self) -> dict[str, Any]:
         text = os.pread(self._state, os.fstat(self._state).st_size, 0)
         try:
@@ -192,8 +198,7 @@ class Lockstep:
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
         """What is shared, alone with it; what the caller makes of it is written at the end."""
-        fcntl.flock(self._state, fcntl.LOCK_EX)
-        try:
+        with self._lock(fcntl.LOCK_EX):
             try:
                 state = self._read()
             except Unavailable:  # by one that was killed as it wrote, and whose query is at its end
@@ -202,21 +207,11 @@ class Lockstep:
             yield state
             if (after := json.dumps(state)) != before:
                 os.pwrite(self._state, after.encode().ljust(os.fstat(self._state).st_size), 0)
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        fcntl.flock(self._state, kind)
+        try:
+            yield
         finally:
             fcntl.flock(self._state, fcntl.LOCK_UN)
-
-
-def _lives(file: Path) -> bool:
-    """Whether the member of that file holds it still."""
-    try:
-        descriptor = os.open(file, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)

@@ -245,13 +245,19 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
     return None, tuple(os.path.abspath(_local(name)) for name in names)
 
 
-def _local(name: str) -> str:
+def local_path(name: str) -> str | None:
+    """The path that a name of a directory means on this machine (`file:` may stand before it); None: it is elsewhere."""
     scheme, separator, rest = name.partition(":")
     if separator and scheme == "file":
         return "/" + rest.lstrip("/")
-    if "://" in name:
-        raise wrong("path", name, f"{scheme}:// is not a directory of this machine")
-    return name
+    return None if "://" in name else name
+
+
+def _local(name: str) -> str:
+    found = local_path(name)
+    if found is None:
+        raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory of this machine")
+    return found
 
 
 def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:

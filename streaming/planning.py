@@ -79,6 +79,18 @@ def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
     return frontier.start
 
 
+def trimmed(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
+    """The frontier as retention has left it since it was `known`, where a range that the log held then is refused with `error`.
+
+    Raises:
+        OffsetOutOfRange: `error`, as nothing was removed meanwhile.
+    """
+    now = source.frontier()
+    if now.start <= known.start:
+        raise error
+    return now
+
+
 def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
     """Partitions that together hold the records [start, end) of the topics asked for, each once; none when there are none."""
     start = held(start, frontier, options)
@@ -91,11 +103,8 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
         return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0))]
     try:
         ranges = _cut(source, start, end, topics, options)
-    except OffsetOutOfRange:
-        now = source.frontier()
-        if now.start <= start:
-            raise
-        return partitions(source, now, start, end, options)  # retention went on meanwhile
+    except OffsetOutOfRange as error:
+        return partitions(source, trimmed(source, frontier, error), start, end, options)
     turns = _turns(source)
     return [RecordsPartition(frontier.log, part.start, part.end, topics, turns(number)) for number, part in enumerate(ranges)]
 

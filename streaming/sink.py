@@ -1,19 +1,18 @@
 """The sink: each task stages its records, and the driver makes those of a whole batch visible at once, by one transaction.
 
 A batch is known by its query (its checkpoint's id) and its number, which is the progress of the query's producer in the log: what
-was committed is not committed again, by this driver or another one.
+was committed is not committed again, by this driver or another one (`sink_repeats.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -23,17 +22,20 @@ from gateway.client.control import Control
 from gateway.client.receipt import Receipt
 from gateway.client.transactions import Part, Staging, Transactor
 from gateway.core import limits
-from gateway.errors import Fenced, Refused, TuttiError, Unknown, UsageError
+from gateway.errors import TuttiError, Unknown, UsageError
 from streaming.sink_options import SinkOptions
+from streaming.sink_repeats import Write, digests, standing
 
 _BINARY = pa.binary()
+_PATIENCE_S = limits.READ_RETRY_US / 1e6
 _FORGET_S = 5.0  # for what only tidies up
+_NOTHING = pa.record_batch({"value": pa.array([b""], _BINARY)})
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
     """What a task staged: its producer (empty: nothing was), the batches, the bytes of keys and values that each topic got, and of
-    which micro-batch of which query it is (-1 and empty outside of one).
+    which micro-batch of which query and run it is (-1 and empty outside of one).
     """
 
     producer: str
@@ -41,18 +43,19 @@ class Staged(WriterCommitMessage):
     payload: dict[str, int]
     query: str = ""
     batch: int = -1
+    run: str = ""
 
 
 class _Sink:
-    """What writers of batches and of streams have in common."""
+    """What writers of batches and of streams have in common. None is connected before it writes."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Prepare; nothing is connected."""
         self._options = options
 
-    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the records of a partition, in their order (those of each topic, where a column names it)."""
         query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
+        run = _run(_property("spark.jobGroup.id")) if query else ""
         staging: Staging | None = None
         receipts: list[Receipt] = []
         payload: dict[str, int] = {}
@@ -60,99 +63,132 @@ class _Sink:
             for batch in iterator:
                 for topic, records in by_topic(batch, self._options.topic):
                     if staging is None:
-                        staging = Staging(self._options.gateways, connect_timeout=limits.READ_RETRY_US / 1e6)
+                        staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S)
                     receipts += staging.stage(topic, records)
                     payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
         except BaseException:
             if staging is not None:
-                self._let_go([staging.name])
+                self._forget([staging.name])
             raise
         finally:
             if staging is not None:
                 staging.close()
-        return Staged(staging.name if staging is not None else "", parts, payload, query, int(micro_batch or -1))
+        return Staged(staging.name if staging is not None else "", parts, payload, query, int(micro_batch or -1), run)
 
-    def _commit(self, name: str | None, number: dict[str, Any], messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _commit(
+        self, name: str | None, messages: Sequence[WriterCommitMessage | None], batch: int = -1, stream: bool = False
+    ) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         parts = [part for message in staged for part in message.parts]
-        if parts:
-            self._make_visible(name, {**number, "records": sum(part.records for part in parts), "digest": digest(staged)}, parts)
-            self._let_go([message.producer for message in staged if message.producer])
+        if not parts:
+            return
+        run = "" if stream else next((message.run for message in staged if message.parts), "")
+        records, topics = sum(part.records for part in parts), digests(*_of_topics(staged))
+        write = Write(name or "", batch, stream, bool(self._options.write_id), run, parts[0].position, records, *topics)
+        self._make_visible(name, write, parts)
+        self._let_go(staged)
 
-    def _make_visible(self, name: str | None, progress: dict[str, Any], parts: Sequence[Part]) -> None:
-        """Commit, once: an outcome that is not known is asked of the log, under the next epoch."""
-        deadline = time.monotonic() + limits.READ_RETRY_US / 1e6
-        while True:
-            with contextlib.suppress(Unknown), self._transactor(name) as transactor:
-                if not already(transactor.name, transactor.resume().progress, progress):
-                    transactor.commit(parts, orjson.dumps(progress)).result()
+    def _make_visible(self, name: str | None, write: Write, parts: Sequence[Part]) -> None:
+        """Commit, once: an outcome that is not known is asked of the log, under the next epoch, unless `name` is None."""
+        for last in (name is None, True):
+            try:
+                with self._transactor(name) as transactor:
+                    done = standing(transactor.resume().progress, write)
+                    if done is None:
+                        transactor.commit(parts, write.progress()).result()
+                        return
+                if name is not None and write.run not in ("", done.get("run")):
+                    self._mark(name, write, parts[0].topic)
                 return
-            if name is None or time.monotonic() > deadline:
-                raise Unknown(
-                    f"whether the transaction {progress} is in the log is not known after {limits.READ_RETRY_US / 1e6:g} s: the "
-                    "same write again finds out (a stream: start the query again)"
-                )
+            except Unknown as error:
+                if last:
+                    raise Unknown(f"whether {write} is in the log is not known ({error}): {_finds_out(name)}") from error
+
+    def _mark(self, name: str, write: Write, topic: str) -> None:
+        """Note that a run met the first result, for its next write is another one: with a record that is staged and never seen."""
+        with Staging(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S) as mark:
+            done = standing(mark.resume().progress, write)  # another write of this run may have come between
+            mark.send_batch(topic, _NOTHING, progress=write.progress(done)).result()
+        with contextlib.suppress(TuttiError), self._transactor(name):
+            pass  # the next epoch lets go what was staged, and keeps the progress
 
     def _transactor(self, name: str | None) -> Transactor:
-        return Transactor(self._options.gateways, producer=name, connect_timeout=limits.READ_RETRY_US / 1e6)
+        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S)
 
-    def _let_go(self, producers: Sequence[str]) -> None:
-        """Forget those who staged: what is left of it will never be visible. They go by themselves when idle for a day."""
+    def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Forget those who staged: what is left of it will never be visible."""
+        self._forget([message.producer for message in messages if isinstance(message, Staged) and message.producer])
+
+    def _forget(self, producers: Sequence[str]) -> None:
+        """Where that fails they go by themselves, when idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
             with contextlib.suppress(TuttiError), contextlib.closing(Control(self._options.gateways, _FORGET_S)) as control:
                 control.forget(producers[at : at + limits.FORGET_PRODUCERS_MAX])
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # takes in write what Spark's own Arrow writers take
     """Writes micro-batches."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # so are Spark's own
-        """What a task does: see `stage`."""
-        return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make what the tasks of a micro-batch staged visible: all of it in one place of the log."""
         query = next((message.query for message in messages if isinstance(message, Staged)), "")
         if not query:
             raise UsageError("Spark did not name the query of this micro-batch: its tasks ran outside of a streaming query")
-        self._commit(f"spark-{query}", {"batch": batchId}, messages)
+        self._commit(f"spark-{query}", messages, batchId, stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Let go what was staged. It takes nothing back: a commit may be in the log although it failed here."""
-        self._let_go([message.producer for message in messages if isinstance(message, Staged) and message.producer])
+        self._let_go(messages)
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):
+class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # likewise
     """Writes a DataFrame once."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # so are Spark's own
-        """What a task does: see `stage`."""
-        return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make what the tasks staged visible: all of it in one place of the log. In `foreachBatch` its micro-batch names it."""
         write_id = self._options.write_id
         whose = next((message for message in messages if isinstance(message, Staged) and message.query), None)
+        if whose is not None and not (whose.run or write_id):
+            raise UsageError(
+                "a write in foreachBatch without a writeId is known by the run of its query, which is the job group that Spark "
+                "gives it, and there is another one: give the write a writeId, or set no job group there. Nothing was written"
+            )
         if whose is not None:
-            self._commit("-".join(filter(None, ("spark", whose.query, write_id))), {"batch": whose.batch}, messages)
+            self._commit("-".join(filter(None, ("spark", whose.query, write_id))), messages, whose.batch)
         else:
-            self._commit(f"spark-write-{write_id}" if write_id else None, {"write": write_id} if write_id else {}, messages)
+            self._commit(f"spark-write-{write_id}" if write_id else None, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let go what was staged."""
-        self._let_go([message.producer for message in messages if isinstance(message, Staged) and message.producer])
+        self._let_go(messages)
 
 
-def digest(staged: Sequence[Staged]) -> str:
-    """What tells one write from another, whatever order its rows come in: topics, and records and bytes of each."""
-    topics: dict[str, list[int]] = {}
+def _finds_out(name: str | None) -> str:
+    """What to do about a commit whose outcome is not known."""
+    if name is None:
+        return "look for its records before you write them again; of a write with the option writeId the same again finds out"
+    return "the same write again finds out (a stream: start the query again)"
+
+
+def _of_topics(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
+    """Records and bytes of each topic."""
+    records: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for message in staged:
         for topic, size in message.payload.items():
-            topics.setdefault(topic, [0, 0])[1] += size
+            sizes[topic] = sizes.get(topic, 0) + size
         for part in message.parts:
-            topics[part.topic][0] += part.records
-    return hashlib.sha256(orjson.dumps(topics, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+            records[part.topic] = records.get(part.topic, 0) + part.records
+    return records, sizes
+
+
+def _run(group: str) -> str:
+    """The run of a query, which is the job group of its jobs; empty where the function of foreachBatch has set another one."""
+    try:
+        return str(uuid.UUID(group))
+    except ValueError:
+        return ""
 
 
 def _payload(records: pa.RecordBatch) -> int:
@@ -167,43 +203,14 @@ def _property(name: str) -> str:
     return (context.getLocalProperty(name) if context is not None else "") or ""
 
 
-def already(name: str, last: bytes, wanted: dict[str, Any]) -> bool:
-    """Whether the transaction is in the log, as its producer's last progress says.
-
-    Raises:
-        Fenced: a later micro-batch of the query is: another driver goes on with the checkpoint.
-        Refused: another one is, under the same number.
-    """
-    if not last:
-        return False
-    try:
-        done = orjson.loads(last)
-        number, what = done.get("batch", 0), (done["records"], done["digest"])
-    except (ValueError, KeyError, AttributeError) as error:
-        raise Refused(f"producer {name!r} has the progress {last!r}: it was not written by this sink", "progress") from error
-    if number < wanted.get("batch", 0):
-        return False
-    if number > wanted.get("batch", 0):
-        raise Fenced(
-            f"micro-batch {wanted['batch']} of {name!r} comes after {number}, which is in the log: another driver goes on with "
-            "this checkpoint, or an older copy of it was restored. Nothing was written; stop this one, or begin a new checkpoint"
-        )
-    if what != (wanted["records"], wanted["digest"]):
-        raise Refused(
-            f"{name!r} wrote {done['records']} records and comes again with {wanted['records']}, or with other topics or bytes: it "
-            "is not the same write. Nothing was written; have the job give the same rows again (streaming.deterministic tells what "
-            "does not); another write needs another writeId",
-            "progress",
-        )
-    return True
-
-
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The records of a batch for each topic, as `send_batch` takes them; `topic` is for all, else each has its own.
 
     Raises:
         UsageError: a record has no topic.
     """
+    if not batch.num_rows:
+        return
     columns = {name: batch.column(name) for name in batch.schema.names if name != "topic"}
     for name in ("value", "key"):
         if name in columns and not pa.types.is_binary(columns[name].type):
@@ -211,8 +218,6 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
     if "timestamp" in columns and columns["timestamp"].null_count:
         columns["timestamp"] = _present_where_null(columns["timestamp"])
     records = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    if not batch.num_rows:
-        return
     if topic is not None:
         yield topic, records
         return

@@ -12,11 +12,12 @@ from gateway.client.reads import check_name
 from gateway.client.url import parse_url
 from gateway.errors import ConfigError, UsageError
 
+WRITE_ID_MAX = 200  # with the id of a query before it, it is the name of a producer (249)
 #: Each option, and what it takes. Errors and docs/spark.md say it in these words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "topic": "a topic's name",
-    "writeId": "a name of this write, of letters, digits, '.', '_' and '-': the same again writes nothing",
+    "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
 }
 _SPARKS = frozenset({"checkpointlocation", "queryname"})  # what Spark hands over of its own
 _HINTS = {
@@ -71,6 +72,8 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
                 check_name(name, given[name])
             except UsageError as error:
                 raise _wrong(name, given[name], str(error)) from error
+    if len(given.get("writeId", "")) > WRITE_ID_MAX:
+        raise _wrong("writeId", given["writeId"], f"{len(given['writeId'])} characters")
     return SinkOptions(given["gateways"], given.get("topic"), given.get("writeId", ""))
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from gateway.core import limits
+from gateway.errors import OffsetOutOfRange
 from streaming import planning
 from streaming.lockstep import Lockstep
 from streaming.offsets import StreamOffset, batch_range, check_log, next_end
@@ -51,11 +52,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._processed: int | None = None
         self._telling: Reporter | None = None
-        self._without_tick = (
-            -1,
-            -1,
-            0,
-        )  # the batch that begins at the first ends at none up to the third, the last being the second
+        # The batch that begins at the first ends at no tick up to the third, the last one being the second.
+        self._without_tick = (-1, -1, 0)
         self._weighed = (-1, -1, -1)  # of [first, second) the batch has what lies below the third
         self._triggered: float | None = None  # when a batch was given last
 
@@ -118,7 +116,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
         if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
             return begin.offset
-        return self._end(begin.offset, available, frontier, limited)
+        while True:
+            try:
+                return self._end(begin.offset, available, frontier, limited)
+            except OffsetOutOfRange as error:
+                frontier = planning.trimmed(self._source, frontier, error)
+                planning.held(begin.offset, frontier, self._options)
 
     def _too_few(self, records: int) -> bool:
         """Whether `records` are held back until there are more; never long, and not what a run is to end with."""
@@ -138,9 +141,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if available <= (known_upto if known else begin):
             return begin
         upto = self._bytes_end(begin, end, frontier.start) if limited else end
-        start = max(begin, known_upto - 1 if known else begin, min(frontier.start, upto))
-        found = self._source.tick_end(start, upto, available, every)
-        if found > start:
+        start = max(begin, known_upto - 1 if known else begin, frontier.start)
+        if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
         # Spark asks every 10 ms: it is looked for again only when there is another tick, or in what has become available since; a
         # tick at the very end may have been decided later.

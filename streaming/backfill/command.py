@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from streaming.backfill.run import Plan, Report
 
 _CAUSE_LINES = 3  # of what Spark says went wrong
+_EXIT_INTERRUPTED = 130
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @click.command()
@@ -148,8 +152,10 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
 
     if plan.nothing_to_do():
         return plan.report
+    signal.signal(signal.SIGINT, _interrupted)
     try:
         spark = session(f"tutti backfill {plan.wanted.table}", plan.format, master, settings)
+        signal.signal(signal.SIGINT, _interrupted)  # Spark's own speaks to the JVM in the middle of an answer: pages of tracebacks
         try:
             return plan.run(spark, _note)
         finally:
@@ -157,12 +163,24 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j") or os.environ.get("TUTTI_TRACEBACK"):
             raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise TuttiError(
-            f"Spark failed: {' '.join(lines[:_CAUSE_LINES])} (what is in the table is whole: run it again when the cause is "
-            f"mended; "
+            f"Spark failed: {cause(str(error))} (what is in the table is whole: run it again when the cause is mended; "
             "TUTTI_TRACEBACK=1 in the environment shows all)"
         ) from error
+
+
+def cause(text: str) -> str:
+    """What went wrong, of what Spark says: where a Python process failed, what it raised, which stands below its traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = max((number for number, line in enumerate(lines, 1) if line.rstrip().endswith(_TRACEBACK)), default=len(lines))
+    raised = next((line for line in lines[last:] if not line[0].isspace()), "")
+    return raised or " ".join(line.strip() for line in lines[:_CAUSE_LINES])
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    """End at Ctrl-C at once, as by a kill, after which the next run goes on; the JVM ends with its parent."""
+    os.write(2, b"interrupted\n")
+    os._exit(_EXIT_INTERRUPTED)
 
 
 def _setting(text: str) -> tuple[str, str]:

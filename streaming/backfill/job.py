@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import UsageError
-from streaming.plan import is_tutti, items, name_of, printed
+from streaming.spark_plan import is_tutti, items, name_of, printed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ def load(path: str) -> Callable[[DataFrame], DataFrame]:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--job {path} fails when it is loaded: {type(error).__name__}: {error}") from error
     function = getattr(module, FUNCTION, None)
     if not callable(function):
@@ -63,13 +63,19 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     """What the job makes of the records.
 
     Raises:
-        UsageError: no DataFrame.
+        UsageError: it fails, or makes no DataFrame.
     """
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame as Rows
 
     if transform is None:
         return records
-    rows = transform(records)
+    try:
+        rows = transform(records)
+    except PySparkException:
+        raise  # tells what of the plan is wrong
+    except Exception as error:
+        raise UsageError(f"{FUNCTION}(records) of --job fails: {type(error).__name__}: {error}") from error
     if not isinstance(rows, Rows):
         raise UsageError(f"{FUNCTION}(records) of --job returned {type(rows).__name__}, not a DataFrame")
     return rows

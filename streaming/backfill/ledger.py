@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import Damaged, TuttiError, UsageError
+from streaming.locks import is_held
 
 VERSION = 1
 FILE, LOCK, RUNS = "ledger.json", "lock", "runs"
@@ -93,8 +94,9 @@ class Ledger:
         self._about = about
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
-        self._alive = os.open(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR, 0o644)
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        with _lock(directory):  # a swap takes the names of runs along: one that came meanwhile would pass for dead
+            self._alive = os.open(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR, 0o644)
+            fcntl.flock(self._alive, fcntl.LOCK_EX)
         try:
             with self.locked() as state:
                 check_same(state.about, about, directory)
@@ -111,19 +113,18 @@ class Ledger:
     def locked(self) -> Iterator[State]:
         """What the ledger says, while nobody else changes it; what the block changed is on disk when it ends well."""
         with _lock(self.directory):
-            state = self._read()
+            state = self.state()
             yield state
             write(self.directory, state)
 
-    def _read(self) -> State:
-        return read(self.directory) or State(self._about)
-
     def state(self) -> State:
         """What the ledger says at this moment."""
-        return self._read()
+        return read(self.directory) or State(self._about)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
         """What to do next so that the table holds [start, end); None when it does. What it says is claimed for this run.
+
+        While a swap of any range is open nothing is claimed: it may put another directory in the table's place.
 
         Args:
             start: first record.
@@ -131,18 +132,19 @@ class Ledger:
             slice_records: claim no more records at once, so that a kill costs no more; None: what is missing in one piece.
         """
         with self.locked() as state:
-            near = [claim for claim in state.open if claim.start < end and start < claim.end]
+            overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
+            near = [claim for claim in state.open if claim.swap or claim in overlapping]
             dead = next((claim for claim in near if not self._lives(claim.run)), None)
             if dead is not None:
                 return Step(self._take_over(state, dead), settle=True)
-            gaps = missing(start, end, [*state.done, *((claim.start, claim.end) for claim in near)])
-            if gaps:
+            gaps = missing(start, end, [*state.done, *((claim.start, claim.end) for claim in overlapping)])
+            if gaps and not any(claim.swap for claim in near):
                 first, last = gaps[0]
                 return Step(self._claim(state, first, last if slice_records is None else min(last, first + slice_records)))
-            return Step(waits=tuple(near)) if near else None
+            return Step(waits=tuple(near)) if gaps or overlapping else None
 
     def step_swap(self, start: int, end: int) -> Step:
-        """The same for a run that replaces [start, end): all of it, as soon as nobody else works on any of it."""
+        """The same for a run that replaces [start, end): all of it, as soon as nobody else works on the table, wherever."""
         with self.locked() as state:
             dead = next((claim for claim in state.open if not self._lives(claim.run)), None)
             if dead is not None:
@@ -180,16 +182,8 @@ class Ledger:
         """
         if run == self.run:
             return False
-        try:
-            found = os.open(self.directory / RUNS / run, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if is_held(self.directory / RUNS / run):
             return True
-        finally:
-            os.close(found)
         (self.directory / RUNS / run).unlink(missing_ok=True)
         return False
 
@@ -227,9 +221,8 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
     """
     if replace(claim, run=run) not in state.open:
         raise Lost(
-            f"the range {claim} was taken over by another run, which did not see this one live: its rows count, not those of "
-            f"this run. "
-            "The ledger has to lie where locks work (flock), on the same file system for all runs"
+            f"the range {claim} was taken over by another run, which did not see this one live: its rows count, not those of this "
+            "run. The ledger has to lie where locks work (flock), on the same file system for all runs"
         )
     state.open.remove(replace(claim, run=run))
 
@@ -319,13 +312,11 @@ def check_same(is_about: About, wanted: About, directory: Path) -> None:
     if is_about.log != wanted.log:
         raise UsageError(
             f"the table was filled from log {is_about.log}, and this is log {wanted.log}: offsets of one mean nothing in the "
-            f"other. "
-            f"Read from the first, or fill another table (what the table holds stands in {directory / FILE})"
+            f"other. Read from the first, or fill another table (what the table holds stands in {directory / FILE})"
         )
     if is_about.format != wanted.format:
         raise UsageError(f"the table is {is_about.format}, and --format is {wanted.format}: leave it out, or fill another table")
     raise UsageError(
-        f"the table was filled from {is_about.topics or 'all topics'}, and this run reads {wanted.topics or 'all topics'}: what "
-        f"is in "
-        "it is counted in offsets, whatever their topic. Name the same topics, or fill another table"
+        f"the table was filled from {is_about.topics or 'all topics'}, and this run reads {wanted.topics or 'all topics'}: what is "
+        "in it is counted in offsets, whatever their topic. Name the same topics, or fill another table"
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import ConfigError, OffsetOutOfRange, UsageError
 from streaming.offsets import StreamOffset
+from streaming.options import local_path
 
 if TYPE_CHECKING:
     from gateway.client.source import Frontier, Source
@@ -51,8 +52,7 @@ def parse_place(option: str, text: str) -> Place:
     why = "a time without a zone" if time is not None else "no place in the log"
     raise ConfigError(
         f"{option} {text} is {why}: it takes an offset (0, 1, 2, ...), earliest, latest, tick:N (behind tick N), or an ISO 8601 "
-        f"time with "
-        "its zone (2026-01-31T12:00:00Z)"
+        "time with its zone (2026-01-31T12:00:00Z)"
     )
 
 
@@ -97,7 +97,7 @@ def live_query(checkpoint: str, log: str) -> Live:
     Raises:
         UsageError: it is no checkpoint, or its query reads another log.
     """
-    root = Path(checkpoint.removeprefix("file://"))
+    root = Path(local_path(checkpoint) or checkpoint)
     plans = {int(file.name): file for file in (root / "offsets").glob("[0-9]*")}
     if not plans:
         raise UsageError(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange, UsageError, invariant
 from streaming.backfill import job
-from streaming.backfill.ledger import About, Ledger, State, Step, check_same, missing, read
+from streaming.backfill.ledger import About, Claim, Ledger, State, Step, check_same, missing, read
 from streaming.backfill.ranges import Live, Place, live_query, offset_of
 from streaming.backfill.tables import OWN, DeltaTable, ParquetTable, Table, check_parquet, check_swap
-from streaming.options import parse
+from streaming.options import local_path, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +83,7 @@ class Plan:
     """
 
     def __init__(self, wanted: Backfill) -> None:
+        from gateway.client.reads import check_columns
         from gateway.client.source import begun
         from streaming.origin import source_of
 
@@ -91,6 +92,7 @@ class Plan:
         self.format = _format_of(wanted, self.local)
         _check_fits(wanted, self.format, self.local)
         self.options = parse(wanted.read, "batch")
+        check_columns(self.options.columns)
         self.transform: Callable[[DataFrame], DataFrame] | None = None
         if wanted.job is not None:
             job.check(wanted.job)
@@ -119,8 +121,7 @@ class Plan:
         if self.local is None:
             raise UsageError(
                 f"--table {self.wanted.table} is not on a file system of this machine, where the list of what is in it could be "
-                f"locked: "
-                "give --ledger DIR, a directory that all backfills of this table share"
+                "locked: give --ledger DIR, a directory that all backfills of this table share"
             )
         return self.local / OWN
 
@@ -129,6 +130,10 @@ class Plan:
         end = offset_of(source, "--end", self.wanted.end, frontier)
         if self.wanted.live is not None:
             end = _before(live_query(self.wanted.live, self.log), self.wanted, end)
+            if start > end:
+                raise OffsetOutOfRange(
+                    f"the range would start at {start}, and the query of --live brings in what begins at {end}: start before that"
+                )
         if start > end:
             raise OffsetOutOfRange(f"the range would start at {start} and end before, at {end}: exchange --start and --end")
         return start, end
@@ -170,7 +175,9 @@ class Plan:
                 else:
                     tell(f"records {step.claim} of [{report.start}, {report.end})")
                     self._check_log()
-                    table.put(step.claim, self._rows(spark, step.claim.start, step.claim.end))
+                    rows = self._rows(spark, step.claim.start, step.claim.end)
+                    self._check_again(ledger, step.claim, rows)
+                    table.put(step.claim, rows)
                     report.written.append((step.claim.start, step.claim.end))
         finally:
             ledger.close()
@@ -213,9 +220,8 @@ class Plan:
             tell(f"not deterministic: {finding}")
         if findings and not self.wanted.chance_ok:
             raise UsageError(
-                f"the job need not give the same rows when it is run again, by {counted(len(findings))} ({findings[0]}): mend "
-                f"it, or take "
-                "what comes with --allow-nondeterministic"
+                f"the job need not give the same rows when it is run again, by {counted(len(findings))} ({findings[0]}): mend it, "
+                "or take what comes with --allow-nondeterministic"
             )
         self._check_table(ledger.state(), rows)
         asked = self.wanted.slice_records
@@ -229,6 +235,14 @@ class Plan:
             )
         return asked
 
+    def _check_again(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
+        """Others may have written between the first look at the table and this claim."""
+        try:
+            self._check_table(ledger.state(), rows)
+        except UsageError:
+            ledger.drop(claim)
+            raise
+
     def _check_table(self, state: State, rows: DataFrame) -> None:
         """Raise UsageError where the result does not fit to what the table keeps."""
         report, schema = self.report, rows.schema.simpleString()
@@ -236,13 +250,18 @@ class Plan:
         if self.format == "parquet" and state.schema not in ("", schema) and (kept or self.wanted.mode != "swap"):
             raise UsageError(
                 f"the result has {schema}, and the table {state.schema}: --mode swap of all that is in it can change that, or "
-                f"take another table"
+                "take another table"
             )
-        if self.wanted.mode == "swap" and kept and "offset" not in rows.columns:
+        keyed = "offset" in rows.columns
+        if self.wanted.mode == "swap" and self.wanted.live is not None and not keyed:
             raise UsageError(
-                f"--mode swap of a result without the column `offset` replaces the whole table, which has {kept[0]} as well: "
-                f"give a range "
-                "that has it, or keep the column"
+                "--mode swap of a result without the column `offset` replaces the whole table, and what the query of --live writes "
+                "meanwhile with it: keep the column, or stop the query for good and leave --live out"
+            )
+        if self.wanted.mode == "swap" and kept and not keyed:
+            raise UsageError(
+                f"--mode swap of a result without the column `offset` replaces the whole table, which has {kept[0]} as well: give "
+                "a range that has it, or keep the column"
             )
 
     def _check_log(self) -> None:
@@ -258,10 +277,8 @@ class Plan:
 
 def local_directory(table: str) -> Path | None:
     """The table's directory on this machine; None: it is elsewhere."""
-    scheme, separator, rest = table.partition(":")
-    if separator and scheme == "file":
-        return Path("/" + rest.lstrip("/"))
-    return None if "://" in table else Path(table).absolute()
+    path = local_path(table)
+    return None if path is None else Path(path).absolute()
 
 
 def _format_of(wanted: Backfill, local: Path | None) -> str:
@@ -297,7 +314,7 @@ def _before(live: Live, wanted: Backfill, end: int) -> int:
     if wanted.mode == "append" and live.begin is None:
         raise UsageError(
             f"--live {wanted.live} no longer says where its query began: say it with --end and leave --live out, or use --mode "
-            f"merge"
+            "merge"
         )
     latest = live.begin if wanted.mode == "append" and live.begin is not None else live.finished
     if wanted.end == "latest":

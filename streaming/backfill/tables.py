@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import json
 import os
 import shutil
@@ -89,10 +90,8 @@ class DeltaTable:
         else:
             raise TuttiError(
                 f"the run that worked on {claim} is gone, and the history of {self._path} no longer says whether it wrote: look "
-                f"whether "
-                f"the table has the records of this range, and move the claim {claim.number} in {self._ledger.directory / FILE} "
-                f"from "
-                "`open` to `done`, or take it away"
+                f"whether the table has the records of this range, and move the claim {claim.number} in "
+                f"{self._ledger.directory / FILE} from `open` to `done`, or take it away"
             )
 
     def _write(self, claim: Claim, rows: DataFrame, keyed: bool, there: bool) -> None:
@@ -134,9 +133,8 @@ class DeltaTable:
         if row.low is not None:
             self._ledger.drop(claim)
             raise UsageError(
-                f"{self._path} has rows with offsets {row.low} to {row.high} that no backfill put there, in the range {claim}: "
-                f"end at "
-                f"{row.low} (--end, or --live CHECKPOINT of the query that wrote them), or add what is missing with --mode merge"
+                f"{self._path} has rows with offsets {row.low} to {row.high} that no backfill put there, in the range {claim}: end "
+                f"at {row.low} (--end, or --live CHECKPOINT of the query that wrote them), or add what is missing with --mode merge"
             )
 
     def _there(self) -> bool:
@@ -189,17 +187,20 @@ class ParquetTable:
         if self._mode == "swap":
             self._swap(claim, rows)
             return
-        staged = self._path / OWN / "staged" / _staged_name(claim)
+        staged = self._path / OWN / "staged" / _staged_name(claim.number)
         rows.write.mode("overwrite").parquet(str(staged))
         _sync_tree(staged)
         with self._ledger.locked() as state:
-            finish_claim(state, claim, self._ledger.run, rows.schema.simpleString())
+            schema = rows.schema.simpleString()
+            if state.schema not in ("", schema):
+                raise UsageError(f"another run began this table meanwhile with {state.schema}, and the result has {schema}")
+            finish_claim(state, claim, self._ledger.run, schema)
             staged.rename(self._path / directory_name(claim.start, claim.end))
             sync_directory(self._path)
 
     def settle(self, claim: Claim) -> None:
         """What is there under its name is whole; what is staged is not, and goes."""
-        shutil.rmtree(self._path / OWN / "staged" / _staged_name(claim), ignore_errors=True)
+        shutil.rmtree(self._path / OWN / "staged" / _staged_name(claim.number), ignore_errors=True)
         shutil.rmtree(self._beside(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
             self._ledger.finish(claim)
@@ -207,11 +208,18 @@ class ParquetTable:
             self._ledger.drop(claim)
 
     def _swap(self, claim: Claim, rows: DataFrame) -> None:
+        """No claim but this one is open, so nobody writes here or beside, but for what is not of backfills.
+
+        Raises:
+            UsageError: that came meanwhile; where it is now is told.
+        """
         check_swap(self._path, claim.start, claim.end)
         beside = self._beside(claim)
-        shutil.rmtree(beside, ignore_errors=True)
+        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.{_staged_name('*')}"):
+            shutil.rmtree(left, ignore_errors=True)
         rows.write.mode("overwrite").parquet(str(beside / directory_name(claim.start, claim.end)))
         with self._ledger.locked() as state:
+            check_parquet(self._path)
             finish_claim(state, claim, self._ledger.run, rows.schema.simpleString())
             for directory in (found for found in ranges_of(self._path) if missing(*_span(found), [(claim.start, claim.end)])):
                 shutil.copytree(directory, beside / directory.name, copy_function=os.link)
@@ -224,10 +232,17 @@ class ParquetTable:
             _sync_tree(beside)
             _exchange(beside, self._path)
             sync_directory(self._path.parent)
+        try:
+            check_parquet(beside)
+        except UsageError as error:
+            kept = beside.rename(self._path.with_name(f"{self._path.name}.before-{claim.number}"))
+            raise UsageError(
+                f"{self._path} was swapped, and who else wrote into it meanwhile wrote into what it was before: that is {kept} now"
+            ) from error
         shutil.rmtree(beside, ignore_errors=True)
 
     def _beside(self, claim: Claim) -> Path:
-        return self._path.with_name(f".{self._path.name}.{_staged_name(claim)}")
+        return self._path.with_name(f".{self._path.name}.{_staged_name(claim.number)}")
 
 
 def directory_name(start: int, end: int) -> str:
@@ -244,17 +259,16 @@ def check_parquet(path: Path) -> None:
     """Raise UsageError where a directory holds something else than such a table."""
     if (path / "_spark_metadata").exists():
         raise UsageError(
-            f"--table {path} is written by a streaming query, and who reads it sees only what that query lists: use --format "
-            f"delta for "
-            "both, or fill another directory and read the two together"
+            f"--table {path} is written by a streaming query, and who reads it sees only what that query lists: use --format delta "
+            "for both, or fill another directory and read the two together"
         )
     strange = [file.name for file in path.iterdir() if not file.name.startswith(("offsets=", "_", "."))] if path.exists() else []
     if strange:
         raise UsageError(f"--table {path} has {strange[0]!r}, which no backfill put there: name an empty directory, or a new one")
 
 
-def _staged_name(claim: Claim) -> str:
-    return f"claim-{claim.number}"
+def _staged_name(number: object) -> str:
+    return f"claim-{number}"
 
 
 def check_swap(path: Path, start: int, end: int) -> None:

@@ -84,7 +84,7 @@ def run(
     report: dict[str, Any] = {"mode": options.mode, "findings": [str(finding) for finding in deterministic(rows)]}
     if report["findings"]:
         return report
-    _wait(start(rows, options), until_stopped=options.mode == "live" and not options.available_now)
+    wait(start(rows, options), until_stopped=options.mode == "live" and not options.available_now)
     if options.mode == "replay" and options.compare:
         replayed, lived = lines(spark, options.out), lines(spark, options.compare)
         report |= {"rows": len(replayed), "sha256": digest(replayed), "live_sha256": digest(lived), "equal": replayed == lived}
@@ -127,7 +127,8 @@ def parquet_lines(spark: SparkSession, out: str) -> list[bytes]:
     return sorted(row[0].encode() + b"\n" for row in rows.select(line).toLocalIterator())
 
 
-def _wait(query: StreamingQuery, *, until_stopped: bool) -> None:
+def wait(query: StreamingQuery, *, until_stopped: bool) -> None:
+    """Until the query ends by itself, or SIGTERM where it would go on (`until_stopped`). Raises what it failed with."""
     if not until_stopped:
         query.awaitTermination()
         return

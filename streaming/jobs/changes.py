@@ -11,10 +11,10 @@ replaces a newer one. So a micro-batch that is run again after a kill changes no
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 from typing import TYPE_CHECKING
+
+from streaming.jobs import _running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     spark = SparkSession.builder.appName("tutti changes").getOrCreate()
     try:
-        query = start(spark, options)
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        while not query.awaitTermination(1) and not stop.is_set():
-            pass
-        query.stop()
+        _running.wait(start(spark, options), until_stopped=True)
     finally:
         spark.stop()
     return 0

@@ -96,11 +96,12 @@ def transaction(file: str) -> Iterator[sqlite3.Connection]:
 
 def log_of(options: Any) -> str:
     """The log that is read."""
+    from gateway.client.source import begun
     from streaming.options import parse
     from streaming.origin import source_of
 
     origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
-    return source_of(parse(origin)).frontier().log
+    return begun(source_of(parse(origin))).log
 
 
 def lines(spark: SparkSession | None, file: str) -> list[bytes]:

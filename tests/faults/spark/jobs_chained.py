@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from streaming.launch import LOCAL_SETTINGS, spark_environment
+from streaming.launch import LOCAL_SETTINGS
 from streaming.sink import BatchSink, Staged, StreamSink
 from streaming.sink_options import SinkOptions, check_columns, parse
 from streaming.source import TuttiDataSource
@@ -54,19 +53,9 @@ class Chained(Job):
         super().__init__(links[0])
         self._links = links
 
-    def start(self) -> None:
-        """Start it, from its checkpoint if it has one."""
-        Path(self.task.directory).mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.spark.jobs_chained", *(link.text() for link in self._links)],
-                env=os.environ | spark_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.starts += 1
+    @property
+    def command(self) -> list[str]:
+        return ["tests.faults.spark.jobs_chained", *(link.text() for link in self._links)]
 
 
 class StreamAtGates(StreamSink):

@@ -47,12 +47,17 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self._known: set[int] = set()  # every process that was seen below it
 
+    @property
+    def command(self) -> list[str]:
+        """What Python is to run: a module, and its arguments."""
+        return ["tests.faults.spark.job", self.task.text()]
+
     def start(self) -> None:
         """Start it, from its checkpoint if it has one."""
         Path(self.task.directory).mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.spark.job", self.task.text()],
+                [sys.executable, "-m", *self.command],
                 env=os.environ | spark_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -139,7 +144,7 @@ class Job:
 
 
 def _ours(pid: int) -> bool:
-    return any(word in command(pid) for word in (_EXECUTOR, _DAEMON, _PLANNER, b"tests.faults.spark.job", b"SparkSubmit"))
+    return any(word in command(pid) for word in (_EXECUTOR, _DAEMON, _PLANNER, b"tests.faults.spark.", b"SparkSubmit"))
 
 
 def end(*pids: int) -> None:

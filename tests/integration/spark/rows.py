@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,19 @@ def until(happened: Callable[[], object], what: str, query: StreamingQuery | Non
             raise AssertionError(f"waiting for {what}: {query.exception()}")
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
         time.sleep(0.05)
+
+
+@contextmanager
+def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session while the block runs."""
+    before = {name: spark.conf.get(name, None) for name in given}
+    for name, value in given.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
 def until_tick(gateway: GatewayProcess) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from gateway.client.reads import Reads
 from gateway.errors import OffsetOutOfRange, UsageError
-from streaming.backfill.ledger import read
+from streaming.backfill.ledger import Claim, read
 from streaming.backfill.ranges import Tick, parse_place
 from streaming.backfill.run import Backfill, Plan
 from streaming.launch import spark_environment
@@ -135,6 +135,42 @@ def test_a_swap_replaces_whole_ranges_in_one_step(
     assert sorted(map(str, found)) == sorted(
         map(str, [{"topic": "a", "n": 200, "first": 0}, {"topic": "b", "n": 200, "first": 50}])
     )
+
+
+def test_nobody_writes_while_a_swap_is_at_work(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
+    """Proves that an append of another range waits for the swap: the exchange took what it had staged, and the ledger said done;
+    and that what strangers wrote meanwhile is refused before it, and kept and told after it.
+    """
+    gateway, values = log
+    table, go, read_files = tmp_path / "t", tmp_path / "go", {"path": str(gateway.data)}
+    held = ROWS.replace("    return value", f"    while not os.path.exists({str(go)!r}): time.sleep(0.02)\n    return value")
+    plain, slow = job(tmp_path, ROWS), job(tmp_path, "import os, time\n" + held.replace("decode()", "decode().upper()"), "slow")
+    filled(spark, Backfill(str(table), read_files, "parquet", job=plain, end=100))
+    told: list[str] = []
+    swap = Plan(Backfill(str(table), read_files, job=slow, mode="swap", end=100))
+    append = Plan(Backfill(str(table), read_files, job=plain, start=100))
+    threads = [Thread(target=swap.run, args=(spark,)), Thread(target=append.run, args=(spark, told.append))]
+    try:
+        threads[0].start()
+        until(lambda: [claim for claim in open_claims(table) if claim.swap], "the swap to begin")
+        threads[1].start()
+        until(lambda: told or append.report.written, "the append to begin")
+    finally:
+        go.touch()
+        for thread in threads:
+            thread.join()
+    assert told[0].startswith("waiting for [0, 100) of ")
+    assert rows(table) == [(at, value.upper() if at < 100 else value) for at, value in once(values)]
+    assert open_claims(table) == []
+    (table / "part-0.parquet").touch()
+    with pytest.raises(UsageError, match="which no backfill put there"):
+        swap.run(spark)
+    assert (table / "part-0.parquet").exists()
+
+
+def open_claims(table: Path) -> list[Claim]:
+    state = read(table / "_tutti")
+    return [] if state is None else state.open
 
 
 def test_jobs_that_would_not_come_out_the_same_are_refused(

@@ -18,7 +18,7 @@ from gateway.cli.demo.departures import load
 from streaming.jobs import _running, alerts, counters, sessions
 from streaming.jobs.departures import CLOSING_RECORD
 from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import send, until_tick
+from tests.integration.spark.rows import send, settings, until_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 #: Each with its plan, and where its result is read.
@@ -41,15 +41,8 @@ class Lived:
 
 @pytest.fixture(scope="module", autouse=True)
 def _settings(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in _running.SETTINGS}
-    for name, value in _running.SETTINGS.items():
-        spark.conf.set(name, value)
-    yield
-    for name, old in before.items():
-        if old is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, old)
+    with settings(spark, _running.SETTINGS):
+        yield
 
 
 def run(spark: SparkSession, name: str, out: Path, *arguments: str) -> dict[str, Any]:

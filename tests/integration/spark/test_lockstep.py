@@ -25,7 +25,7 @@ from streaming.deterministic import deterministic
 from streaming.launch import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
-from tests.integration.spark.rows import WAIT_S, send, until, until_tick
+from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 STEPS = 4
@@ -43,15 +43,8 @@ class Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def _settings(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in paired.SETTINGS}
-    for name, value in paired.SETTINGS.items():
-        spark.conf.set(name, value)
-    yield
-    for name, old in before.items():
-        if old is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, old)
+    with settings(spark, paired.SETTINGS):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gateway.client.reads import Reads
 from gateway.core import limits
 from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until
+from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until, until_tick
 from tests.ports import free_base
 from tutti import Producer
 
@@ -145,6 +146,10 @@ def test_lost_records_are_passed_over_where_that_is_wanted(spark: SparkSession, 
     start = Reads(gateway.url).frontier().start
     send(gateway.url, "t", numbered("z", 5))
     passing = {"topics": "t", "failOnDataLoss": "false"}
+    until_tick(gateway)
+    shutil.copytree(checkpoint, tmp_path / "ticks")
+    at_ticks = Query(spark, gateway.url, tmp_path / "ticks", cut="tick:1", maxRecordsPerTrigger=1, **passing).run()
+    assert at_ticks.values == numbered("z", 5), "the first limit lies in what is gone"
     limited = start - place - 1  # the first micro-batches are gone as a whole, and in part
     query = Query(spark, gateway.url, checkpoint, maxRecordsPerTrigger=limited, **passing).run()
     assert query.values == numbered("z", 5)

@@ -21,6 +21,8 @@ from streaming.sink_options import parse
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
 
 @pytest.fixture
 def numbers(own_gateway: GatewayProcess) -> Iterator[Producer]:
@@ -86,12 +88,10 @@ def test_updates_are_written_once_in_foreach_batch(
     seen: list[int] = []
 
     def write(rows: DataFrame, batch: int) -> None:
-        sink = rows.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append")
-        sink.save()
+        rows.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append").save()
         if batch == 1 and batch not in seen:
             seen.append(batch)
             raise RuntimeError("the driver ends behind a commit")
-        sink.save()
 
     parity = expr("cast(cast(value as string) as int) % 2")
     counts = read(spark, own_gateway).groupBy(parity.alias("parity")).count()
@@ -109,23 +109,29 @@ def test_updates_are_written_once_in_foreach_batch(
 def test_two_writes_of_a_micro_batch_need_names(
     spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
 ) -> None:
-    """The same rows to another topic were taken for the first write, and left out without a word."""
+    """Proves that the second one is refused in the run of the first and in each later one, though both look the same from outside,
+    and that nothing is lost once it has a name: it was taken for the first write, and left out without a word.
+    """
 
-    def write(rows: DataFrame, batch: int, names: tuple[str, str]) -> None:
-        for topic, name in zip(("out", "other"), names, strict=True):
-            sink = rows.select("value").write.format("tutti").option("gateways", own_gateway.url).option("topic", topic)
-            (sink.option("writeId", name) if name else sink).mode("append").save()
+    def write(rows: DataFrame, batch: int, name: str) -> None:
+        for remainder, write_id in ((0, ""), (1, name)):
+            some = rows.select("value").where(f"cast(cast(value as string) as int) % 2 = {remainder}")
+            sink = some.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out")
+            (sink.option("writeId", write_id) if write_id else sink).mode("append").save()
 
-    send(numbers, *range(5))
-    for names, told in ((("", ""), "it is not the same write"), (("", "other"), "")):
+    send(numbers, *range(10, 40))
+    for name in ("", "", "", "odd"):
         stream = read(spark, own_gateway).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = stream.trigger(availableNow=True).foreachBatch(partial(write, names=names)).start()
-        if told:
-            with pytest.raises(PySparkException, match=told):
-                run(query)
-        else:
+        query = stream.trigger(availableNow=True).foreachBatch(partial(write, name=name)).start()
+        if name:
             run(query)
-    assert [len(records(own_gateway, topic)) for topic in ("out", "other")] == [5, 5]
+        else:
+            with pytest.raises(PySparkException, match="micro-batch 0 has a second write without a writeId"):
+                run(query)
+            assert [int(record.value) for record in records(own_gateway, "out")] == list(range(10, 20, 2))
+    assert sorted(int(record.value) for record in records(own_gateway, "out")) == list(range(10, 40))
+    with Control(own_gateway.url) as control:
+        assert len(control.producers()) == 3, "those who staged, and marked, are forgotten"
 
 
 def test_a_batch_goes_to_the_topics_of_its_records_with_all_they_have(spark: SparkSession, own_gateway: GatewayProcess) -> None:
@@ -174,9 +180,8 @@ def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_i
     driver.sink.commit([driver.stage([b"1"]), None], 1)
     with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver goes on"):
         zombie.sink.commit([left], 0)
-    for other in ([b"1", b"2"], [b"11"]):
-        with pytest.raises(Exception, match=f"comes again with {len(other)}, or with other topics or bytes: it is not the same"):
-            driver.sink.commit([driver.stage(other)], 1)
+    for other in ([b"1", b"2"], [b"11"]):  # the job gives other rows each time: it is not held up for that
+        driver.sink.commit([driver.stage(other)], 1)
     assert [record.value for record in records(own_gateway, "out")] == [b"0", b"1"]
 
 
@@ -219,9 +224,7 @@ def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: Gateway
         write.mode("overwrite").save()
 
 
-def test_gateways_that_are_not_there_fail_the_write_and_say_what_was_met(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_names_no_gateways_is_refused(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="a write needs the option 'gateways'"):
         spark.range(3).selectExpr("'x' as value").write.format("tutti").option("topic", "t").mode("append").save()
 

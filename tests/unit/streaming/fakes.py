@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gateway.client.source import Frontier, Piece, Range, Topic
 from gateway.client.url import Address
+from gateway.errors import OffsetOutOfRange
 from gateway.log.cuts import tick_end
 
 
@@ -45,6 +46,11 @@ class FakeLog:
                 raise self.failure
             return Frontier(self.log, self.start, self.offset, self.offset, 0, self.tick, "primary")
 
+    def check_range(self, start: int, end: int) -> None:
+        """Refuse what is not held, as a log does."""
+        if not self.start <= start <= end <= self.offset:
+            raise OffsetOutOfRange(f"the range is [{start}, {end}) and the log has [{self.start}, {self.offset})")
+
     def plan(
         self,
         start: int,
@@ -54,6 +60,7 @@ class FakeLog:
         split_bytes: int | None = None,
     ) -> list[Range]:
         self.asked.append(("plan", start, end, topics, splits))
+        self.check_range(start, end)
         size = -(-(end - start) // (splits or 1))
         return [Range(low, min(low + size, end), size, size * self.record_bytes) for low in range(start, end, size)]
 
@@ -63,10 +70,12 @@ class FakeLog:
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         self.asked.append(("tick_end", start, limit, end, every))
+        self.check_range(start, end)
         return tick_end(lambda low, high: [tick for tick in self.ticks if low <= tick[2] <= high], start, limit, end, every)
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
         self.asked.append(("bytes_end", start, end, bytes_max, topics))
+        self.check_range(start, end)
         return min(end, start + max(1, bytes_max // self.record_bytes))
 
     def topics(self, upto: int = 0) -> list[Topic]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Damaged, UsageError
-from streaming.backfill.ledger import About, Ledger, Lost, Step, close_claim, joined, missing, read
+from streaming.backfill.ledger import LOCK, RUNS, About, Ledger, Lost, Step, close_claim, joined, missing, read
 
 ABOUT = About("aa", "delta", "")
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda span: (span[0], span[0] + span[1])), max_size=8)
@@ -69,10 +72,47 @@ def test_two_runs_share_the_work_and_the_last_waits(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_swap_has_the_table_to_itself(tmp_path: Path) -> None:
+    """Proves that while one is open nobody claims any range, wherever it lies, and that who lacks nothing need not wait."""
+    swapping, other = Ledger(tmp_path, ABOUT), Ledger(tmp_path, ABOUT)
+    step = other.step(0, 10)
+    assert step is not None
+    assert step.claim is not None
+    assert swapping.step_swap(20, 30) == Step(waits=(step.claim,))
+    other.finish(step.claim)
+    swap = swapping.step_swap(20, 30).claim
+    assert swap is not None
+    assert other.step(0, 20) == other.step(30, 40) == Step(waits=(swap,))
+    assert other.step_swap(30, 40) == Step(waits=(swap,))
+    assert other.step(0, 10) is None
+    swapping.close()
+    assert other.step(30, 40) == Step(replace(swap, run=other.run), settle=True)
+    other.drop(swap)
+    step = other.step(30, 40)
+    assert step is not None
+    assert step.claim is not None
+    other.close()
+
+
+def test_a_run_that_begins_while_the_table_is_exchanged_lives(tmp_path: Path) -> None:
+    """Proves that its name is not left in the directory that goes: it passed for dead, and what it claimed was taken from it."""
+    Ledger(tmp_path, ABOUT).close()
+    begun: list[Ledger] = []
+    beginning = Thread(target=lambda: begun.append(Ledger(tmp_path, ABOUT)))
+    with (tmp_path / LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        beginning.start()
+        beginning.join(0.5)
+        assert list((tmp_path / RUNS).iterdir()) == []
+    beginning.join()
+    assert [file.name for file in (tmp_path / RUNS).iterdir()] == [begun[0].run]
+    begun[0].close()
+
+
 def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
     """Proves that a claim is known for a dead run's after SIGKILL, not before, and that the dead cannot finish it any more."""
     code = (
-        "import sys, time; from pathlib import Path; from streaming.backfill.ledger import About, Ledger; "
+        "import sys, time; from pathlib import Path; from streaming.backfill.ledger import LOCK, RUNS, About, Ledger; "
         "ledger = Ledger(Path(sys.argv[1]), About('aa', 'delta', '')); ledger.step(0, 10); "
         "print('claimed', flush=True); time.sleep(600)"
     )

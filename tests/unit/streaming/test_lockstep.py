@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -153,6 +154,37 @@ def test_what_was_cut_short_by_a_kill_is_begun_anew(tmp_path: Path) -> None:
         follower.end(TERMS, "log", 0, never)
     (step,) = joined(tmp_path, 1)
     assert step.end(TERMS, "log", 0, told(6)) == 6
+
+
+def test_what_is_written_at_the_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a state which is half in its place is not taken for one that a kill cut short."""
+    leader, follower = joined(tmp_path, 2)
+    leader.end(TERMS, "log", 0, told(5))
+    (state,) = tmp_path.glob("tutti-lockstep/*/state")
+    whole = state.read_text()
+    asked, ends = threading.Event(), list[int]()
+    flock, pread = fcntl.flock, os.pread
+
+    def flock_told(file: int, kind: int) -> None:
+        asked.set()
+        flock(file, kind)
+
+    def pread_told(*what: int) -> bytes:
+        found = pread(*what)
+        asked.set()
+        return found
+
+    with state.open("r+") as writer:
+        flock(writer, fcntl.LOCK_EX)
+        state.write_text(whole[:20])
+        monkeypatch.setattr(fcntl, "flock", flock_told)
+        monkeypatch.setattr(os, "pread", pread_told)
+        asking = threading.Thread(target=lambda: ends.append(follower.end(TERMS, "log", 0, never)))
+        asking.start()
+        assert asked.wait(30)
+        state.write_text(whole)
+    asking.join(30)
+    assert ends == [5]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

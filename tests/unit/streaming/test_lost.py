@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from gateway.client.source import Piece, Range
+from gateway.client.source import Piece
 from gateway.errors import OffsetOutOfRange
-from streaming import origin
+from streaming import origin, stream
 from streaming.options import ReadOptions
 from streaming.planning import RecordsPartition, partitions
-from tests.unit.streaming.fakes import FakeLog
+from streaming.stream import StreamReader
+from tests.unit.streaming.fakes import FakeLog, wait_until
 
 
 class ShrinkingLog(FakeLog):
@@ -57,13 +60,11 @@ def test_by_default_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TrimmedLog(FakeLog):
-    """Retention goes on when the first plan is asked for."""
+    """Retention goes on when the first question for a range comes."""
 
-    def plan(self, start: int, end: int, *asked: object, **how: object) -> list[Range]:
-        if self.start < 25:
-            self.start = 25
-            raise OffsetOutOfRange(f"the range's start is offset {start} and this log begins at {self.start}")
-        return super().plan(start, end)
+    def check_range(self, start: int, end: int) -> None:
+        self.start = max(self.start, 25)
+        super().check_range(start, end)
 
 
 def test_what_goes_while_a_micro_batch_is_planned_is_passed_over_too() -> None:
@@ -76,3 +77,74 @@ def test_what_goes_while_a_micro_batch_is_planned_is_passed_over_too() -> None:
     assert (part.start, part.end) == (25, 60)
     with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to pass over them"):
         partitions(TrimmedLog(100), log.frontier()._replace(start=0), 0, 60, ReadOptions(gateways="tutti://h:1"))
+
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "bytes": {"bytes_max": 10},
+    "ticks": {"cut_ticks": 1},
+    "small batches that end at ticks": {"cut_ticks": 1, "records_max": 1},
+}
+
+
+@pytest.fixture
+def stream_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StreamReader]]:
+    made: list[StreamReader] = []
+
+    def make(log: FakeLog, **options: Any) -> StreamReader:
+        monkeypatch.setattr(stream, "source_of", lambda _: log)
+        made.append(StreamReader(ReadOptions(gateways="tutti://h:1", **options)))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_what_goes_while_the_end_of_a_micro_batch_is_looked_for_is_passed_over_or_told(
+    stream_of: Callable[..., StreamReader], limit: str
+) -> None:
+    """Proves that the end is looked for anew in what is left, or that it is said what is gone and which option decides."""
+    options = LIMITS[limit]
+    start = {"log": "log-1", "offset": 5, "from": 5}
+    log = trimmed_log()
+    with pytest.warns(UserWarning, match="records 5 to 24 are no longer in the log of .*: they are passed over"):
+        end = stream_of(log, fail_on_data_loss=False, **options).latestOffset(start, ReadMaxRows(1))
+    assert end == {"log": "log-1", "offset": 35 if limit == "bytes" else 30 if "records_max" in options else 70, "from": 5}
+    with pytest.raises(OffsetOutOfRange, match=r"records 5 to 24 are no longer in the log of .* set failOnDataLoss to false"):
+        stream_of(trimmed_log(), **options).latestOffset(start, ReadMaxRows(1))
+
+
+def trimmed_log() -> TrimmedLog:
+    log = TrimmedLog(100)
+    log.ticks, log.tick = [(1, 0, 20), (2, 0, 30), (3, 0, 70)], 3
+    return log
+
+
+def test_small_micro_batches_that_end_at_ticks_go_on_behind_what_was_lost(stream_of: Callable[..., StreamReader]) -> None:
+    """Proves that a limit which lies in what is gone ends a batch at the first tick that is left; it ended the query."""
+    log = trimmed_log()
+    log.start = 40
+    reader = stream_of(log, fail_on_data_loss=False, cut_ticks=1, records_max=1)
+    end = reader.latestOffset({"log": "log-1", "offset": 5, "from": 5}, ReadMaxRows(1))
+    assert end == {"log": "log-1", "offset": 70, "from": 5}
+    log.start = 100
+    gone = stream_of(log, fail_on_data_loss=False, cut_ticks=1, records_max=1)
+    assert gone.latestOffset(end, ReadMaxRows(1)) is end, "there is no tick yet, and nothing to look through"
+    gone.prepareForTriggerAvailableNow()
+    log.start = 150
+    log.set(200)
+    wait_until(lambda: gone._watch.frontier().start == 150)
+    later = {"log": "log-1", "offset": 80, "from": 70}
+    assert gone.latestOffset(later, ReadMaxRows(1)) is later, "all that a run was to read is gone, its ticks too"
+
+
+def test_a_range_that_is_refused_for_another_reason_is_an_error(stream_of: Callable[..., StreamReader]) -> None:
+    """Proves that what retention did not remove is not asked for again and again."""
+
+    class Refusing(FakeLog):
+        def check_range(self, start: int, end: int) -> None:
+            raise OffsetOutOfRange(f"no directory holds offset {start}")
+
+    with pytest.raises(OffsetOutOfRange, match="no directory holds offset 5"):
+        stream_of(Refusing(100), bytes_max=1).latestOffset({"log": "log-1", "offset": 5, "from": 5}, ReadMaxRows(1))

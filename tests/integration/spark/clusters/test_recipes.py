@@ -114,8 +114,8 @@ def test_a_cluster_on_one_machine(group: Three, shared: Path) -> None:
 
 
 def test_spark_connect(group: Three, shared: Path) -> None:
-    """Proves that batch and stream run through a Connect server whose Python alone has the package, and that what needs a plan is
-    refused.
+    """Proves that batch and stream run through a Connect server whose Python alone has the package, that a write in foreachBatch
+    with the micro-batch's number in its writeId is there once when it runs again, and that what needs a plan is refused.
     """
     port = free_port()
     here = {"/opt/tutti/bin/python": sys.executable, "address=server": "address=127.0.0.1", "15002": str(port)}
@@ -130,6 +130,8 @@ def test_spark_connect(group: Three, shared: Path) -> None:
         assert run.returncode == 0, run.stdout + run.stderr + (shared / "server.log").read_text()[-3000:]
         found = dict(line.split(" ", 1) for line in run.stdout.splitlines())
         assert (found["BATCH"], found["STREAM"]) == (all_of(group), all_of(group))
+        assert (shared / "failed").exists()
+        assert found["COPIES"] == "0", "copies but for what there was to copy"
         assert "Connect" in found["REFUSED"]
     finally:
         recipes.end(server)
