@@ -1,7 +1,9 @@
-"""A real Kafka broker, and Spark's own source for it, to stand beside ours in the same run. Its jars come from Maven."""
+"""A real Kafka broker, and Spark's own source for it, to stand beside ours in the same run. Spark's own Ivy fetches their jars."""
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import os
 import shutil
 import socket
@@ -17,7 +19,7 @@ from typing import Any
 from benchmarks.fleet import free_bases
 from gateway.children import ending_with_this
 
-#: What is fetched, each without what it asks for: the broker's needs are listed by Maven, Spark has most of the connector's.
+#: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
 _BROKER = ("org.apache.kafka:kafka_2.13:4.1.0",)
 _CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -25,9 +27,11 @@ _CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>tutti</groupId><artifactId>bench</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
-_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+#: Maven's central repository alone: Ivy would take what a `~/.m2` describes, also where it has no jar of it.
+_REPOSITORIES = """<ivysettings><settings defaultResolver="central"/><resolvers>
+<ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>"""
+_WANTED = """<ivy-module version="2.0"><info organisation="tutti" module="peers"/>
+<configurations><conf name="default"/></configurations><dependencies>{}</dependencies></ivy-module>"""
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -40,36 +44,53 @@ group.initial.rebalance.delay.ms=0
 log.dirs={logs}
 num.partitions={partitions}
 log.segment.bytes=1073741824
+message.max.bytes=8388608
 """
 PARTITIONS = 2  # one a processor, which is the best for it; records of different ones have no order
 _START_S = 60
 
 
 def jars() -> tuple[Path, Path] | None:
-    """Folders with the jars of the broker and of Spark's source, fetched once; None where there is no Maven, or it fails."""
+    """Folders with the jars of the broker and of Spark's source, fetched once; None where they cannot be had."""
+    found = broker_jars(), _fetched("kafka-spark-4.2.0", _CONNECTOR, alone=True)
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def broker_jars() -> Path | None:
+    """Folder with the jars of the broker, fetched once; None where they cannot be had."""
+    return _fetched("kafka-broker-4.1.0", _BROKER, alone=False)
+
+
+def _fetched(name: str, wanted: tuple[str, ...], *, alone: bool) -> Path | None:
     kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tutti-bench"
-    found = kept / "kafka-broker-4.1.0", kept / "kafka-spark-4.2.0"
-    for folder, wanted, alone in zip(found, (_BROKER, _CONNECTOR), ("", _ALONE), strict=True):
-        if not folder.exists() and not _fetched(folder, wanted, alone):
-            return None
-    return found
+    kept.mkdir(parents=True, exist_ok=True)
+    with (kept / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two that want the same fetch it once
+        folder = kept / name
+        if folder.exists() or _fetch(folder, wanted, alone):
+            return folder
+    return None
 
 
-def _fetched(folder: Path, wanted: tuple[str, ...], alone: str) -> bool:
-    maven = shutil.which("mvn")
-    if maven is None:
+def _fetch(folder: Path, wanted: tuple[str, ...], alone: bool) -> bool:
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
         return False
     asked = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{alone}</dependency>"
+        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="{str(not alone).lower()}" conf="default->default"/>'
         for group, name, version in (one.split(":") for one in wanted)
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        (Path(scratch) / "pom.xml").write_text(_POM.format(asked))
-        command = [maven, "-q", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={scratch}/jars"]
-        if subprocess.run(command, cwd=scratch, check=False).returncode:
+        here = Path(scratch)
+        (here / "ivy.xml").write_text(_WANTED.format(asked))
+        (here / "settings.xml").write_text(_REPOSITORIES)
+        ivy = ["java", "-cp", f"{Path(spark.origin).parent}/jars/*", "org.apache.ivy.Main", "-warn"]
+        files = ["-settings", "settings.xml", "-ivy", "ivy.xml", "-cache", "cache", "-types", "jar", "bundle"]
+        target = ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+        ran = subprocess.run([*ivy, *files, *target], cwd=here, check=False, stdout=subprocess.DEVNULL)
+        if ran.returncode or not (here / "jars").is_dir():
             return False
-        (Path(scratch) / "jars").rename(folder)
+        (here / "jars").rename(folder)
     return True
 
 

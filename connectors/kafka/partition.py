@@ -1,0 +1,169 @@
+"""One partition of Kafka on its way into the log: what was handed to its producer, what is committed, what waits.
+
+No socket, thread or clock: the connector (`inflow.py`) moves messages and opens producers. The states are the table below.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from typing import TYPE_CHECKING
+
+from connectors.kafka import limits
+from connectors.kafka.records import Cut
+from gateway.errors import BufferFull, Fenced, TuttiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.client import Producer, Receipt
+
+
+class State(enum.Enum):
+    """Where a partition stands."""
+
+    WAITING = "waiting"  # for its time to be opened
+    OPENING = "opening"  # its producer begins an epoch, and learns where to go on
+    FLOWING = "flowing"
+    GONE = "gone"  # another instance has it by Kafka's word
+
+
+class Turn(enum.Enum):
+    """What changes the state."""
+
+    OPEN = "open"
+    OPENED = "opened"
+    FAILED = "failed"
+    TAKEN = "taken"
+
+
+#: What is absent is illegal.
+TRANSITIONS = {
+    (State.WAITING, Turn.OPEN): State.OPENING,
+    (State.WAITING, Turn.TAKEN): State.GONE,
+    (State.OPENING, Turn.OPENED): State.FLOWING,
+    (State.OPENING, Turn.FAILED): State.WAITING,
+    (State.OPENING, Turn.TAKEN): State.GONE,
+    (State.FLOWING, Turn.FAILED): State.WAITING,
+    (State.FLOWING, Turn.TAKEN): State.GONE,
+}
+
+
+class Partition:
+    """Used by the connector's thread; outcomes come in the producer's (`settle`). Those of a producer that was left are not heard.
+
+    Attributes:
+        next: offset of the next message to take from Kafka.
+        committed: all below it is in the log, or in quarantine.
+        high: the offset behind the last message that Kafka has, as far as it was heard; -1 before.
+        full: whether its producer has no room, so that Kafka is to wait.
+        retry_at: when it is opened (monotonic), while it waits.
+    """
+
+    def __init__(self, topic: str, number: int, target: str) -> None:
+        """Begin to wait; `target` is the topic in the log."""
+        self.topic, self.number, self.target = topic, number, target
+        self.state = State.WAITING
+        self.producer: Producer | None = None
+        self.next = 0
+        self.committed = 0
+        self.high = -1
+        self.records = 0
+        self.failures = 0
+        self.retry_at = 0.0
+        self.trouble = ""
+        self._waiting: collections.deque[Cut] = collections.deque()
+        self._failures: collections.deque[tuple[Producer, TuttiError]] = collections.deque()
+        self._tries = 0
+        self._fenced = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether something waits for room in the producer's buffer."""
+        return bool(self._waiting)
+
+    def turn(self, turn: Turn) -> None:
+        """Change the state."""
+        self.state = TRANSITIONS[self.state, turn]
+
+    def opened(self, producer: Producer, next_offset: int) -> None:
+        """Flow from there on."""
+        self.turn(Turn.OPENED)
+        self.producer, self.next, self.committed = producer, next_offset, next_offset
+        self._waiting.clear()
+        self._failures.clear()
+        self.trouble = ""
+
+    def failed(self, error: Exception, now: float) -> Producer | None:
+        """Wait before it is opened again; returns the producer that is of no use any more."""
+        self.turn(Turn.FAILED)
+        self.failures += 1
+        if isinstance(error, Fenced):
+            delay = min(limits.FENCED_S_MAX, limits.FENCED_S_MIN * 2.0**self._fenced)
+            self._fenced = min(self._fenced + 1, 8)
+        else:
+            delay = min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries)
+            self._tries = min(self._tries + 1, 16)
+        self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
+        return self._left()
+
+    def taken(self) -> Producer | None:
+        """Kafka gave it to another instance; returns the producer, which may deliver what it has."""
+        self.turn(Turn.TAKEN)
+        return self._left()
+
+    def _left(self) -> Producer | None:
+        producer, self.producer = self.producer, None
+        self._waiting.clear()
+        return producer
+
+    def take(self, cuts: Iterable[Cut], end: int) -> None:
+        """Records to send, in order; `end` is the offset behind all that was looked at for them."""
+        self._waiting.extend(cuts)
+        self.next = max(self.next, end)
+
+    def push(self, progress: Callable[[int], bytes]) -> None:
+        """Hand to the producer what it has room for.
+
+        Raises:
+            TuttiError: the producer is of no use any more, or a frame was not committed: open it again, and begin behind what is.
+        """
+        while self._failures:
+            producer, error = self._failures.popleft()
+            if producer is self.producer:
+                raise error
+        current = self.producer
+        if self.state is not State.FLOWING or current is None:
+            return
+        while self._waiting:
+            cut = self._waiting[0]
+            try:
+                receipt = current.send_batch(self.target, cut.records, progress(cut.next), _Outcome(self, current, cut.next))
+            except BufferFull:
+                return
+            if receipt.done() and receipt.error is not None:
+                raise receipt.error  # before anything is sent whose progress lies behind it
+            self._waiting.popleft()
+
+    def settle(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
+        """The outcome of one frame, in the producer's own thread."""
+        if producer is not self.producer:
+            return
+        if error is not None:
+            self._failures.append((producer, error))
+            return
+        self.records += receipt.count
+        self.committed = max(self.committed, next_offset)
+        self._tries = self._fenced = 0
+
+
+class _Outcome:
+    """Says what became of one frame to the partition that it came from."""
+
+    __slots__ = ("_next", "_partition", "_producer")
+
+    def __init__(self, partition: Partition, producer: Producer, next_offset: int) -> None:
+        self._partition, self._producer, self._next = partition, producer, next_offset
+
+    def __call__(self, error: TuttiError | None, receipt: Receipt) -> None:
+        self._partition.settle(self._producer, self._next, error, receipt)

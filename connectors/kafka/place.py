@@ -1,0 +1,77 @@
+"""Where a partition of Kafka has got to, as the progress of its producer says it in the log."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from gateway.errors import ConfigError, FormatError
+
+_NAME_BYTES_MAX = 249
+_DIGEST_CHARACTERS = 16
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The next offset to take, and of which topic of which Kafka: a topic that was made anew begins at 0 again.
+
+    Attributes:
+        cluster: Kafka's id of itself.
+        topic: Kafka's id of the topic.
+        next: offset of the partition; all records below it are in the log, or in quarantine.
+    """
+
+    cluster: str
+    topic: str
+    next: int
+
+    def encode(self) -> bytes:
+        """As progress, some 90 bytes."""
+        return _ENCODER.encode(self)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Place)
+
+
+def decode_place(progress: bytes, producer: str) -> Place:
+    """The place in a progress.
+
+    Raises:
+        FormatError: somebody else sent under the producer's name.
+    """
+    try:
+        return _DECODER.decode(progress)
+    except msgspec.DecodeError as error:
+        raise FormatError(
+            f"the progress of producer {producer!r} in the log, {progress[:60]!r}, is none of this connector ({error}): "
+            f"give the connector another `name`"
+        ) from error
+
+
+def producer_name(connector: str, topic: str, partition: int) -> str:
+    """The name of the producer that brings in a partition; of a very long topic, its beginning and a digest."""
+    name = f"{connector}.{topic}.{partition}"
+    if len(name) <= _NAME_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    room = _NAME_BYTES_MAX - len(f"{connector}..{digest}.{partition}")
+    return f"{connector}.{topic[:room]}.{digest}.{partition}"
+
+
+def check_same(place: Place, now: Place, producer: str, source: str) -> None:
+    """Refuse to go on behind what came from elsewhere.
+
+    Raises:
+        ConfigError: Kafka, or the topic, is another one than that which the log has records of.
+    """
+    if place.cluster != now.cluster:
+        wrong = f"the Kafka with the id {place.cluster}, and this one is {now.cluster}"
+    elif place.topic != now.topic:
+        wrong = f"a topic with the id {place.topic}, and this one, {now.topic}, was made since"
+    else:
+        return
+    raise ConfigError(
+        f"{source}: the log has its records up to {place.next} from {wrong}. To take in this one from its beginning, give the "
+        f"connector another `name`, or have the log forget the old one: tutti producers forget {producer}"
+    )

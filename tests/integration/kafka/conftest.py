@@ -1,0 +1,26 @@
+"""One Kafka broker for the tests of a worker, three gateways for those of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.kafka import broker, broker_jars
+from tests.faults.three import Three
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a broker of this test run."""
+    folder = broker_jars()
+    assert folder is not None, "Kafka's jars could not be fetched from Maven's central repository, or there is no pyspark or Java"
+    with broker(tmp_path_factory.mktemp("kafka"), folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """Three gateways."""
+    with Three(tmp_path_factory.mktemp("group")) as group:
+        yield group

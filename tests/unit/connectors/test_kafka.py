@@ -1,0 +1,290 @@
+"""Proves the parts of the connector from Kafka that need no Kafka: places, cuts, what is poison, the states of a partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka import limits
+from connectors.kafka.config import load_inflow
+from connectors.kafka.partition import Partition, State, Turn
+from connectors.kafka.place import Place, check_same, decode_place, producer_name
+from connectors.kafka.quarantine import Full, Quarantine, Source
+from connectors.kafka.records import Cut, cuts, sorted_out
+from gateway.data.schema import encode_batch
+from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
+
+
+class Message:
+    """As Kafka's client gives them."""
+
+    def __init__(self, offset: int, value: bytes | None = b"v", key: bytes | None = None, headers: Any = None, time: Any = (1, 5)):
+        self._all = offset, value, key, headers, time
+
+    def offset(self) -> int:
+        return int(self._all[0])
+
+    def value(self) -> bytes | None:
+        return self._all[1]
+
+    def key(self) -> bytes | None:
+        return self._all[2]
+
+    def headers(self) -> Any:
+        if isinstance(self._all[3], Exception):
+            raise self._all[3]
+        return self._all[3]
+
+    def timestamp(self) -> Any:
+        return self._all[4]
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+
+def messages(*given: Message) -> Any:
+    return list(given)
+
+
+def test_a_place_comes_back_from_the_log() -> None:
+    place = Place("cluster", "topic", 17)
+    assert decode_place(place.encode(), "p") == place
+    assert len(Place("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
+    with pytest.raises(FormatError, match="another `name`"):
+        decode_place(b"somebody else's", "p")
+
+
+@pytest.mark.parametrize(("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was made since")])
+def test_another_topic_is_refused(now: Place, told: str) -> None:
+    check_same(Place("c", "t", 9), Place("c", "t", 0), "p", "t[0]")
+    with pytest.raises(ConfigError, match=told):
+        check_same(Place("c", "t", 9), now, "p", "t[0]")
+
+
+def test_names_of_producers_differ_and_are_taken() -> None:
+    assert producer_name("in", "t", 3) == "in.t.3"
+    long = {producer_name("in", "t" * 240 + end, number) for end in "ab" for number in (1, 12345)}
+    assert len(long) == 4
+    assert all(len(name) <= 249 for name in long)
+
+
+def test_cuts_are_whole_and_in_order() -> None:
+    """Proves that each record is in one cut, that cuts end at their size, and that a larger record is one by itself."""
+    sizes = [100, limits.FRAME_BYTES, 3 * limits.FRAME_BYTES, 7, 8]
+    given = messages(*(Message(10 + 2 * number, bytes(size), b"k") for number, size in enumerate(sizes)))
+    found = list(cuts(given))
+    assert [len(value or b"") for cut in found for value in cut.records.column("value").to_pylist()] == sizes
+    assert [cut.next for cut in found] == [11, 13, 15, 19]
+    assert list(cuts([])) == []
+
+
+def test_times_and_headers_are_those_of_kafka() -> None:
+    given = messages(
+        Message(0, None, None, [("a", None), ("b", b"1")], (1, 1_700_000_000_001)), Message(1, b"", b"", None, (0, -1))
+    )
+    (cut,) = cuts(given)
+    first, second = cut.records.to_pylist()
+    assert (first["value"], first["key"], first["timestamp"].timestamp()) == (None, None, 1_700_000_000.001)
+    assert first["headers"] == [{"key": "a", "value": None}, {"key": "b", "value": b"1"}]
+    assert (second["value"], second["key"], second["headers"]) == (b"", b"", None)
+    assert second["timestamp"].year >= 2024, "without a time of its own: the present"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (Message(1, bytes(limits.RECORD_BYTES_MAX), b"k"), f"{limits.RECORD_BYTES_MAX + 1} bytes"),
+        (Message(1, bytes(limits.RECORD_BYTES_MAX - 8), None, [("h", b"")]), "key, value and headers"),
+        (Message(1, headers=UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")), "not UTF-8"),
+        (Message(1, headers=[("h", bytes(limits.RECORD_BYTES_MAX))]), "headers"),
+        (Message(1, time=(1, 2**60)), "timestamp"),
+    ],
+)
+def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
+    good, bad = sorted_out(messages(Message(0), message, Message(2)))
+    assert [one.offset() for one in good] == [0, 2]
+    assert told in bad[0].reason
+
+
+def large(offset: int) -> Any:
+    """A message that no log takes."""
+    return sorted_out(messages(Message(offset, bytes(limits.RECORD_BYTES_MAX + 1))))[1][0]
+
+
+def test_quarantine_keeps_each_once_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a second time changes nothing, that another topic of the name has its own, and that who makes room is seen."""
+    quarantine, source = Quarantine(str(tmp_path / "q")), Source("kafka", "id", "t" * 249)
+    for _ in range(2):
+        quarantine.put(source, large(4))
+    quarantine.put(source._replace(topic_id="anew"), large(4))
+    assert len(list((tmp_path / "q").iterdir())) == quarantine.count == Quarantine(str(tmp_path / "q")).count == 2
+    monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
+    with pytest.raises(Full, match="move the files away"):
+        quarantine.put(source, large(5))
+    next((tmp_path / "q").iterdir()).unlink()
+    quarantine.put(source, large(5))
+    assert quarantine.count == 2
+
+
+@pytest.mark.parametrize("headers", [[("a" * 500, b"b" * 500)] * 2, [("", None)] * 30, None])
+def test_no_cut_is_too_large_for_a_frame(headers: Any) -> None:
+    """Proves that headers count: a frame that the log refuses would be passed over by the next one's progress."""
+    given = messages(*(Message(number, b"v" * 40, None, headers) for number in range(10_000)))
+    found = list(cuts(given))
+    assert sum(cut.records.num_rows for cut in found) == 10_000
+    whole = [pa.RecordBatch.from_arrays(list(cut.records.columns), names=cut.records.schema.names) for cut in found]
+    assert max(len(encode_batch(batch, None)) for batch in whole) < 2 * limits.FRAME_BYTES
+
+
+def test_a_frame_that_is_refused_at_once_lets_nothing_pass() -> None:
+    """Proves that nothing with a later progress is sent behind a frame whose receipt has failed."""
+    producer = FakeProducer(9)
+    producer.refused = 1
+    partition = flowing(producer)
+    partition.take([cut(12), cut(14), cut(16)], 16)
+    with pytest.raises(Aborted, match="refused"):
+        push(partition)
+    assert [progress for progress, _ in producer.sent] == [b"12"]
+
+
+class FakeProducer:
+    """Takes so many batches."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.refused = -1  # the number of the one that fails at once
+        self.sent: list[tuple[bytes, Any]] = []
+
+    def send_batch(self, _topic: str, _records: Any, progress: bytes, on_delivery: Any) -> FakeReceipt:
+        if len(self.sent) == self.room:
+            raise BufferFull("full")
+        if len(self.sent) == self.refused:
+            return FakeReceipt(Aborted("refused"))
+        self.sent.append((progress, on_delivery))
+        return FakeReceipt()
+
+
+class FakeReceipt:
+    count = 2
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def done(self) -> bool:
+        return self.error is not None
+
+
+def flowing(producer: Any, at: int = 10) -> Partition:
+    partition = Partition("t", 0, "t")
+    partition.turn(Turn.OPEN)
+    partition.opened(producer, at)
+    return partition
+
+
+def cut(following: int) -> Cut:
+    return Cut(pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}), following)
+
+
+def push(partition: Partition) -> None:
+    partition.push(lambda following: str(following).encode())
+
+
+def test_what_has_no_room_waits_and_goes_in_order() -> None:
+    producer = FakeProducer(2)
+    partition = flowing(producer)
+    partition.take([cut(12), cut(14), cut(16)], 17)
+    push(partition)
+    assert ([progress for progress, _ in producer.sent], partition.full) == ([b"12", b"14"], True)
+    assert (partition.next, partition.committed) == (17, 10)
+    producer.room = 9
+    push(partition)
+    assert ([progress for progress, _ in producer.sent], partition.full) == ([b"12", b"14", b"16"], False)
+    for _, outcome in producer.sent:
+        outcome(None, FakeReceipt())
+    assert (partition.committed, partition.records) == (16, 6)
+
+
+def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed() -> None:
+    producer = FakeProducer(9)
+    partition = flowing(producer)
+    partition.take([cut(12), cut(14)], 14)
+    push(partition)
+    (_, first), (_, second) = producer.sent
+    first(None, FakeReceipt())
+    second(Aborted("lost its coordinator"), FakeReceipt())
+    with pytest.raises(Aborted):
+        push(partition)
+    partition.take([cut(16)], 16)
+    left: Any = partition.failed(Aborted("lost its coordinator"), 100.0)
+    assert left is producer
+    assert (partition.state, partition.full, partition.retry_at > 100.0) == (State.WAITING, False, True)
+    again: Any = FakeProducer(9)
+    partition.turn(Turn.OPEN)
+    partition.opened(again, 12)
+    first(None, FakeReceipt())  # of the old one: nobody's any more
+    second(Aborted("late"), FakeReceipt())
+    partition.take([cut(14)], 14)
+    push(partition)
+    assert [progress for progress, _ in again.sent] == [b"14"]
+    assert (partition.next, partition.committed, partition.failures) == (14, 12, 1)
+
+
+def test_who_was_fenced_waits_long_enough_to_be_told_by_kafka() -> None:
+    partition = flowing(FakeProducer(1))
+    partition.failed(Fenced("another one"), 0.0)
+    assert partition.retry_at >= 5
+    times = []
+    for _ in range(8):
+        partition.turn(Turn.OPEN)
+        partition.failed(Fenced("another one"), 0.0)
+        times.append(partition.retry_at)
+    assert times == sorted(times)
+    assert times[-1] == 60
+
+
+def test_steps_that_make_no_sense_are_illegal() -> None:
+    partition = Partition("t", 0, "t")
+    for turn in (Turn.OPENED, Turn.FAILED):
+        with pytest.raises(KeyError):
+            partition.turn(turn)
+    assert partition.taken() is None
+    assert partition.state is State.GONE
+
+
+GOOD = 'name = "in"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kafka]\nservers = "127.0.0.1:9092"\ntopics = ["t"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('name = "in"', "gateways is missing"),
+        (GOOD.replace('topics = ["t"]', ""), 'kafka.topics is missing: add it to [kafka], for example topics = ["orders"]'),
+        (GOOD.replace('["t"]', '"t"'), 'it takes a list of texts, ["a", "b"]'),
+        (GOOD + 'strat = "latest"\n', "did you mean start?"),
+        (GOOD + 'start = "newest"\n', '"earliest" or "latest"'),
+        (GOOD.replace('"in"', '"a b"'), "name is 'a b'"),
+        (GOOD.replace('["t"]', '["t", "u", "t"]'), "kafka.topics has 't' twice"),
+        (GOOD.replace('["t"]', '["^ord.*"]'), "kafka.topics has '^ord.*'"),
+        (GOOD.replace('["t"]', '[""]'), "kafka.topics has ''"),
+        ('topic = "a b"\n' + GOOD, "topic is 'a b'"),
+        (GOOD.replace("tutti://127.0.0.1:7400", "localhost"), "gateways:"),
+        (GOOD + "settings = 3\n", 'a table of names and values, { "a.name" = "value" }'),
+        ("name = ", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "in.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_inflow(str(file))
+    assert told in str(raised.value)
+
+
+def test_the_example_is_right() -> None:
+    assert load_inflow(str(Path(__file__).parents[3] / "conf" / "connectors" / "kafka-in.toml")).kafka.topics == ["orders"]
