@@ -41,9 +41,10 @@ def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
         )
         told = json.loads(done.stdout)
         assert (done.returncode, told["difference"]) == (0, None), done.stdout
-        assert told["events"] > 10
-    with closing(Recording(stopped)) as recording:
-        events = [decode_lean_event(step.event) for step in recording]
-    assert {Started, SubmittedUnordered, LanePersisted} <= {type(event) for event in events}
+        with closing(Recording(path)) as recording:
+            events = [decode_lean_event(step.event) for step in recording]
+        # How many events a load makes depends on how much each drain finds.
+        assert told["events"] == len(events)
+        assert {Started, SubmittedUnordered, LanePersisted} <= {type(event) for event in events}
     assert isinstance(events[0], Started)
     assert any(lane.position for lane in events[0].recovered.lanes)
