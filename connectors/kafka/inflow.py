@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient
 from connectors.kafka import limits
 from connectors.kafka.partition import Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, producer_name
-from connectors.kafka.quarantine import Quarantine, Source
-from connectors.kafka.records import cuts, offset_of, sorted_out
+from connectors.kafka.records import Source, cuts, offset_of, sorted_out
+from connectors.quarantine import Quarantine
 from gateway.client import Producer
 from gateway.errors import ConfigError, FormatError, TuttiError, Unavailable, UsageError
 
@@ -77,8 +77,8 @@ class Connector:
         self._report_at = self._look_at = self._check_at = 0.0
         self._fatal: Exception | None = None
 
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop`, or something that trying again cannot mend.
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka has answered.
 
         Raises:
             Unavailable: Kafka does not answer.
@@ -89,6 +89,7 @@ class Connector:
             self._consumer.subscribe(
                 self.config.kafka.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
             )
+            ready()
             while not stop.is_set() and self._fatal is None:
                 self._turn()
             if self._fatal is not None:
@@ -194,7 +195,8 @@ class Connector:
         good, bad = sorted_out(fresh)
         try:
             for poison in bad:
-                self.quarantine.put(self._topics[partition.topic], poison)
+                source = self._topics[partition.topic]
+                self.quarantine.put(f"{source.topic}-{poison.place}", source, poison.reason, poison.told(source))
                 LOG.warning(
                     "%s[%d] offset %s: quarantined: %s", partition.topic, partition.number, poison.message.offset(), poison.reason
                 )

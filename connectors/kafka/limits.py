@@ -20,4 +20,3 @@ BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = limits.MIB, 16 * limits.MIB  # of one
 FRAME_BYTES = 512 * limits.KIB  # what one frame is meant to have; a record more fits in any case
 RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # key, value and headers
 RECORD_OVERHEAD_BYTES, HEADER_OVERHEAD_BYTES = 32, 16  # at least what columns take for one beside its bytes
-QUARANTINED_MAX = 10_000  # files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from connectors.kafka.partition import State
 
@@ -16,18 +16,12 @@ if TYPE_CHECKING:
 _LABELS = ["connector", "topic", "partition"]
 
 
-class Metrics:
+class Metrics(Collector):
     """Collector of one connector."""
 
     def __init__(self, connector: Connector) -> None:
         """Look at it from another thread; nothing is changed."""
         self._connector = connector
-
-    def registry(self) -> CollectorRegistry:
-        """With this collector alone."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return registry
 
     def collect(self) -> Iterator[Metric]:
         """All families."""

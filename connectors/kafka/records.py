@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from connectors.kafka import limits
+from connectors.quarantine import as_base64
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -19,11 +20,43 @@ _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 
+class Source(NamedTuple):
+    """Where records come from: Kafka's id, that of the topic, and its name."""
+
+    cluster: str
+    topic_id: str
+    topic: str
+
+
 class Poison(NamedTuple):
     """A message that no log takes, and why."""
 
     message: Message
     reason: str
+
+    @property
+    def place(self) -> str:
+        """Where it is in its topic: partition and offset."""
+        return f"{self.message.partition()}-{self.message.offset()}"
+
+    def told(self, source: Source) -> dict[str, Any]:
+        """All there is of it, for quarantine."""
+        message = self.message
+        try:
+            headers = [[name, as_base64(value)] for name, value in headers_of(message)]
+        except UnicodeDecodeError:
+            headers = None  # no client of Python reads them
+        return {
+            "cluster": source.cluster,
+            "topic": source.topic,
+            "topic_id": source.topic_id,
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp_ms": message.timestamp()[1],
+            "key_base64": as_base64(message.key()),
+            "value_base64": as_base64(message.value()),
+            "headers": headers,
+        }
 
 
 class Cut(NamedTuple):

@@ -168,9 +168,11 @@ def test_a_topic_that_is_not_there_and_a_kafka_that_is_not_there(kafka: str, gro
         (kafka, "nothing-here", 2, "name a topic that is there"),
         ("127.0.0.1:1", "any", 3, "Kafka at 127.0.0.1:1"),
     ):
-        inflow = Inflow(tmp_path, address, group.url, topic).start()
+        inflow = Inflow(tmp_path, address, group.url, topic).start(wait=False)
         assert inflow.process is not None
         assert inflow.process.wait(WAIT_S) == code
+        assert inflow.process.stdout is not None
+        assert inflow.process.stdout.read() == "", "it was never there"
         inflow.end()
         assert told in inflow.told()
         assert "Traceback" not in inflow.told()

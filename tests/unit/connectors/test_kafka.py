@@ -12,7 +12,6 @@ from connectors.kafka import limits
 from connectors.kafka.config import load_inflow
 from connectors.kafka.partition import Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, producer_name
-from connectors.kafka.quarantine import Full, Quarantine, Source
 from connectors.kafka.records import Cut, cuts, sorted_out
 from gateway.data.schema import encode_batch
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
@@ -110,26 +109,6 @@ def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
     good, bad = sorted_out(messages(Message(0), message, Message(2)))
     assert [one.offset() for one in good] == [0, 2]
     assert told in bad[0].reason
-
-
-def large(offset: int) -> Any:
-    """A message that no log takes."""
-    return sorted_out(messages(Message(offset, bytes(limits.RECORD_BYTES_MAX + 1))))[1][0]
-
-
-def test_quarantine_keeps_each_once_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that a second time changes nothing, that another topic of the name has its own, and that who makes room is seen."""
-    quarantine, source = Quarantine(str(tmp_path / "q")), Source("kafka", "id", "t" * 249)
-    for _ in range(2):
-        quarantine.put(source, large(4))
-    quarantine.put(source._replace(topic_id="anew"), large(4))
-    assert len(list((tmp_path / "q").iterdir())) == quarantine.count == Quarantine(str(tmp_path / "q")).count == 2
-    monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
-    with pytest.raises(Full, match="move the files away"):
-        quarantine.put(source, large(5))
-    next((tmp_path / "q").iterdir()).unlink()
-    quarantine.put(source, large(5))
-    assert quarantine.count == 2
 
 
 @pytest.mark.parametrize("headers", [[("a" * 500, b"b" * 500)] * 2, [("", None)] * 30, None])

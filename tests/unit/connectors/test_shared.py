@@ -1,0 +1,117 @@
+"""Proves what all connectors share: quarantine, and how a connector runs as a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from connectors import limits
+from connectors.config import check_connector_name, check_gateways, check_topic
+from connectors.quarantine import Full, Quarantine, as_base64
+from connectors.running import run
+from gateway.errors import ConfigError
+
+
+def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
+    """Proves that a second time changes nothing, and that another source of the name, or another place, has its own file."""
+    quarantine = Quarantine(str(tmp_path / "q"))
+    assert quarantine.put("a/b-4", ["id"], "wrong", {"value_base64": as_base64(b"\xff"), "key_base64": as_base64(None)})
+    assert not quarantine.put("a/b-4", ["id"], "wrong in other words", {})
+    assert quarantine.put("a/b-4", ["another"], "wrong", {})
+    assert quarantine.put("a_b-4", ["id"], "wrong", {})
+    assert quarantine.put("t" * 300 + "1", ["id"], "wrong", {})
+    assert quarantine.put("t" * 300 + "2", ["id"], "wrong", {})
+    files = list((tmp_path / "q").iterdir())
+    assert len(files) == quarantine.count == Quarantine(str(tmp_path / "q")).count == 5
+    told = [json.loads(file.read_text()) for file in files]
+    assert {"reason": "wrong", "value_base64": "/w==", "key_base64": None} in told
+
+
+def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantine = Quarantine(str(tmp_path))
+    monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
+    for number in range(2):
+        quarantine.put(f"t-{number}", [], "wrong", {})
+    with pytest.raises(Full, match=r"t-5: 2 records .* move the files away"):
+        quarantine.put("t-5", [], "wrong", {})
+    next(tmp_path.iterdir()).unlink()
+    quarantine.put("t-5", [], "wrong", {})
+    assert quarantine.count == 2
+
+
+def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="name a directory that can be written"):
+        Quarantine(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        (lambda: check_connector_name("f.toml", "a b"), "f.toml: name is 'a b'"),
+        (lambda: check_connector_name("f.toml", "a" * 101), "1 to 100 letters"),
+        (lambda: check_topic("f.toml", "topic", ""), "f.toml: topic is ''"),
+        (lambda: check_gateways("f.toml", "localhost"), "f.toml: gateways:"),
+    ],
+)
+def test_what_is_wrong_names_the_file(check: Callable[[], None], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check()
+    assert told in str(raised.value)
+
+
+class Page(Collector):
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("tutti_try_lag", "Behind.", labels=["connector"])
+        family.add_metric(["a"], 7)
+        yield family
+
+
+class Waiting:
+    """Is there at once, reads its own metrics, and waits to be told to end."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.page = ""
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        assert self._capsys.readouterr().out == "", "nothing is said before it is ready"
+        ready()
+        line = json.loads(self._capsys.readouterr().out)
+        assert (line["ready"], line["name"]) == (True, "a")
+        with urllib.request.urlopen(line["metrics"], timeout=10) as page:  # noqa: S310 - its own page
+            self.page = page.read().decode()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(10)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Leaves what signals do as it was."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    connector = Waiting(capsys)
+    assert run(connector, {"name": "a"}, "127.0.0.1:0", Page()) == 0
+    assert 'tutti_try_lag{connector="a"} 7.0' in connector.page
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(("listen", "told"), [("9464", "write HOST:PORT"), ("192.0.2.1:1", "cannot be listened on")])
+def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run(Waiting(capsys), {}, listen, Page())
