@@ -8,16 +8,11 @@ ZeroMQ) is told which port it wants.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,16 +20,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gateway.core import limits
-from gateway.descriptors import TOO_MANY
+from gateway.serving import BoundedProtocol, Server, problem
 
 US = 1_000_000
-LOG = logging.getLogger("tutti.reads")
 METHODS = ("GET", "HEAD")
-_HTTP2_PREFACE = b"PRI * HTTP/2.0"
-_ZEROMQ_GREETING = b"\xff"
 _WRONG_PORT = (
     "this is the admin port of a Tutti gateway and speaks HTTP/1.1; {spoken} belongs to another port: "
     "clients and tools use the gateway's base port (tutti://HOST:P), Arrow Flight readers P+2"
@@ -44,68 +35,18 @@ Page = Callable[[], tuple[int, str, bytes]]
 """Makes an answer: status, media type, body. Runs in a thread of its own, so it may wait a moment."""
 
 
-class AdminProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 connection with the bounds that it has no setting for."""
+class AdminProtocol(BoundedProtocol):
+    """A connection of the admin port: its time is from the start of a request to the end of its answer."""
 
-    _deadline: asyncio.TimerHandle | None = None
-    _spoke = False
+    wrong_port = _WRONG_PORT
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
-        """Take a connection unless there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
-            transport.abort()
-            return
-        self._arm()
+    def connections_max(self) -> int:
+        """How many connections there may be."""
+        return limits.HTTP_CONNECTIONS_MAX
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-        self._disarm()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the other side; the first ones tell whether it speaks HTTP at all."""
-        if not self._spoke:
-            self._spoke = True
-            if data.startswith(_ZEROMQ_GREETING):
-                return self._refuse(HTTPStatus.BAD_REQUEST, _WRONG_PORT.format(spoken="ZeroMQ"))
-            if data.startswith(_HTTP2_PREFACE):
-                return self._refuse(HTTPStatus.BAD_REQUEST, _WRONG_PORT.format(spoken="gRPC"))
-        return super().data_received(data)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request, with the code that the parser suggests (400, 431, 501...)."""
-        error = sys.exc_info()[1]
-        status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
-        self._refuse(status, f"{msg} {error}" if error else msg)
-
-    def on_response_complete(self) -> None:
-        """An answer was handed over: the time of the next request begins."""
-        super().on_response_complete()
-        self._arm()
-
-    def _arm(self) -> None:
-        self._disarm()
-        self._deadline = self.loop.call_later(limits.HTTP_REQUEST_US_MAX / US, self.transport.abort)
-
-    def _disarm(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        body = problem(status, message)
-        head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def problem(status: int, message: str) -> bytes:
-    """The JSON of an error."""
-    return msgspec.json.encode({"error": HTTPStatus(status).phrase, "message": message})
+    def patience_s(self) -> float:
+        """Seconds for a request and its answer."""
+        return limits.HTTP_REQUEST_US_MAX / US
 
 
 class NoBodies:
@@ -149,39 +90,6 @@ def application(pages: Mapping[str, Page]) -> ASGIApp:
 
     routes = [Route(path, handler(page), methods=list(METHODS)) for path, page in pages.items()]
     return NoBodies(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))
-
-
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """That no descriptor is left for a connection is told once (`connections.Crowd`): asyncio says it of each that waits."""
-    error = context.get("exception")
-    if not (isinstance(error, OSError) and error.errno in TOO_MANY):
-        loop.default_exception_handler(context)
-
-
-class Server(uvicorn.Server):
-    """uvicorn without its clock: that wakes ten times a second, a tenth of what an idle gateway costs, for a date that nobody is
-    sent and to see whether it is to end, of which it is told here.
-    """
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        """Nothing is served yet."""
-        super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """Sleep until `end`."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(_tell)
-        if not self.should_exit:
-            await self._told.wait()
-
-    def end(self) -> None:
-        """Have it end, from any thread and at any time."""
-        self.should_exit = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._told.set)
 
 
 class AdminServer:

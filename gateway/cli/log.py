@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import json_option
-from gateway.cli.output import bytes_text, counted, note, print_json, print_table, progress, time_text
+from gateway.cli.output import bytes_text, counted, note, print_json, print_table, progress
 from gateway.cli.rerun import rerun
+from gateway.client.places import time_text
 from gateway.errors import Damaged, DirectoryRefused
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def _frame(frame: FrameInfo) -> dict[str, object]:
     """For JSON: times as text, the body of what is no batch as an object."""
     import orjson
 
-    from gateway.cli.records import bytes_field
+    from gateway.client.lines import bytes_field
 
     fields: dict[str, object] = dict(asdict(frame))
     fields["min_timestamp"] = time_text(frame.min_timestamp) if frame.count else None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Protocol
 
 import orjson
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
 _WHOLE_MAX = 24  # characters of a cell that a narrow terminal does not break
@@ -34,13 +32,6 @@ def note(text: str) -> None:
     """
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-
-
-def time_text(time_us: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC with microseconds and Z; None for None."""
-    if time_us is None:
-        return None
-    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def bytes_text(count: int) -> str:

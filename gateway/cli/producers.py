@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
-from gateway.cli.output import note, print_json, print_table, time_text
+from gateway.cli.output import note, print_json, print_table
+from gateway.client.places import time_text
 from gateway.errors import Unavailable
 
 #: As the table calls them, and as they are called in JSON.

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from gateway.cli.options import json_option, url_option
-from gateway.cli.output import note, print_json, print_table, time_text
+from gateway.cli.output import note, print_json, print_table
+from gateway.client.places import time_text
 from gateway.errors import TuttiError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gateway.cli.options import Bound
+from gateway.client.places import Bound
 from gateway.errors import Damaged, UsageError
 
 if TYPE_CHECKING:

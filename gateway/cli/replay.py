@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import BOUND, Bound, json_option
+from gateway.cli.options import BOUND, json_option
 from gateway.cli.output import counted, note, print_json, progress
+from gateway.client.places import Bound
 from gateway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _arrow(path: Path) -> Iterator[Writer]:
 
 @contextmanager
 def _jsonl(path: Path) -> Iterator[Writer]:
-    from gateway.cli.records import json_lines
+    from gateway.client.lines import json_lines
 
     with path.open("wb") as file:
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import json_option
-from gateway.cli.output import counted, note, print_json, progress, time_text
+from gateway.cli.output import counted, note, print_json, progress
+from gateway.client.places import time_text
 
 if TYPE_CHECKING:
     from gateway.node.rerun import Difference, Rerun

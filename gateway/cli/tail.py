@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.loading import Loading
-from gateway.cli.options import BOUND, Bound, url_option
+from gateway.cli.options import BOUND, url_option
 from gateway.cli.output import note
+from gateway.client.places import Bound
 from gateway.errors import TuttiError, UsageError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _print(
 ) -> None:
     with Loading():
         from gateway.cli.ranges import offset_of_damage
-        from gateway.cli.records import with_key
+        from gateway.client.lines import with_key
         from gateway.client.reader import Reader
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
@@ -178,7 +179,7 @@ def _tell_absent(url: str, topics: Collection[str]) -> None:
 
 
 def _write(rows: pa.RecordBatch, form: str) -> None:
-    from gateway.cli.records import json_lines, values
+    from gateway.client.lines import json_lines, values
 
     if not rows.num_rows:
         return
@@ -224,7 +225,7 @@ def _start_of_last(
 
 
 def _offsets(batch: pa.RecordBatch, key: bytes | None) -> list[int]:
-    from gateway.cli.records import with_key
+    from gateway.client.lines import with_key
 
     found: list[Any] = with_key(batch, key).column("offset").to_pylist()
     return found

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gateway.api.http import AdminServer, Server
+from gateway.api.http import AdminServer
 from gateway.core import limits
+from gateway.serving import Server
 
 PAGES = {
     "/healthz": lambda: (200, "application/json", b'{"status":"ok"}'),

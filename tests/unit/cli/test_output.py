@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.cli import output
-from gateway.cli.options import parse_bound, parse_time
+from gateway.client.places import parse_bound, parse_time, time_text
 from gateway.errors import UsageError
 
 
@@ -23,7 +23,7 @@ from gateway.errors import UsageError
     ],
 )
 def test_times_have_microseconds_and_z(time_us: int | None, text: str | None) -> None:
-    assert output.time_text(time_us) == text
+    assert time_text(time_us) == text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Committed records as `tutti tail` and `tutti replay` write them."""
+"""Committed records as lines of JSON: what `tutti tail` and `tutti replay` write, and connectors hand out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.cli.output import time_text
+from gateway.client.places import time_text
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import orjson
 import pyarrow as pa
 
-from gateway.cli.records import json_lines, values, with_key
+from gateway.client.lines import json_lines, values, with_key
 from gateway.data.columns import COLUMNS, SCHEMA
 
 
