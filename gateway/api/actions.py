@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
+from gateway.api.pages import topic_line
 from gateway.api.plans import Plans
 from gateway.api.positions import Positions
 from gateway.api.queries import Queries
@@ -165,18 +166,7 @@ class Actions:
     def topics(self, body: bytes, given_up: GivenUp) -> object:
         """The topics and what they hold."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of topics"), given_up)
-        return [
-            {
-                "name": topic.name,
-                "records": topic.records,
-                "bytes": topic.bytes,
-                "first_offset": topic.first_offset,
-                "last_offset": topic.last_offset,
-                "first_time_us": topic.first_time,
-                "last_time_us": topic.last_time,
-            }
-            for topic in self._reader.topics()
-        ]
+        return [topic_line(topic) for topic in self._reader.topics()]
 
     def producers(self, body: bytes, given_up: GivenUp) -> object:
         """The producers and how far they are."""

@@ -1,4 +1,4 @@
-"""The admin pages: health, readiness, metrics and status, over plain HTTP (docs/reads.md).
+"""The admin pages: health, metrics, status, records and the console, over plain HTTP (docs/reads.md).
 
 Bounds: so many connections, so many bytes of headers, no bodies, and one time limit from the start of a request to the end of its
 answer, after which the connection is cut however slowly the other side reads or writes. Who speaks another language here (gRPC,
@@ -12,6 +12,8 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -31,8 +33,29 @@ _WRONG_PORT = (
     "clients and tools use the gateway's base port (tutti://HOST:P), Arrow Flight readers P+2"
 )
 
-Page = Callable[[], tuple[int, str, bytes]]
-"""Makes an answer: status, media type, body. Runs in a thread of its own, so it may wait a moment."""
+#: A browser runs and asks nothing that is not of this port, and shows the console in no other page.
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+class Answer(NamedTuple):
+    """What a page says."""
+
+    status: int
+    media_type: str
+    body: bytes
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+Asked = Mapping[str, str]
+"""The parameters behind the `?`, each once; the last counts where one stands there twice."""
+
+Page = Callable[[Asked], Answer]
+"""Makes an answer. Runs in a thread of its own, so it may wait a moment."""
 
 
 class AdminProtocol(BoundedProtocol):
@@ -47,6 +70,11 @@ class AdminProtocol(BoundedProtocol):
     def patience_s(self) -> float:
         """Seconds for a request and its answer."""
         return limits.HTTP_REQUEST_US_MAX / US
+
+
+def refusal(status: int, message: str) -> Answer:
+    """The answer to who asked for what there is not."""
+    return Answer(status, "application/json", problem(status, message[: limits.ERROR_TEXT_BYTES_MAX]))
 
 
 class NoBodies:
@@ -73,9 +101,9 @@ def application(pages: Mapping[str, Page]) -> ASGIApp:
     """The application that serves `pages` by path."""
 
     def handler(page: Page) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(_request: Request) -> Response:
-            status, media_type, body = await asyncio.to_thread(page)
-            return Response(body, status, media_type=media_type)
+        async def handle(request: Request) -> Response:
+            status, media_type, body, headers = await asyncio.to_thread(page, dict(request.query_params))
+            return Response(body, status, {**_HEADERS, **headers}, media_type)
 
         return handle
 
@@ -86,7 +114,7 @@ def application(pages: Mapping[str, Page]) -> ASGIApp:
             405: f"only {' and '.join(METHODS)} are taken",
         }.get(status, "the page could not be made; the log of the reads process says more")
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        return Response(problem(status, message), status, headers, "application/json")
+        return Response(problem(status, message), status, {**_HEADERS, **headers}, "application/json")
 
     routes = [Route(path, handler(page), methods=list(METHODS)) for path, page in pages.items()]
     return NoBodies(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))

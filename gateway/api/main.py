@@ -17,8 +17,10 @@ import pyarrow as pa
 from gateway import descriptors
 from gateway.api import logs, memory
 from gateway.api.actions import Actions
+from gateway.api.browse import Browser
 from gateway.api.connections import Connections, Crowd
 from gateway.api.gateway import GatewayLink
+from gateway.api.history import History
 from gateway.api.http import AdminServer
 from gateway.api.others import Others
 from gateway.api.pages import Pages
@@ -118,13 +120,18 @@ class Process:
                 "end what uses it, or give the gateway another port"
             ) from error
         self.others.own = f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)
-        pages = Pages(self.reader, self.watch, self.streams, self.server.calls, self.gateway, queries)
+        browser = Browser(self.reader, self.gateway.elsewhere)
+        self._past = History(self.gateway.status, self.streams.meters.read)
+        pages = Pages(
+            self.reader, self.watch, self.streams, self.server.calls, self.gateway, queries, self.others, browser, self._past
+        )
         self.admin = AdminServer(listener, pages.table())
         self.admin_port = int(listener.getsockname()[1])
 
     def run(self) -> int:
         """Serve until SIGTERM comes or the gateway is gone; the exit code."""
         self.admin.start()
+        self._past.start()
         fields = {"reads": self.server.port, "admin": self.admin_port, "log": self.reader.log}
         LOG.info("reads are served", extra={"fields": fields})
         busy = False
@@ -162,6 +169,7 @@ class Process:
         """End the streams with a clear error, then the servers."""
         self.watch.stop()
         self.others.stop()
+        self._past.stop()
         ending = threading.Thread(target=self.server.shutdown, daemon=True)  # waits for calls, which may be stuck
         ending.start()
         self.admin.stop()

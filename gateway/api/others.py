@@ -1,6 +1,6 @@
-"""Where the other gateways of the group serve reads, so that a range can be read from any of them.
+"""Where the other gateways of the group serve reads, so that a range can be read from any of them, and have their admin pages.
 
-The roster names where clients come; where a gateway has its reads port it says itself, when it is greeted. So the others are asked
+The roster names where clients come; where a gateway has its other ports it says itself, when it is greeted. So the others are asked
 by their client ports, only while somebody wants to know, and those that do not answer are left out until they do.
 """
 
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import zmq
 
@@ -37,8 +37,16 @@ class KnowsGateways(Protocol):
         """Urls of the other gateways that are there."""
 
 
+class Found(NamedTuple):
+    """What a gateway said of itself: its name, and the URIs of its reads port and of its admin pages."""
+
+    gateway: str
+    reads: str
+    admin: str
+
+
 class Others:
-    """Knows reads ports. Thread-safe.
+    """Knows reads and admin ports. Thread-safe.
 
     Attributes:
         own: this gateway's, as a URI.
@@ -49,7 +57,7 @@ class Others:
         self._reader = reader
         self._gateway = gateway
         self.own = ""
-        self._found: dict[str, str] = {}  # url of the client port -> URI of the reads port
+        self._found: list[Found] = []
         self._asked_at = -1e9
         self._changed = threading.Condition()
         self._asking = False
@@ -57,6 +65,13 @@ class Others:
 
     def locations(self, given_up: Callable[[], bool] = bool) -> Sequence[str]:
         """URIs of the gateways that hold the log, this one first. The first question waits a moment for the others' answers."""
+        return list(dict.fromkeys([self.own, *(one.reads for one in self._known(given_up))]))
+
+    def consoles(self) -> dict[str, str]:
+        """Where the others have their admin pages, by name; likewise."""
+        return {one.gateway: one.admin for one in self._known()}
+
+    def _known(self, given_up: Callable[[], bool] = bool) -> list[Found]:
         with self._changed:
             first = not self._found and self._asked_at < 0
             if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
@@ -66,7 +81,7 @@ class Others:
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
-            return list(dict.fromkeys([self.own, *self._found.values()]))
+            return self._found
 
     def stop(self) -> None:
         """Ask nobody any more."""
@@ -74,11 +89,11 @@ class Others:
 
     def _ask(self) -> None:
         try:
-            found = {}
+            found = []
             for url in self._gateway.others():
-                location = "" if self._stopping else self._reads_of(url)
-                if location:
-                    found[url] = location
+                one = None if self._stopping else self._told_by(url)
+                if one is not None:
+                    found.append(one)
             with self._changed:
                 self._found = found
         except TuttiError as error:
@@ -88,14 +103,14 @@ class Others:
                 self._asking = False
                 self._changed.notify_all()
 
-    def _reads_of(self, url: str) -> str:
-        """The reads port of the gateway at `url`, empty if it does not answer, cannot be asked or has another log."""
+    def _told_by(self, url: str) -> Found | None:
+        """What the gateway at `url` says of itself; None if it does not answer, cannot be asked or has another log."""
         try:
             with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False) as talk:
                 welcome = talk.welcome()
         except TuttiError:
-            return ""
+            return None
         except zmq.ZMQError as error:  # no more sockets, or descriptors
             LOG.warning("a gateway could not be asked for its reads port", extra={"fields": {"url": url, "error": str(error)}})
-            return ""
-        return welcome.reads if welcome.log == self._reader.log else ""
+            return None
+        return Found(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None

@@ -6,22 +6,32 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import msgspec
 
-from gateway.api import memory
+from gateway.api import assets, memory
+from gateway.api.browse import Browser, number
 from gateway.api.gateway import GatewayLink
-from gateway.api.http import Page
+from gateway.api.history import History
+from gateway.api.http import Answer, Asked, Page, refusal
+from gateway.api.others import Others
 from gateway.api.queries import Queries
 from gateway.api.slots import Slots
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
-from gateway.errors import TuttiError
+from gateway.core import limits
+from gateway.data.state import Topic
+from gateway.errors import TuttiError, UsageError
 from gateway.log.reader import Frontier, LogReader
 
 LOG = logging.getLogger("tutti.reads")
 JSON = "application/json"
-OK, UNAVAILABLE = 200, 503
+MOMENT_MAX = 2**63 - 1
+
+
+#: What anybody may see who reaches the port: that there is a gateway, whether it is well, and a page without data.
+OPEN = ("/healthz", "/readyz", *assets.table())
 
 
 class Pages:
@@ -35,35 +45,53 @@ class Pages:
         calls: Slots,
         gateway: GatewayLink,
         queries: Queries,
+        others: Others,
+        browser: Browser,
+        past: History,
     ) -> None:
-        """Speak of the log of `reader`, of the gateway behind `gateway`, and of what queries told here."""
+        """Speak of the log of `reader`, of the gateway behind `gateway`, of what queries told here, of where `others` are, of what
+        `browser` finds, and of how it was in the `past`.
+        """
         self._queries = queries
         self._reader = reader
         self._watch = watch
         self._streams = streams
         self._calls = calls
         self._gateway = gateway
+        self._others = others
+        self._browser = browser
+        self._past = past
 
     def table(self) -> Mapping[str, Page]:
         """The pages by path."""
-        return {"/healthz": self.health, "/readyz": self.ready, "/metrics": self.metrics, "/v1/status": self.status}
+        return {
+            **assets.table(),
+            "/healthz": self.health,
+            "/readyz": self.ready,
+            "/metrics": self.metrics,
+            "/v1/status": self.status,
+            "/v1/history": self.history,
+            "/v1/gateways": self.gateways,
+            "/v1/topics": self.topics,
+            "/v1/readers": self.readers,
+            "/v1/records": self._browser.records,
+        }
 
-    def health(self) -> tuple[int, str, bytes]:
+    def health(self, _asked: Asked) -> Answer:
         """Whether this process is up and the gateway answers it."""
         status = self._gateway.status()
         if status is None:
-            answer = {"status": "unavailable", "reason": self._gateway.reason}
-            return UNAVAILABLE, JSON, msgspec.json.encode(answer)
-        return OK, JSON, b'{"status":"ok"}'
+            return _json({"status": "unavailable", "reason": self._gateway.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"status": "ok"})
 
-    def ready(self) -> tuple[int, str, bytes]:
+    def ready(self, _asked: Asked) -> Answer:
         """Whether the gateway takes records: not while there is a reason why it would not, as a full disk or one that hangs."""
         status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
         answer = {"state": status.get("state"), "reason": status.get("reason", "")}
         ready = answer["state"] == "primary" and not answer["reason"]
-        return OK if ready else UNAVAILABLE, JSON, msgspec.json.encode(answer)
+        return _json(answer, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def status(self) -> tuple[int, str, bytes]:
+    def status(self, _asked: Asked) -> Answer:
         """Everything that the gateway tells of itself, and this process of its own."""
         status = self._gateway.status()
         if status is None:
@@ -76,11 +104,44 @@ class Pages:
                 "frontier": frontier.offset,
                 "position": frontier.position,
             }
-            return UNAVAILABLE, JSON, msgspec.json.encode({**status, "reads_served": self.reads()})
-        queries = self._queries.lines(self._watch.now().offset, time.time_ns() // 1000)
-        return OK, JSON, msgspec.json.encode({**status, "queries": queries, "reads_served": self.reads()})
+            return _json({**status, "reads_served": self.reads()}, HTTPStatus.SERVICE_UNAVAILABLE)
+        queries = self._queries.lines(self._watch.now().offset, _now_us())
+        return _json({**status, "queries": queries, "reads_served": self.reads()})
 
-    def metrics(self) -> tuple[int, str, bytes]:
+    def history(self, asked: Asked) -> Answer:
+        """Figures over time, and how the group was: of seconds (`since`, `seconds`), or of `minutes`."""
+        try:
+            if "minutes" in asked:
+                return _json(self._past.minutes())
+            since_us = number(asked, "since", 0, 0, MOMENT_MAX)
+            seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
+        except UsageError as error:
+            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+        return _json({"now_us": _now_us(), **self._past.told(since_us, seconds)})
+
+    def gateways(self, _asked: Asked) -> Answer:
+        """Where the other gateways of the group have their admin pages, as far as they answer."""
+        return _json(self._others.consoles())
+
+    def topics(self, _asked: Asked) -> Answer:
+        """The topics and what they hold, the first of them by name."""
+        try:
+            found = sorted(self._reader.topics(), key=lambda topic: topic.name)
+        except TuttiError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        return _json({"total": len(found), "topics": [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]})
+
+    def readers(self, _asked: Asked) -> Answer:
+        """Named readers, with what they saved and what they have not read yet."""
+        try:
+            saved, frontier = self._reader.state().readers, self._watch.now().offset
+        except TuttiError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        names = sorted(saved)[: limits.TOPICS_SHOWN_MAX]
+        lines = [{"name": name, "offset": saved[name], "lag_records": max(0, frontier - saved[name])} for name in names]
+        return _json({"total": len(saved), "readers": lines})
+
+    def metrics(self, _asked: Asked) -> Answer:
         """Metrics, in Prometheus' form."""
         from gateway.api.metrics import CONTENT_TYPE, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
 
@@ -91,7 +152,7 @@ class Pages:
             lags = {reader: max(0, frontier - offset) for reader, offset in state.readers.items()}
         except TuttiError as error:  # the other figures are wanted all the more
             LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
-        return OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), topics, lags)
+        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), topics, lags))
 
     def reads(self) -> dict[str, object]:
         """Figures of this process."""
@@ -111,3 +172,24 @@ class Pages:
             },
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }
+
+
+def topic_line(topic: Topic) -> dict[str, object]:
+    """A topic as JSON: records and bytes that were ever committed, and the first record that is left (-1 and 0 for none)."""
+    return {
+        "name": topic.name,
+        "records": topic.records,
+        "bytes": topic.bytes,
+        "first_offset": topic.first_offset,
+        "last_offset": topic.last_offset,
+        "first_time_us": topic.first_time,
+        "last_time_us": topic.last_time,
+    }
+
+
+def _json(value: object, status: int = HTTPStatus.OK) -> Answer:
+    return Answer(status, JSON, msgspec.json.encode(value))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

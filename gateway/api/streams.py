@@ -42,6 +42,10 @@ class StreamMeters:
         self.batches = 0
         self.failed = 0
 
+    def read(self) -> dict[str, int]:
+        """Records and bytes so far."""
+        return {"records": self.records, "bytes": self.bytes}
+
 
 class Stream:
     """One caller's stream: gives its place back when it ends, however it ends, and lets only Flight errors out."""

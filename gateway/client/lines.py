@@ -23,6 +23,28 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
         yield orjson.dumps(dict(row))
 
 
+def cut_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
+    """As `json_lines`; of what is longer than `cut` bytes that much alone is shown, and `..._bytes` says how long it is."""
+    whole: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
+    for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):
+        shown = orjson.loads(line)
+        for name, found in whole.items():
+            if found[number] is not None and len(found[number]) > cut:
+                shown |= _cut(name, found[number], cut)
+        headers = batch.column("headers")[number].as_py() or ()
+        shown["headers"] = [{"key": header["key"], **_cut("value", header["value"], cut)} for header in headers]
+        yield orjson.dumps(shown)
+
+
+def _cut(name: str, value: bytes | None, cut: int) -> dict[str, object]:
+    if value is None or len(value) <= cut:
+        return dict([bytes_field(name, value)])
+    field, _ = bytes_field(name, value)
+    part = value[:cut]
+    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()  # no letter that the cut goes through
+    return {field: shown, f"{name}_bytes": len(value)}
+
+
 def values(batch: pa.RecordBatch) -> list[bytes | None]:
     """The values alone."""
     found: list[bytes | None] = batch.column("value").to_pylist()

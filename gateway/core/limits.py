@@ -239,6 +239,17 @@ METRIC_SERIES_MAX = 1000  # of one metric that has a series for each topic or re
 HTTP_CONNECTIONS_MAX = 128
 HTTP_HEADER_BYTES_MAX = 16 * KIB
 HTTP_REQUEST_US_MAX = 10_000_000  # from the connection, or the end of an answer, to the end of the next answer
+BROWSE_RECORDS, BROWSE_RECORDS_MAX = 50, 200  # of one page of records
+BROWSE_BYTES_MAX = MIB  # of batches that one page looks into, one at least
+BROWSE_ROWS_MAX = 1_000_000  # of the index, one segment's at least
+BROWSE_CUT_BYTES, BROWSE_CUT_BYTES_MAX = 2 * KIB, 256 * KIB  # of a key or value that is shown
+BROWSE_SHOWN_BYTES_MAX = 2 * MIB  # of all of them on one page: fewer records are asked for to see more of each
+BROWSERS_MAX = 2  # pages of records that are made at a time: nobody who browses takes the processor from who reads
+BROWSE_WAIT_US_MAX = 2_000_000  # for one of those places
+TOPICS_SHOWN_MAX = 1000  # of one answer, by name
+HISTORY_SECONDS, HISTORY_MINUTES = 900, 1440  # that a gateway's figures are remembered, one point each
+HISTORY_EVENTS_MAX = 200  # changes of view and state that are remembered
+HISTORY_TEXT_CHARACTERS_MAX = 300  # of why one came
 READS_MEMORY_BYTES_MAX = 1024 * MIB  # private memory of the reads process; above it it ends and is started again
 READS_STOP_US_MAX = 2_000_000  # for streams to end
 

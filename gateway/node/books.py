@@ -261,14 +261,16 @@ class Books:
         """The gateways of the group as JSON, by number. The own one tells what the status tells, and of one that is silent stands
         there why nothing gets to it, where that is known; of any other also what it is configured with otherwise.
         """
-        transport = self._driver.transport_facts()
+        return orjson.dumps(self._told(self._group.members(), self._driver.transport_facts()))
+
+    def _told(self, members: list[Member], transport: dict[str, object]) -> list[dict[str, object]]:
         refused, differing, own = _refused(transport), _differing(transport), self._config.name
         found = []
-        for member in self._group.members():
+        for member in members:
             known = self._reason(transport) if member.name == own else refused.get(member.name) if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
             found.append(_member(member._replace(reason="; ".join(filter(None, reasons)))))
-        return orjson.dumps(found)
+        return found
 
     def status(self) -> bytes:
         """Status as JSON."""
@@ -283,6 +285,7 @@ class Books:
                 "state": driver.state,
                 "reason": self._reason(transport),
                 "view": self._view(members),
+                "members": self._told(members, transport),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},

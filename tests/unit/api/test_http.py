@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gateway.api.http import AdminServer
+from gateway.api.http import AdminServer, Answer, Page
 from gateway.core import limits
 from gateway.serving import Server
 
-PAGES = {
-    "/healthz": lambda: (200, "application/json", b'{"status":"ok"}'),
-    "/readyz": lambda: (503, "application/json", b'{"state":"joining"}'),
-    "/broken": lambda: 1 / 0,
+PAGES: dict[str, Page] = {
+    "/healthz": lambda _asked: Answer(200, "application/json", b'{"status":"ok"}'),
+    "/readyz": lambda _asked: Answer(503, "application/json", b'{"state":"joining"}'),
+    "/asked": lambda asked: Answer(200, "text/plain", repr(sorted(asked.items())).encode(), {"tutti-next": "7"}),
+    "/broken": lambda _asked: Answer(1 // 0, "", b""),
 }
 
 
@@ -29,7 +30,7 @@ PAGES = {
 def port() -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a test fills it soon; connections inherit it
-    server = AdminServer(listener, PAGES)  # type: ignore[arg-type]  # one of the pages fails on purpose
+    server = AdminServer(listener, PAGES)
     server.start()
     yield listener.getsockname()[1]
     server.stop()
@@ -69,6 +70,23 @@ def test_pages(port: int) -> None:
     assert ask(port, "GET", "/readyz?x=1")[0::2] == (503, b'{"state":"joining"}')
     status, headers, body = ask(port, "HEAD", "/healthz")
     assert (status, headers["content-length"], body) == (200, "15", b"")
+
+
+def test_what_is_asked_for_and_headers_go_through(port: int) -> None:
+    status, headers, body = ask(port, "GET", "/asked?topic=a%2Fb+c&topic=%3Cx%3E&n=&%00=%FF")
+    assert (status, headers["tutti-next"]) == (200, "7")
+    assert body.decode() == repr([("\0", "\ufffd"), ("n", ""), ("topic", "<x>")])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing", "/broken"])
+def test_a_browser_runs_nothing_of_others_and_frames_nothing(port: int, path: str) -> None:
+    _, headers, _ = ask(port, "GET", path)
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Talk:
             raise zmq.ZMQError(errno.EMFILE)
 
     def welcome(self) -> Any:
-        return SimpleNamespace(log="log", reads=LGA)
+        return SimpleNamespace(log="log", gateway="lga", reads=LGA, admin="http://lga:7403")
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,9 @@ def until_asked(found: Others) -> None:
 
 
 def test_one_that_cannot_be_asked_is_left_out_alone(house: House) -> None:
-    assert knows(house).locations() == [OWN, LGA]
+    found = knows(house)
+    assert found.locations() == [OWN, LGA]
+    assert found.consoles() == {"lga": "http://lga:7403"}
 
 
 def test_where_no_thread_can_be_had_the_next_one_asks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

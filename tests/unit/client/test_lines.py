@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import orjson
 import pyarrow as pa
 
-from gateway.client.lines import json_lines, values, with_key
+from gateway.client.lines import cut_lines, json_lines, values, with_key
 from gateway.data.columns import COLUMNS, SCHEMA
 
 
@@ -65,3 +65,17 @@ def test_records_are_chosen_by_key() -> None:
     assert with_key(a_batch(), b"").num_rows == 0
     assert with_key(a_batch(), None).num_rows == 3
     assert values(with_key(a_batch(), b"\xff")) == [None]
+
+
+def test_what_is_long_is_cut_between_letters_and_its_length_told() -> None:
+    rows = [
+        {"offset": 1, "topic": "t", "key": b"k" * 9, "value": "aä".encode() * 3, "headers": [{"key": "h", "value": b"x" * 9}]},
+        {"offset": 2, "topic": "t", "key": b"\xff" * 9, "value": b"short", "headers": None},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in rows[0]]))
+    first, second = (orjson.loads(line) for line in cut_lines(batch, 5))
+    assert (first["key"], first["key_bytes"]) == ("kkkkk", 9)
+    assert (first["value"], first["value_bytes"]) == ("aäa", 9)
+    assert first["headers"] == [{"key": "h", "value": "xxxxx", "value_bytes": 9}]
+    assert (second["key_base64"], second["key_bytes"], second["value"]) == ("//////8=", 9, "short")
+    assert "value_bytes" not in second
