@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/config.md, written from the code: `python -m gateway.cli.reference` writes them, a test compares them."""
+"""docs/cli.md, config.md and api.md, written from the code: `python -m gateway.cli.reference` writes them, a test compares them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import click
 import msgspec
 from msgspec import Struct, inspect
 
+from gateway.cli.reference_api import MADE, api_page
+
 DOCS = Path(__file__).parents[2] / "docs"
-_MADE = "<!-- Made from the code: python -m gateway.cli.reference. What is changed here by hand is lost. -->\n"
 
 
 def cli_page() -> str:
     """All commands with their options."""
     from gateway.cli.commands import tutti
 
-    parts = [f"# Commands\n\n{_MADE}\n"]
+    parts = [f"# Commands\n\n{MADE}\n"]
     parts.append("`tutti` is the same as `python -m gateway`. Every command says what it takes with `--help`.\n")
     parts.append(_CLI_INTRODUCTION)
     parts.extend(_command(tutti, click.Context(tutti, info_name="tutti"), "##"))
@@ -31,7 +32,7 @@ def config_page() -> str:
     """All keys with their bounds and defaults."""
     from gateway.config.model import PRESETS, Config
 
-    parts = [f"# Configuration\n\n{_MADE}\n{_CONFIG_INTRODUCTION}"]
+    parts = [f"# Configuration\n\n{MADE}\n{_CONFIG_INTRODUCTION}"]
     parts.extend(_table(Config, ""))
     names = list(PRESETS["lan"])
     parts.append("## Presets\n\n`[group] preset` fills `[timers]`; each timer can be set alone.\n")
@@ -139,8 +140,10 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """Write both pages."""
-    for name, page in (("cli.md", cli_page()), ("config.md", config_page())):
+    """Write the pages."""
+    import tutti
+
+    for name, page in (("cli.md", cli_page()), ("config.md", config_page()), ("api.md", api_page(tutti))):
         (DOCS / name).write_text(page)
         print(f"wrote {DOCS / name}", file=sys.stderr)
     return 0

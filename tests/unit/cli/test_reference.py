@@ -1,16 +1,25 @@
-"""docs/cli.md and docs/config.md say what the code says."""
+"""docs/cli.md, docs/config.md and docs/api.md say what the code says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
+import tutti
 from gateway.cli import reference
 from gateway.cli.commands import COMMANDS
+from gateway.cli.reference_api import api_page
 
 
-@pytest.mark.parametrize(("name", "page"), [("cli.md", reference.cli_page), ("config.md", reference.config_page)])
+def _api_page() -> str:
+    return api_page(tutti)
+
+
+@pytest.mark.parametrize(
+    ("name", "page"), [("cli.md", reference.cli_page), ("config.md", reference.config_page), ("api.md", _api_page)]
+)
 def test_the_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
     assert (reference.DOCS / name).read_text() == page(), "run: python -m gateway.cli.reference"
 
@@ -21,3 +30,14 @@ def test_every_command_and_every_key_has_its_place() -> None:
     assert "### `tutti log verify`" in commands
     for key in ("name", "reads", "preset", "heartbeat_ms", "segment_bytes", "undecided_bytes", "insecure"):
         assert f"| `{key}` |" in keys
+
+
+def test_every_public_name_has_its_place_and_its_words() -> None:
+    page = _api_page()
+    assert all(f"`{name}`" in page for name in tutti.__all__)
+    assert "### `Reader.poll`" in page
+    undocumented = ModuleType("undocumented")
+    undocumented.__all__ = ["Plain"]  # type: ignore[attr-defined]  # as tutti has it
+    undocumented.Plain = type("Plain", (), {})  # type: ignore[attr-defined]  # a class without a word
+    with pytest.raises(LookupError, match="no docstring"):
+        api_page(undocumented)

@@ -1,0 +1,32 @@
+"""Print the records of a topic, and go on behind them when started again.
+
+python examples/python/read.py TOPIC [--follow]    gateways are those of $TUTTI_URL, or the one of `tutti dev`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tutti import Reader
+
+URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
+
+
+def read(topic: str, follow: bool) -> None:
+    """Print what was not read before; with `follow` also what is committed later, until Ctrl-C."""
+    columns = ["offset", "value", "producer", "sequence"]
+    with Reader(URL, topics=[topic], columns=columns, name=f"printer-of-{topic}", follow=follow) as reader:
+        for batch in reader:  # pyarrow.RecordBatch, in the one order of the log
+            for row in batch.to_pylist():
+                print(row["offset"], row["value"].decode(), f"({row['producer']} {row['sequence']})", flush=True)
+            reader.save()  # behind the work: after a crash in between these are printed again
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--follow"]):
+        sys.exit(__doc__)
+    try:
+        read(sys.argv[1], follow="--follow" in sys.argv)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,128 @@
+"""Proves that the examples run as their README says, against one gateway: what they send is there once, and is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client import Reader
+from tests.faults.gateways import GatewayProcess
+from tests.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+ORDERS = ROOT / "examples/orders.jsonl"
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One for all examples."""
+    with GatewayProcess(tmp_path_factory.mktemp("gateway")) as gateway:
+        yield gateway
+
+
+def environment(gateway: GatewayProcess) -> dict[str, str]:
+    """What the README has set: the address, and the Python of the environment on PATH."""
+    return {**os.environ, "TUTTI_URL": gateway.url, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def run(gateway: GatewayProcess, *command: str) -> str:
+    """One command of the README to its end; what it printed."""
+    done = subprocess.run(command, cwd=ROOT, env=environment(gateway), capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def values(gateway: GatewayProcess, topic: str) -> list[bytes]:
+    """What the log has of a topic."""
+    with Reader(gateway.url, topics=[topic], start=0) as reader:
+        return [record.value or b"" for record in reader.records()]
+
+
+def test_a_file_is_sent_once_and_goes_on_where_it_was(gateway: GatewayProcess, tmp_path: Path) -> None:
+    file = tmp_path / "growing.jsonl"
+    lines = ORDERS.read_bytes().splitlines(keepends=True)
+    send = ["python", "examples/python/send.py", str(file), "lines"]
+    file.write_bytes(b"".join(lines[:5]) + lines[5][:10])  # the sixth is still being written
+    assert run(gateway, *send) == "sent 5 lines\n"
+    file.write_bytes(b"".join(lines))
+    assert run(gateway, *send) == f"sent {len(lines) - 5} lines\n"
+    assert run(gateway, *send) == "sent 0 lines\n"
+    assert values(gateway, "lines") == [line.rstrip(b"\n") for line in lines]
+
+    printed = run(gateway, "python", "examples/python/read.py", "lines")
+    assert [line.split(" (")[0].split(" ", 1)[1] for line in printed.splitlines()] == [line.decode().strip() for line in lines]
+    assert run(gateway, "python", "examples/python/read.py", "lines") == "", "a named reader goes on behind what it read"
+
+
+class Application:
+    """The web application, as the README starts it."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = ["uvicorn", "--app-dir", "examples/web", "app:app", "--port", str(port)]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(gateway), stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.said = ""
+        for line in self.process.stderr:
+            self.said += line
+            if "running on" in line:
+                break
+        else:
+            raise AssertionError(self.said)
+        self._rest = threading.Thread(target=self.process.stderr.read, daemon=True)  # so that it never waits for its log
+        self._rest.start()
+
+    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})  # noqa: S310 - our own
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310 - our own
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def __enter__(self) -> Application:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(WAIT_S)
+        self._rest.join(WAIT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: GatewayProcess) -> None:
+    with Application(gateway) as application:
+        status, taken = application.ask("/orders", {"order": 1, "item": "tea", "quantity": 2})
+        assert status == 201
+        assert values(gateway, "orders") == [b'{"order":1,"item":"tea","quantity":2}']
+        status, refused = application.ask("/orders", {"order": 2, "item": "", "quantity": 0})
+        assert status == 422
+        assert {wrong["loc"][-1] for wrong in refused["detail"]} == {"item", "quantity"}
+        status, found = application.ask(f"/orders?start={taken['offset']}&limit=1")
+        assert (status, found["orders"]) == (200, [{"offset": taken["offset"], "order": 1, "item": "tea", "quantity": 2}])
+        assert found["next"] == taken["offset"] + 1
+
+
+def test_the_page_names_every_example_and_how_to_run_it() -> None:
+    page = (ROOT / "examples/README.md").read_text("utf-8")
+    programs = [path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".toml", ".mjs")]
+    named = {path.name for path in programs if path.name in page}
+    assert named == {path.name for path in programs} - {"tutti.mjs"} | ({"tutti.mjs"} & named)
+    for target in re.findall(r"examples/[\w./-]+", page):
+        assert (ROOT / target).exists(), target

@@ -1,0 +1,45 @@
+"""Proves that examples/kafka brings what is in Kafka into the log, as its README says; only the addresses are this test's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.children import ending_with_this
+from tests.faults.three import Three
+from tests.integration.kafka.inflows import WAIT_S, fill, new_topic, records, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path) -> None:
+    lines = (EXAMPLES / "orders.jsonl").read_bytes().splitlines()
+    fill(kafka, new_topic(kafka, name="orders"), lines)
+    text = (EXAMPLES / "kafka/orders.toml").read_text("utf-8")
+    for ours, theirs in {"tutti://127.0.0.1:7400": group.url, "127.0.0.1:9092": kafka, "data/": f"{tmp_path}/"}.items():
+        assert ours in text
+        text = text.replace(ours, theirs)
+    (tmp_path / "orders.toml").write_text(text)
+    connector = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "connect", "kafka-in", "--config", str(tmp_path / "orders.toml")],
+        stdout=subprocess.PIPE,
+        preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+    )
+    try:
+        assert connector.stdout is not None
+        assert json.loads(connector.stdout.readline())["ready"]
+        until(lambda: len(records(group.url, "orders")) == len(lines), "the orders")
+        assert [record["value"] for record in records(group.url, "orders")] == lines
+        connector.terminate()
+        assert connector.wait(WAIT_S) == 0
+    finally:
+        connector.kill()
+        connector.wait()
+        if connector.stdout is not None:
+            connector.stdout.close()
