@@ -1,0 +1,199 @@
+// The first page: how the group is, what it does, and how it came here.
+
+import { get } from "./api.js";
+import { Band, Lines, Span, describe } from "./chart.js";
+import { Table, h, setAttribute, setText } from "./dom.js";
+import { ago, bytes, clock, count, counted, micros, moment, short } from "./format.js";
+import { Past } from "./past.js";
+
+const RANGES = { "5 min": 300, "15 min": 900, "24 h": 86400 };
+const perSecond = (form) => Object.assign((value) => (value === null ? form(null) : `${form(value)}/s`), { base: form.base });
+const sizes = Object.assign((value) => bytes(value), { base: 1024 });
+const CHANGES_SHOWN = 12;
+
+export class Overview {
+  constructor(app) {
+    this.app = app;
+    this.seconds = 300;
+    this.minutes = new Past(1440);
+    this.minutesAsked = 0;
+    this.makeFacts();
+    this.members = membersTable(app);
+    this.makePlots();
+    this.queries = queriesTable();
+    this.changes = h("ol", { class: "changes" });
+    const ranges = Object.entries(RANGES).map(([words, seconds]) =>
+      h("button", { type: "button", "aria-pressed": String(seconds === this.seconds), onclick: (event) => this.range(seconds, event.target) }, words));
+    this.ranges = ranges;
+    this.element = h("div", {},
+      this.facts,
+      h("section", { "aria-labelledby": "h-group" }, h("div", { class: "head" }, h("h2", { id: "h-group" }, "Group"), this.groupNote), this.members.element),
+      h("section", { "aria-labelledby": "h-time" },
+        h("div", { class: "head" }, h("h2", { id: "h-time" }, "Over time"), h("p", {}, "UTC"), h("div", { class: "right", role: "group", "aria-label": "Span of time" }, ...ranges)),
+        this.plots),
+      h("section", { "aria-labelledby": "h-changes" }, h("div", { class: "head" }, h("h2", { id: "h-changes" }, "Views and states")), this.changes),
+      h("section", { "aria-labelledby": "h-queries" }, h("div", { class: "head" }, h("h2", { id: "h-queries" }, "Spark queries"), h("p", {}, "that tell this gateway")), this.queries.element));
+  }
+
+  makeFacts() {
+    this.values = {};
+    const fact = (id, title) => {
+      const value = h("dd"), note = h("dd", { class: "note" });
+      this.values[id] = { value, note, box: h("div", {}, h("dt", {}, title), value, note) };
+      return this.values[id].box;
+    };
+    this.facts = h("dl", { class: "facts" }, fact("rate", "Committed"), fact("latency", "Commit p99"), fact("frontier", "Frontier"),
+      fact("view", "View"), fact("lag", "Largest lag"), fact("undecided", "Undecided"), fact("disk", "Disk free"), fact("clients", "Clients"));
+    this.groupNote = h("p");
+  }
+
+  fact(id, value, note, level = null) {
+    const found = this.values[id];
+    setText(found.value, value);
+    setText(found.note, note);
+    setAttribute(found.box, "data-level", level);
+  }
+
+  makePlots() {
+    const span = (this.span = new Span());
+    this.band = new Band("View and state", span);
+    const line = (name, label) => ({ name, label });
+    const plot = (title, form, options, ...lines) => new Lines(title, span, lines, form, options);
+    const rate = perSecond(short), flow = perSecond(sizes);
+    this.lines = [
+      plot("Committed", rate, { area: true }, line("committed_records", "ordered"), line("unordered_records", "unordered")),
+      plot("Commit latency", micros, {}, line("commit_p99_us", "p99"), line("commit_p50_us", "p50")),
+      plot("Sync, vote, decide (p99)", micros, {}, line("sync_p99_us", "sync"), line("vote_p99_us", "vote"), line("decide_p99_us", "decide")),
+      plot("Taken in here", flow, { area: true }, line("ingest_bytes", "")),
+      plot("Written to disk", flow, { area: true }, line("disk_bytes", "")),
+      plot("Undecided frames, largest lag", short, {}, line("undecided_frames", "undecided"), line("lag_max", "lag")),
+      plot("Read here", rate, { area: true }, line("read_records", "records")),
+      plot("Syncs", rate, {}, line("syncs", "")),
+      plot("Memory of the gateway", sizes, {}, line("resident_bytes", "")),
+    ];
+    this.plots = h("div", { class: "plots" }, this.band.element, ...this.lines.map((one) => one.element));
+  }
+
+  range(seconds, button) {
+    this.seconds = seconds;
+    for (const one of this.ranges) setAttribute(one, "aria-pressed", String(one === button));
+    this.show();
+  }
+
+  async tick() {
+    if (this.seconds > 900 && Date.now() - this.minutesAsked > 60_000) {
+      this.minutesAsked = Date.now();
+      const told = await get("history", { minutes: "" });
+      this.minutes = new Past(1440);
+      this.minutes.add(told);
+    }
+    this.show();
+  }
+
+  show() {
+    const { status, past, now_us } = this.app;
+    if (!status) return;
+    this.showFacts(status, past);
+    const lag = status.lag ?? {};
+    this.members.show((status.members ?? []).map((one) => ({ ...one, lag: lag[one.name] ?? one.lag, own: one.name === status.gateway })));
+    const voters = (status.members ?? []).filter((one) => one.voter).length;
+    setText(this.groupNote, `${counted(voters, "voter")}, ${counted(status.view?.members?.length ?? 0, "member")} in the view; a majority is ${Math.floor(voters / 2) + 1}`);
+    this.queries.show(status.queries ?? []);
+    this.showChanges(past.changes);
+    this.span.until = now_us;
+    this.span.from = now_us - this.seconds * 1e6;
+    const source = this.seconds > 900 ? this.minutes : past;
+    for (const plot of this.lines) plot.show(source.times_us, source.columns, this.seconds > 900 ? 150e6 : 4e6);
+    this.band.show(past.changes);
+  }
+
+  showFacts(status, past) {
+    const p99 = past.last("commit_p99_us"), p50 = past.last("commit_p50_us");
+    const unordered = past.lately("unordered_records");
+    this.fact("rate", `${short(past.lately("committed_records"))}/s`, unordered ? `and ${short(unordered)}/s unordered` : "records, in one order");
+    this.fact("latency", micros(p99), p50 === null ? "nothing came" : `p50 ${micros(p50)}`);
+    this.fact("frontier", count(status.frontier), status.start ? `from ${count(status.start)} on` : "next offset");
+    const view = status.view ?? {};
+    this.fact("view", view.text || "–", view.coordinator ? `${view.coordinator} coordinates` : "nobody coordinates", view.coordinator ? null : "warn");
+    const lags = Object.entries(status.lag ?? {}).sort((one, other) => other[1] - one[1]);
+    const [who, most] = lags[0] ?? ["", 0];
+    this.fact("lag", count(most), most ? `positions, ${who}` : "positions", most > 10000 ? "warn" : null);
+    this.fact("undecided", count(status.undecided?.frames), bytes(status.undecided?.bytes));
+    const disk = status.disk ?? {};
+    this.fact("disk", bytes(disk.free_bytes), disk.failed ? "failed" : disk.low ? "too low: nothing is taken" : `${count(past.lately("syncs"))} syncs/s`,
+      disk.failed ? "bad" : disk.low ? "warn" : null);
+    this.fact("clients", count(status.sessions), counted(status.producers, "producer"));
+  }
+
+  showChanges(changes) {
+    const newest = changes.slice(-CHANGES_SHOWN).reverse();
+    const first = newest[0]?.time_us ?? 0;
+    if (first === this.changesShown) return;
+    this.changesShown = first;
+    this.changes.replaceChildren(...newest.map((change) => {
+      const before = changes[changes.indexOf(change) - 1];
+      return h("li", {}, h("time", {}, moment(change.time_us)), h("span", { class: "state", "data-state": change.state }, change.state), h("span", {}, difference(before, change)));
+    }));
+  }
+}
+
+// What changed, in words; the whole of the first one.
+function difference(before, change) {
+  if (!before || before.state === "unknown" || change.state === "unknown") return describe(change).replace(/^\w+: /, "");
+  const words = [];
+  if (before.pid !== change.pid) words.push("the gateway was started again");
+  if (before.view !== change.view) words.push(change.view ? `view ${change.view_text}, ${change.coordinator || "nobody"} coordinates` : "no view");
+  const left = before.members.filter((name) => !change.members.includes(name));
+  const came = change.members.filter((name) => !before.members.includes(name));
+  if (left.length) words.push(`without ${left.join(", ")}`);
+  if (came.length) words.push(`with ${came.join(", ")}`);
+  const lost = change.silent.filter((name) => !before.silent.includes(name));
+  const heard = before.silent.filter((name) => !change.silent.includes(name));
+  if (lost.length) words.push(`${lost.join(", ")} not heard any more`);
+  if (heard.length) words.push(`${heard.join(", ")} heard again`);
+  if (change.reason && !before.reason) words.push(change.reason);
+  if (!change.reason && before.reason) words.push("takes records again");
+  return words.join("; ") || change.reason || `${before.state} before`;
+}
+
+function membersTable(app) {
+  const name = (row, cell) => {
+    const url = app.consoles[row.name];
+    const shown = `${row.name}|${row.own}|${url}`;
+    if (cell.dataset.shown === shown) return;
+    cell.dataset.shown = shown;
+    const link = url && !row.own ? h("a", { href: url, rel: "noreferrer" }, row.name) : h("b", {}, row.name);
+    cell.replaceChildren(link, row.own ? h("span", { class: "tag" }, "  this gateway") : "");
+  };
+  const state = (row, cell) => {
+    if (!cell.firstChild) cell.append(h("span", { class: "state" }));
+    setText(cell.firstChild, row.state);
+    setAttribute(cell.firstChild, "data-state", row.state);
+  };
+  const role = (row) => [row.coordinator ? "coordinator" : "", row.voter ? "" : "no vote"].filter(Boolean).join(", ") || "member";
+  return new Table("Gateways of the group", [
+    { title: "Gateway", cell: name },
+    { title: "State", cell: state },
+    { title: "Role", text: role },
+    { title: "Age", kind: "n", text: (row) => (row.age ? String(row.age) : "–") },
+    { title: "Frontier (position)", kind: "n", text: (row) => count(row.frontier) },
+    { title: "Lag", kind: "n", text: (row) => count(row.lag), level: (row) => (row.lag > 10000 ? "warn" : "") },
+    { title: "Heard", kind: "n", text: (row) => (row.own ? "–" : row.heard_us < 0 ? "never" : row.heard_us < 1e6 ? "now" : `${ago(row.heard_us)} ago`), level: (row) => (row.state === "silent" ? "bad" : "") },
+    { title: "Round trip", kind: "n", text: (row) => (row.own ? "–" : micros(row.round_trip_us || null)) },
+    { title: "Address", text: (row) => row.address },
+    { title: "", kind: "grow", text: (row) => row.reason },
+  ], (row) => row.number, "No gateway is known yet.");
+}
+
+export function queriesTable() {
+  return new Table("Spark queries", [
+    { title: "Query", text: (row) => row.name || row.label || row.run.slice(0, 8) },
+    { title: "State", text: (row) => row.state, level: (row) => (row.state === "running" ? "" : "warn") },
+    { title: "Offset", kind: "n", text: (row) => count(row.offset) },
+    { title: "Lag (records)", kind: "n", text: (row) => count(row.lag_records) },
+    { title: "Lag (time)", kind: "n", text: (row) => micros(row.lag_ms * 1000) },
+    { title: "Seen", text: (row) => clock(row.seen_us) },
+    { title: "Topics", text: (row) => (row.topics ?? []).join(", ") || "all" },
+    { title: "", kind: "grow", text: (row) => row.trouble },
+  ], (row) => row.run, "No query tells this gateway how far it is.");
+}
