@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from connectors.kafka.config import load_inflow
 from gateway.children import ending_with_this
 from tests.faults.three import Three
 from tests.integration.kafka.inflows import WAIT_S, fill, new_topic, records, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
+def test_its_configuration_is_good() -> None:
+    assert load_inflow(str(EXAMPLES / "kafka/orders.toml")).kafka.topics == ["orders"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path) -> None:
     lines = (EXAMPLES / "orders.jsonl").read_bytes().splitlines()
     fill(kafka, new_topic(kafka, name="orders"), lines)

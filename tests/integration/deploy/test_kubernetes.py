@@ -1,0 +1,167 @@
+"""Proves that the manifests are good and fit together, and that what their pods run founds a group and takes records."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from connectors.kafka.config import load_inflow
+from gateway.transport.keys import generate
+from tests.faults.lab.network import Network
+from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+
+FOLDER = ROOT / "deploy/kubernetes"
+VERSIONS = ("1.30", "1.34")  # the oldest that is looked at, and a new one
+CONTAINER = "gateway"
+
+
+def documents(folder: Path) -> list[dict[str, Any]]:
+    """All that the folder's kustomization names."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
+    return [found for name in kustomization["resources"] for found in yaml.safe_load_all((folder / name).read_text("utf-8"))]
+
+
+def one(kind: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """The only document of a kind."""
+    [found] = [document for document in documents(folder) if document["kind"] == kind]
+    return found
+
+
+def config_maps(folder: Path) -> dict[str, list[str]]:
+    """Config map -> files in it."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
+    return {made["name"]: made["files"] for made in kustomization["configMapGenerator"]}
+
+
+PODS = [f"gateway-{number}" for number in range(one("StatefulSet")["spec"]["replicas"])]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("folder", ["", "kafka-in"])
+def test_manifests_have_the_form_that_kubernetes_takes(folder: str, version: str) -> None:
+    for document in documents(FOLDER / folder):
+        kubernetes_validate.validate(document, version, strict=True)
+    wrong = one("StatefulSet", FOLDER / folder)
+    wrong["spec"]["replica"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(wrong, version, strict=True)
+
+
+def test_what_names_another_document_names_one_that_is_there() -> None:
+    for folder in (FOLDER, FOLDER / "kafka-in"):
+        spec = one("StatefulSet", folder)["spec"]
+        pod = spec["template"]["spec"]
+        claims = [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]]
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            wanted = {mount["name"] for mount in container["volumeMounts"]}
+            assert wanted <= {volume["name"] for volume in pod["volumes"]} | set(claims)
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        maps = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
+        assert maps == set(config_maps(folder)) | ({"gateway-public-keys"} if folder == FOLDER else set())
+    labels = one("StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    selectors = [document["spec"]["selector"] for document in documents(FOLDER) if document["kind"] == "Service"]
+    selectors += [
+        one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(selector.items() <= labels.items() for selector in selectors)
+    assert one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    headless = next(
+        document for document in documents(FOLDER) if document["metadata"]["name"] == one("StatefulSet")["spec"]["serviceName"]
+    )
+    assert headless["spec"]["clusterIP"] == "None"
+    assert headless["spec"]["publishNotReadyAddresses"]
+    assert sorted(config_maps(FOLDER)["gateway"]) == [f"config/{pod}.toml" for pod in PODS]
+    inflow = load_inflow(str(FOLDER / "kafka-in/kafka-in.toml"))
+    assert inflow.gateways == "tutti://gateway:7400", "the Service that is not headless"
+
+
+class Pod:
+    """What a pod of the set runs, in boxes with its volumes."""
+
+    def __init__(self, name: str, network: Network, scratch: Path, names: dict[str, str], opened: ExitStack) -> None:
+        self.name = name
+        self.spec = one("StatefulSet")["spec"]["template"]["spec"]
+        self._network, self._scratch, self._names, self._opened = network, scratch, names, opened
+        self._volumes = self._made(scratch / "volumes" / name)
+
+    def _made(self, place: Path) -> dict[str, Path]:
+        """Its volumes: those of config maps and secrets with what is in them, the others empty."""
+        keys = self._scratch / "keys"
+        found = {}
+        for volume in [
+            *self.spec["volumes"],
+            *({"name": claim["metadata"]["name"]} for claim in one("StatefulSet")["spec"]["volumeClaimTemplates"]),
+        ]:
+            folder = found[volume["name"]] = place / volume["name"]
+            folder.mkdir(parents=True)
+            files: list[Path] = []
+            if "secret" in volume:
+                files = sorted(keys.glob("*.secret"))
+            elif volume.get("configMap", {}).get("name") == "gateway-public-keys":
+                files = [keys / "group.keys"]
+            elif "configMap" in volume:
+                files = [FOLDER / name for name in config_maps(FOLDER)[volume["configMap"]["name"]]]
+            for file in files:
+                (folder / file.name).write_bytes(file.read_bytes())
+        return found
+
+    def _text(self, text: str) -> str:
+        """With its variables filled in, as Kubernetes does it."""
+        return re.sub(r"\$\(POD\)", self.name, text)
+
+    def box(self, container: dict[str, Any]) -> Box:
+        """What one of its containers sees."""
+        mounts = []
+        for mount in container["volumeMounts"]:
+            source = self._volumes[mount["name"]]
+            if "subPathExpr" in mount:
+                source /= self._text(mount["subPathExpr"])
+            mounts.append(Mount(source, mount["mountPath"], not mount.get("readOnly", False)))
+        scratch = self._scratch / "boxes" / self.name / container["name"]
+        return self._opened.enter_context(Box(self._network, self.name, scratch, mounts, names=self._names))
+
+    def command(self, container: dict[str, Any], key: str) -> list[str]:
+        """What it runs."""
+        return [self._text(word) for word in container[key]]
+
+
+def answered(url: str) -> int:
+    """The status of a page."""
+    with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - a pod's own
+        return int(page.status)
+
+
+@pytest.mark.lab
+@pytest.mark.soak
+def test_what_the_pods_run_founds_a_group_that_takes_records(tmp_path: Path) -> None:
+    with Network(PODS) as network, ExitStack() as opened:
+        names = {f"{pod}.gateways": network.addresses[pod] for pod in PODS} | {"gateway": network.addresses[PODS[0]]}
+        generate(tmp_path / "keys", PODS)
+        running = []
+        for pod in (Pod(name, network, tmp_path, names, opened) for name in PODS):
+            [keys] = pod.spec["initContainers"]
+            [container] = pod.spec["containers"]
+            pod.box(keys).run(*pod.command(keys, "command"))
+            box = pod.box(container)
+            running.append((pod, container, box, box.start("tutti", *pod.command(container, "args"))))
+        with stopping([process for *_, process in running]):
+            for pod, container, box, process in running:
+                assert ready(process, box)["url"] == f"tutti://{pod.name}.gateways:7400"
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    asked = container[probe]["httpGet"]
+                    [port] = [port["containerPort"] for port in container["ports"] if port["name"] == asked["port"]]
+                    url = f"http://{network.addresses[pod.name]}:{port}{asked['path']}"
+                    assert network.call(pod.name, partial(answered, url)) == 200
+            client = running[1][2]
+            client.run("tutti", "produce", "--topic", "orders", "--url", "tutti://gateway:7400", text="one\n")
+            assert client.run("tutti", "tail", "--topic", "orders", "--format", "value", "--url", "tutti://gateway:7400") == "one\n"
