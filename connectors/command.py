@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from connectors.files.command import files
 from connectors.kafka.command import kafka_in
 
 
@@ -12,4 +13,5 @@ def connect() -> None:
     """Bring records into the log from elsewhere."""
 
 
+connect.add_command(files)
 connect.add_command(kafka_in)

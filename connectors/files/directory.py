@@ -1,0 +1,141 @@
+"""What is in the directory, and which of it is to be taken, in order."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from connectors.config import TOPIC_BYTES_MAX, is_name
+from connectors.files import limits
+from gateway.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from connectors.files.config import Inflow
+
+_GZIP = ".gz"
+_MARK_BYTES = 8
+
+
+class Seen(NamedTuple):
+    """A file as it is in the directory now: its name below it, its topic, and what the system says of it."""
+
+    name: str
+    topic: str
+    inode: int
+    size: int
+    changed_ns: int
+    wanted: bool
+
+
+class Directory:
+    """Looks into the directory of a configuration."""
+
+    def __init__(self, config: Inflow) -> None:
+        """Nothing is looked at yet."""
+        self._config = config
+        self.root = Path(config.files.directory)
+        self._pattern = re.compile(fnmatch.translate(config.files.pattern))
+        self._hidden = config.files.pattern.startswith(".")
+        self.strange: set[str] = set()  # names that are passed by, with the reason
+
+    def check(self) -> None:
+        """See at the start that it is there, and that files can be moved where they are to be.
+
+        Raises:
+            ConfigError: what is wrong, and what to do.
+        """
+        files = self._config.files
+        try:
+            with os.scandir(self.root):
+                pass
+            if files.after != "keep" and not os.access(self.root, os.W_OK | os.X_OK):
+                raise ConfigError(f'files.directory {self.root} cannot be changed, and after is "{files.after}": give the right to')
+            if files.done:
+                done = Path(files.done)
+                done.mkdir(parents=True, exist_ok=True)
+                if done.stat().st_dev != self.root.stat().st_dev:
+                    raise ConfigError(f"files.done {done} is on another file system than {self.root}: name one on the same")
+                if done.resolve() == self.root.resolve():
+                    raise ConfigError(f"files.done {done} is the directory itself: name another one")
+        except OSError as error:
+            raise ConfigError(
+                f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: "
+                f"name a directory that can be read, and one for done that can be written"
+            ) from error
+
+    def look(self) -> list[Seen]:
+        """Every file that is there, in the order in which they are to be taken; those that nobody wants last.
+
+        Raises:
+            Unavailable: the directory cannot be read now.
+        """
+        self.strange = set()
+        try:
+            found = list(self._files(self.root, "", self._config.topic))
+            if not self._config.topic:
+                for folder in self._folders():
+                    found += self._files(self.root / folder, f"{folder}/", folder)
+        except OSError as error:
+            raise Unavailable(f"{error.filename or self.root}: {(error.strerror or str(error)).lower()}") from error
+        if len(found) > limits.FILES_MAX:
+            raise Unavailable(f"{self.root} has {len(found)} files, and at most {limits.FILES_MAX} are taken: move some away")
+        if self._config.files.order == "time":
+            return sorted(found, key=lambda seen: (not seen.wanted, seen.changed_ns, seen.name.encode()))
+        return sorted(found, key=lambda seen: (not seen.wanted, seen.name.encode()))
+
+    def _folders(self) -> list[str]:
+        with os.scandir(self.root) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        done = Path(self._config.files.done).resolve() if self._config.files.done else None
+        names = [name for name in names if (self.root / name).resolve() != done]
+        self.strange |= {f"{_shown(name)}/: is no name of a topic" for name in names if not is_name(name, TOPIC_BYTES_MAX)}
+        return [name for name in names if is_name(name, TOPIC_BYTES_MAX)]
+
+    def _files(self, folder: Path, before: str, topic: str) -> Iterator[Seen]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                try:
+                    if not entry.is_file():
+                        continue
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # it went while it was looked at
+                if not name.isprintable():  # also what is not UTF-8
+                    self.strange.add(f"{before}{_shown(name)}: its name has characters that cannot be shown")
+                    continue
+                wanted = bool(topic) and self._wants(name)
+                yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
+
+    def _wants(self, name: str) -> bool:
+        return (self._hidden or not name.startswith(".")) and self._pattern.match(name) is not None
+
+
+def _shown(name: str) -> str:
+    return ascii(name)[1:-1]
+
+
+def is_opaque(name: str, form: str) -> bool:
+    """Whether a place in the file is no place among its bytes on the disk."""
+    return form == "parquet" or name.endswith(_GZIP)
+
+
+def mark_of(descriptor: int, at: int) -> str:
+    """What tells whether a file still has what it had in its first `at` bytes: a digest of their beginning and their end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not at:
+        return ""
+    digest = hashlib.blake2b(digest_size=_MARK_BYTES)
+    head = min(at, limits.WINDOW_BYTES)
+    digest.update(os.pread(descriptor, head, 0))
+    begin = max(head, at - limits.WINDOW_BYTES)
+    digest.update(os.pread(descriptor, at - begin, begin))
+    return digest.hexdigest()

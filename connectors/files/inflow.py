@@ -1,0 +1,105 @@
+"""From a directory of files into the log: sessions, one after another, until it is told to end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from connectors.files import limits
+from connectors.files.directory import Directory
+from connectors.files.ledger import Ledger
+from connectors.files.session import Session
+from connectors.quarantine import Quarantine
+from gateway.errors import ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, TuttiError, UsageError
+
+if TYPE_CHECKING:
+    from connectors.files.config import Inflow
+
+LOG = logging.getLogger("tutti.files")
+
+#: What trying again cannot mend. A fenced one ends: who took over would be fenced in turn.
+_FINAL = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
+
+
+class Connector:
+    """Brings the files of a directory into the log, each row once, in order.
+
+    `run` belongs to one thread; the figures may be looked at by others (metrics).
+
+    Attributes:
+        records, bytes, files: committed, read (after decompression), taken whole, by this instance.
+        failures: times that it had to begin again, or a file could not be read.
+        changed: files that were another one than what was taken.
+        waiting: bytes in the directory that are not taken yet, as of the last look.
+        flowing: whether it sends; it waits to begin again otherwise.
+    """
+
+    def __init__(self, config: Inflow) -> None:
+        """Prepare; nothing is looked at yet.
+
+        Raises:
+            ConfigError: the quarantine cannot be written.
+        """
+        self.config = config
+        self.directory = Directory(config)
+        self.quarantine = Quarantine(config.quarantine)
+        self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
+        self.flowing = False
+        self._tries = 0
+        self._told: set[str] = set()
+        self._trouble = ""
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`, or something that trying again cannot mend.
+
+        Raises:
+            ConfigError: a directory is not as it has to be.
+            Unavailable: no gateway answered at the start.
+            Fenced: another instance of the name has taken over.
+            TuttiError: ledger and log do not go together.
+        """
+        config = self.config
+        self.directory.check()
+        ledger = Ledger(config.state, config.name, grows=config.files.grows)
+        begun = False
+        try:
+            while not stop.is_set():
+                try:
+                    session = Session(self, ledger, stop)
+                    try:
+                        if not begun:
+                            ready()
+                        begun = self.flowing = True
+                        session.run()
+                    finally:
+                        self.flowing = False
+                        session.close()
+                except _FINAL:
+                    raise
+                except (TuttiError, OSError) as error:
+                    if not begun:
+                        raise
+                    self._fail(error)
+                    stop.wait(min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries))
+        finally:
+            ledger.close()
+
+    def well(self) -> None:
+        """Something was committed: the next failure is a new one."""
+        self._tries, self._trouble = 0, ""
+
+    def tell_strange(self) -> None:
+        """Tell of names that are passed by, each once."""
+        for strange in sorted(self.directory.strange - self._told):
+            LOG.warning("%s: it is passed by", strange)
+        self._told = set(self.directory.strange)
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        self._tries = min(self._tries + 1, 16)
+        trouble = f"{type(error).__name__}: {error}"
+        if trouble != self._trouble:
+            LOG.warning("%s: begins again behind what is in the log: %s", self.config.name, trouble)
+        self._trouble = trouble

@@ -1,0 +1,126 @@
+"""What of the directory is to be taken, by what the ledger knows of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from connectors.files import limits
+from connectors.files.ledger import File, Ledger, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from connectors.files.config import Inflow
+    from connectors.files.directory import Seen
+
+LOG = logging.getLogger("tutti.files")
+
+
+class Candidate(NamedTuple):
+    """A file to look into, and what the ledger has of it, if anything."""
+
+    seen: Seen
+    file: File | None
+
+
+class Known:
+    """Compares what is seen with the ledger: complete files by their names, growing ones by their inodes."""
+
+    def __init__(self, config: Inflow, ledger: Ledger) -> None:
+        """Of one session; the ledger was taken over."""
+        self._grows = config.files.grows
+        self._quiet_ns = config.files.quiet_ms * 1_000_000
+        self._ledger = ledger
+        self._watched: dict[str, tuple[int, int, int]] = {}  # name -> size, time of change, since when (monotonic) it is that
+        self.looked: dict[int, tuple[int, int]] = {}  # growing file -> size and time of change when it was read to its end
+        self._put_off: set[int] = set()  # new growing files whose names were others' at the look before
+
+    def candidates(self, found: list[Seen]) -> list[Candidate]:
+        """What is to be looked into, in order."""
+        chosen = self._growing(found) if self._grows else self._complete(found)
+        self._bound(found)
+        return chosen
+
+    def _complete(self, found: list[Seen]) -> list[Candidate]:
+        by_name = {file.name: file for file in self._ledger.files.values()}
+        watched, self._watched = self._watched, {}
+        now_ns = time.time_ns()
+        chosen = []
+        for seen in found:
+            if not seen.wanted:
+                continue
+            file = by_name.pop(seen.name, None)
+            same = file is not None and (file.inode, file.size, file.changed_ns) == (seen.inode, seen.size, seen.changed_ns)
+            if file is not None and same and file.state in (State.TAKEN, State.REFUSED, State.CHANGED):
+                continue
+            if now_ns - seen.changed_ns >= self._quiet_ns or self._is_quiet(seen, watched):
+                chosen.append(Candidate(seen, file))
+        self._gone(file for file in by_name.values() if file.state is State.OPEN)
+        return chosen
+
+    def _is_quiet(self, seen: Seen, watched: dict[str, tuple[int, int, int]]) -> bool:
+        """Whether it was the same for long enough by this process's own clock: that of the files may be another one."""
+        now_ns = time.monotonic_ns()
+        size, changed_ns, since_ns = watched.get(seen.name, (-1, -1, now_ns))
+        if (size, changed_ns) != (seen.size, seen.changed_ns):
+            since_ns = now_ns
+        self._watched[seen.name] = (seen.size, seen.changed_ns, since_ns)
+        return now_ns - since_ns >= self._quiet_ns
+
+    def _growing(self, found: list[Seen]) -> list[Candidate]:
+        by_inode = {file.inode: file for file in self._ledger.files.values()}
+        there = {seen.inode for seen in found}
+        left = {file.name: file for file in self._ledger.files.values() if file.inode not in there}
+        taken: set[int] = set()
+        chosen: list[Candidate] = []
+        new: list[Candidate] = []
+        put_off, self._put_off = self._put_off, set()
+        for seen in found:
+            if seen.inode in taken:
+                continue  # another name of the same file
+            file = by_inode.get(seen.inode)
+            if file is None:
+                before = left.get(seen.name)
+                if not seen.wanted:
+                    continue
+                if before is not None and before.state is State.OPEN and seen.inode not in put_off:
+                    # The one before it may have got another name while names were listed: the end of that comes first.
+                    self._put_off.add(seen.inode)
+                    del left[seen.name]
+                    continue
+                # One that was written anew under the name of one that is gone may go on where that was.
+                new.append(Candidate(seen, left.pop(seen.name, None)))
+                taken.add(seen.inode)
+                continue
+            taken.add(seen.inode)
+            if file.name != seen.name:
+                LOG.info("%s is called %s now: it goes on where it was", file.name, seen.name)
+                file.name = seen.name
+                self._ledger.put(file)
+            if self.looked.get(file.id) != (seen.size, seen.changed_ns):
+                chosen.append(Candidate(seen, file))
+        self._gone(file for file in left.values() if file.state is State.OPEN)
+        # What is known for longer comes first, so that a log that was rotated ends before the one with its name begins.
+        chosen.sort(key=lambda one: one.file.id if one.file is not None else 0)
+        new.sort(key=lambda one: (one.seen.changed_ns, one.seen.name.encode()))
+        return chosen + new
+
+    def _gone(self, files: Iterable[File]) -> None:
+        """Tell once of files that went before all of them was taken."""
+        for file in files:
+            if file.done < file.size or not self._grows:
+                LOG.warning("%s is gone, and was in the log up to row %d: what came behind it was not taken", file.name, file.row)
+            file.state = State.GONE
+            self._ledger.put(file)
+
+    def _bound(self, found: list[Seen]) -> None:
+        """Let the ledger forget those that are gone for longest, as far as it has to."""
+        more = len(self._ledger.files) - limits.FILES_MAX
+        if more <= 0:
+            return
+        names = {seen.name for seen in found}
+        gone = [file for _, file in sorted(self._ledger.files.items()) if file.name not in names]
+        for file in gone[:more]:
+            self._ledger.forget(file)

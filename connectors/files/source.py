@@ -1,0 +1,260 @@
+"""One file, opened: its rows from a place on, block by block."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connectors.files import limits
+from connectors.files.directory import is_opaque, mark_of
+from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header, to_json
+
+if TYPE_CHECKING:
+    from connectors.files.config import Inflow
+
+_BOM = b"\xef\xbb\xbf"
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Source:
+    """A file that is read. A context manager; what the system says of it (`status`) is as it was when it was opened."""
+
+    def __init__(self, path: str, config: Inflow) -> None:
+        """Open it.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self._config = config
+        self._form = config.files.format
+        self._file: IO[bytes] = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self.status = os.fstat(self._file.fileno())
+        self._opaque = is_opaque(path, self._form)
+        self._zipped = self._opaque and self._form != "parquet"
+
+    def mark(self, at: int) -> str:
+        """What tells whether it still has what it has now before `at`.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return mark_of(self._file.fileno(), self.status.st_size if self._opaque and at else at)
+
+    def same_as_taken(self, at: int, mark: str) -> bool:
+        """Whether it still has what `mark` was made of."""
+        return (self._opaque or self.status.st_size >= at) and self.mark(at) == mark
+
+    def changed(self) -> bool:
+        """Whether it was written to since it was opened."""
+        now = os.fstat(self._file.fileno())
+        return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
+
+    def rows(self, at: int, row: int) -> Iterator[Rows]:
+        """Rows from a place on, to where it ends now.
+
+        Raises:
+            Unreadable: the rest of it makes no sense.
+            OSError: it cannot be read now.
+        """
+        if self._form == "parquet":
+            return self._parquet(at)
+        return self._text(at, row)
+
+    def _text(self, at: int, row: int) -> Iterator[Rows]:
+        stream: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=self._file)) if self._zipped else self._file
+        complete = not self._config.files.grows
+        end = None if complete else min(self.status.st_size, at + limits.PIECE_BYTES)
+        with _explained():
+            begin, lines, form = self._begun(stream)
+            if form is None:
+                return
+            if at > begin:
+                begin, lines = at, row
+            _skip_to(stream, begin)
+            yield from text_rows(stream.read, form, begin, lines, None if end is None else end - begin, complete=complete)
+
+    def _begun(self, stream: IO[bytes]) -> tuple[int, int, Form | None]:
+        """Where its rows begin, how many lines stand before them, and how they are read; None if its header is not there yet."""
+        config = self._config
+        start = _read_some(stream.read, len(_BOM))
+        if start[:2] in _WIDE and config.files.format != "lines":
+            raise Unreadable("it begins as UTF-16 does: convert it to UTF-8")
+        if config.files.format == "lines":
+            return 0, 0, PlainLines()
+        encoding = config.files.encoding
+        begin = len(_BOM) if start == _BOM and encoding == "utf-8" else 0
+        picker = Picker(config.record)
+        if config.files.format == "jsonl":
+            return begin, 0, JsonLines(picker, encoding)
+        if config.csv.columns:
+            return begin, 0, CsvRows(picker, encoding, config.csv.delimiter, config.csv.columns)
+        data, found = start[begin:], None
+        while found is None:
+            block = stream.read(limits.BLOCK_BYTES)
+            if not block and not config.files.grows and data and not data.endswith(b"\n"):
+                block = b"\n"
+            data += block
+            found = header(data, encoding, config.csv.delimiter)
+            if found is None and not block:
+                if data.strip() and not config.files.grows:
+                    raise Unreadable("its header has a quote that is not closed")
+                return begin, 0, None
+            if found is None and len(data) > limits.HEADER_BYTES_MAX:
+                raise Unreadable(f"it has no header in its first {limits.HEADER_BYTES_MAX} bytes")
+        names, behind, lines = found
+        picker.check(names, "its header")
+        return begin + behind, lines, CsvRows(picker, encoding, config.csv.delimiter, names)
+
+    def _parquet(self, at: int) -> Iterator[Rows]:
+        picker = Picker(self._config.record)
+        with _explained():
+            table = pq.ParquetFile(self._file, pre_buffer=False)
+            picker.check(table.schema_arrow.names, "its schema")
+            _check_schema(table.schema_arrow)
+            begin = 0
+            for group in range(table.metadata.num_row_groups):
+                behind = begin + table.metadata.row_group(group).num_rows
+                if behind > at:
+                    for batch in table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False):
+                        skipped = min(batch.num_rows, max(0, at - begin))
+                        begin += batch.num_rows
+                        if skipped < batch.num_rows:
+                            yield parquet_rows(batch.slice(skipped), begin - batch.num_rows + skipped, picker)
+                begin = behind
+
+    def __enter__(self) -> Source:
+        """It is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._file.close()
+
+
+def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room: int | None, *, complete: bool) -> Iterator[Rows]:
+    """The rows of a stream that stands at position `at`, behind line `row`.
+
+    Args:
+        read: up to so many bytes; none at its end.
+        form: how it is read.
+        at, row: where the stream stands.
+        room: bytes that are read at most; all without it.
+        complete: whether nothing comes behind its end, so that a last line without a newline is one.
+    """
+    held = b""
+    while True:
+        block = read(limits.BLOCK_BYTES if room is None else min(limits.BLOCK_BYTES, room))
+        room = None if room is None else room - len(block)
+        held += block
+        final = not block
+        if not held or (final and not complete):
+            return
+        rows = form.parse(held, at, row, final=final)
+        held = held[rows.at - at :]
+        at, row = rows.at, rows.row
+        yield rows
+        if len(held) > limits.ROW_BYTES_MAX:
+            line = _first_line(read, held, complete=complete)
+            if line is None:
+                return  # the end of its line is not there yet
+            kept, size, held = line
+            reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+            bad = BadRow(row + 1, at, kept, reason, size)
+            at, row = at + size, row + 1
+            yield Rows([], [], [], [], [], [bad], at, row)
+        if final:
+            return
+
+
+def _first_line(read: Callable[[int], bytes], held: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
+    """The beginning of the line that `held` begins with, its size and what is behind it; None if its end is not there yet."""
+    kept, size = held[: limits.KEPT_BYTES_MAX], 0
+    while (newline := held.find(b"\n")) < 0:
+        size += len(held)
+        held = read(limits.BLOCK_BYTES)
+        if not held:
+            return (kept, size, b"") if complete else None
+    return kept[: size + newline], size + newline + 1, held[newline + 1 :]
+
+
+def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
+    """So many bytes, or all that there are."""
+    data = b""
+    while len(data) < count and (block := read(count - len(data))):
+        data += block
+    return data
+
+
+def _skip_to(stream: IO[bytes], at: int) -> None:
+    """Have it stand at a position; what is compressed is read from where it stands, or from its beginning."""
+    if stream.seek(at) < at:
+        raise Unreadable(f"it ends before byte {at}, up to where it was taken")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What is wrong with the file itself, as `Unreadable`; what the system did not do now stays an `OSError`."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Unreadable(f"it is no whole gzip file ({error})") from error
+    except pa.ArrowException as error:
+        raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's, of what the file holds
+            raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+        raise
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker) -> Rows:
+    """The rows of a batch that stands behind `at` rows of its file."""
+    columns = [_plain_column(batch.column(number)) for number in range(batch.num_columns)]
+    names = batch.schema.names
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    times: list[int] = []
+    ends: list[int] = []
+    bad: list[BadRow] = []
+    for number, fields in enumerate(zip(*(column.to_pylist() for column in columns), strict=True), at + 1):
+        found = dict(zip(names, fields, strict=True))
+        try:
+            key, value, time = picker.pick(found, lambda: to_json(found))  # noqa: B023 - called at once
+        except (ValueError, TypeError) as error:
+            text = str(found).encode(errors="replace")
+            bad.append(BadRow(number, number - 1, text[: limits.KEPT_BYTES_MAX], str(error), len(text)))
+            continue
+        values.append(value)
+        keys.append(key)
+        times.append(time)
+        ends.append(number)
+    return Rows(values, keys, times, ends, list(ends), bad, at + batch.num_rows, at + batch.num_rows)
+
+
+def _plain_column(column: pa.Array[Any]) -> pa.Array[Any]:
+    """A column whose values Python has: nanoseconds, which it has not, as text."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.string())
+    if pa.types.is_duration(column.type) or (pa.types.is_time64(column.type) and column.type.unit == "ns"):
+        return column.cast(pa.int64())
+    return column
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    """Refuse what has no one meaning as JSON."""
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise Unreadable(f"its schema has the column {twice!r} twice")
+    for field in schema:
+        if field.type.num_fields and "ns" in str(field.type):
+            raise Unreadable(f"its column {field.name!r} has nanoseconds inside of {field.type}: cast them to microseconds")

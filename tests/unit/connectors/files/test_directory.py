@@ -1,0 +1,379 @@
+"""Proves what becomes of files that are late, replaced, cut, gone, moved or damaged, and of a ledger that is not the log's."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from connectors.files import after as after_module
+from connectors.files import limits
+from connectors.files import session as session_module
+from connectors.files.config import load_inflow
+from connectors.files.directory import Directory
+from connectors.files.source import Source
+from gateway.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
+from tests.unit.connectors.files.model import Log, Rig
+
+
+def quarantined(rig: Rig) -> list[Any]:
+    return sorted((orjson.loads(path.read_bytes()) for path in (rig.root / "q").iterdir()), key=lambda one: one["file"])
+
+
+def test_late_files_come_when_they_are_there(tmp_path: Path) -> None:
+    """Proves that a name before the place is taken too, each once, and that files that are there together come in order."""
+    rig = Rig(tmp_path)
+    for name in ("b", "d", "c"):
+        rig.write(name, name.encode())
+    rig.turns(2, lambda: rig.write("a", b"a"))
+    rig.turns()
+    assert rig.log.values() == [b"b", b"c", b"d", b"a"]
+
+
+def test_order_by_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, files='format = "lines"\norder = "time"')
+    for second, name in enumerate(("b", "c", "a")):
+        rig.write(name, name.encode())
+        os.utime(rig.incoming / name, (second, second))
+    rig.turns()
+    assert rig.log.values() == [b"b", b"c", b"a"]
+
+
+def test_topics_by_subdirectory(tmp_path: Path) -> None:
+    """Proves that files lie in directories that are named as their topics, and that others are told of."""
+    rig = Rig(tmp_path, top="# no topic")
+    for name in ("x/2", "x/1", "y/1", "not a topic/1", "loose"):
+        rig.write(name, name.encode())
+    connector = rig.turns()
+    assert (rig.log.values("x"), rig.log.values("y"), len(rig.log.rows)) == ([b"x/1", b"x/2"], [b"y/1"], 3)
+    assert connector.directory.strange == {"not a topic/: is no name of a topic"}
+
+
+def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    Path(os.fsdecode(os.fsencode(rig.incoming) + b"/\xff\n")).write_bytes(b"x")
+    rig.write(".hidden", b"x")
+    connector = rig.turns()
+    assert (rig.log.rows, len(connector.directory.strange)) == ([], 1)
+
+
+@pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "cut"])
+@pytest.mark.parametrize("changed", ["tell", "take"])
+def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that it is told once and not doubled, or taken again as a whole where that is wanted."""
+    rig = Rig(tmp_path, files=f'format = "lines"\nchanged = "{changed}"')
+    rig.write("a", b"1\n2\n")
+    rig.turns()
+    content = {"rewritten": b"3\n4\n", "appended": b"1\n2\n3\n", "replaced": b"5\n6\n", "cut": b"1\n"}[how]
+    if how == "replaced":
+        rig.write("new", content)
+        (rig.incoming / "new").rename(rig.incoming / "a")
+    else:
+        rig.write("a", content)
+    caplog.clear()
+    connector = rig.turns(3)
+    assert rig.log.values() == [b"1", b"2", *(content.split() if changed == "take" else [])]
+    assert connector.changed == sum("is another file than" in text for text in caplog.messages) == 1
+    rig.turns()
+    assert connector.changed == 1
+
+
+def test_a_file_that_was_touched_or_put_back_is_the_same(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write("a", b"1\n2\n")
+    rig.turns()
+    os.utime(rig.incoming / "a", (1, 1))
+    assert rig.turns().changed == 0
+    (rig.incoming / "a").unlink()
+    rig.turns()
+    rig.write("a", b"1\n2\n")
+    assert rig.turns().changed == 0
+    assert rig.log.values() == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("what", ["move", "delete"])
+def test_a_name_is_free_when_its_file_was_put_away(tmp_path: Path, what: str) -> None:
+    """Proves that a file of the same name is a new one then, and that none of those moved is written over."""
+    done = f'\ndone = "{tmp_path}/done"' if what == "move" else ""
+    rig = Rig(tmp_path, files=f'format = "lines"\nafter = "{what}"{done}')
+    for content in (b"1\n", b"1\n", b"2\n"):
+        rig.write("a", content)
+        rig.turns()
+        assert list(rig.incoming.iterdir()) == []
+    assert rig.log.values() == [b"1", b"1", b"2"]
+    if what == "move":
+        assert sorted(path.read_bytes() for path in (tmp_path / "done").iterdir()) == [b"1\n", b"1\n", b"2\n"]
+
+
+def test_a_file_that_is_replaced_while_it_is_put_away_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that what comes under the name of a file in the last moment is not deleted unread."""
+    rig = Rig(tmp_path, files='format = "lines"\nafter = "delete"')
+    rig.write("a", b"1\n")
+    real, looks = after_module._is, []
+
+    def late(file: Any, path: Path) -> bool:
+        looks.append(path.name)
+        same = real(file, path)
+        if path.name == "a" and looks.count("a") == 1:
+            rig.write("b", b"2\n")
+            (rig.incoming / "b").rename(rig.incoming / "a")
+        return same
+
+    monkeypatch.setattr(after_module, "_is", late)
+    rig.turns(3)
+    assert rig.log.values() == [b"1", b"2"]
+    assert list(rig.incoming.iterdir()) == []
+
+
+def test_a_file_with_rows_in_quarantine_is_not_deleted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, files='format = "jsonl"\nafter = "delete"')
+    rig.write("a", b"1\nno\n2\n")
+    for _ in range(2):
+        rig.turns()
+    assert rig.log.values() == [b"1", b"2"]
+    assert (rig.incoming / "a").exists()
+    (told,) = quarantined(rig)
+    assert (told["file"], told["row"], told["at"], told["row_base64"]) == ("a", 2, 2, "bm8=")
+
+
+def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that a renamed log is read to its end though its new name is not asked for, and a cut one from its beginning."""
+    rig = Rig(tmp_path, files='format = "lines"\ngrows = true\npattern = "*.log"')
+    rig.write("a.log", b"1\n2")
+    rig.turns(1)
+    assert rig.log.values() == [b"1"]
+    rig.write("a.log", b"\n3\n", append=True)
+    (rig.incoming / "a.log").rename(rig.incoming / "a.log.1")
+    rig.write("a.log", b"4\n")
+    rig.turns()
+    assert sorted(rig.log.values(), key=str) == [b"1", b"2", b"3", b"4"]
+    rig.write("a.log", b"")
+    rig.write("a.log", b"5\n", append=True)
+    connector = rig.turns()
+    assert (rig.log.values()[-1], connector.changed) == (b"5", 1)
+    (rig.incoming / "a.log").rename(rig.incoming / "old")
+    shutil.copy(rig.incoming / "old", rig.incoming / "a.log")
+    (rig.incoming / "old").unlink()
+    rig.write("a.log", b"6\n", append=True)
+    rig.turns()
+    assert (rig.log.values()[4:], connector.changed) == ([b"5", b"6"], 1)
+    (rig.incoming / "a.log.1").write_bytes(b"1\n2\n3\nhalf")
+    rig.turns()
+    (rig.incoming / "a.log.1").unlink()
+    rig.turns()
+    assert "a.log.1 is gone" in caplog.text
+
+
+def test_a_file_that_goes_in_the_middle_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FRAME_BYTES", 100)
+    rig = Rig(tmp_path)
+    rig.write("a", b"".join(b"%d\n" % number for number in range(100)))
+    assert rig.crash(12)
+    with_some = len(rig.log.rows) + len(rig.log.undecided)
+    assert 0 < with_some < 100
+    (rig.incoming / "a").rename(tmp_path / "a")
+    rig.turns()
+    assert "a is gone" in caplog.text or not rig.log.rows
+    (tmp_path / "a").rename(rig.incoming / "a")
+    rig.turns()
+    assert rig.log.values() == [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "more", "data", "taken", "told"),
+    [
+        ("a.gz", 'format = "lines"', "", gzip.compress(os.urandom(2000).hex().encode() + b"\n" + b"1\n" * 9)[:-9], 0, "gzip"),
+        ("a.gz", 'format = "lines"', "", b"no gzip", 0, "gzip"),
+        ("a", 'format = "parquet"', "", b"PAR1 is no file", 0, "Parquet"),
+        ("a", 'format = "parquet"', "", b"", 0, "Parquet"),
+        ("a", 'format = "csv"', "", "a,b\n1,2\n".encode("utf-16"), 0, "UTF-16"),
+        ("a", 'format = "csv"', "", b"a,a\n1,2\n", 0, "'a' twice"),
+        ("a", 'format = "csv"', "[record]\nkey = 'id'", b"a,b\n1,2\n", 0, "no column 'id', which record.key names"),
+        ("a", 'format = "csv"', "", b'"a,b\n1,2\n', 0, "quote"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_the_others_go_on(
+    tmp_path: Path, name: str, files: str, more: str, data: bytes, taken: int, told: str
+) -> None:
+    rig = Rig(tmp_path, files=files + '\nafter = "delete"', more=more)
+    rig.write(name, data)
+    rig.turns()
+    rig.turns()
+    assert len(rig.log.rows) == taken
+    (found,) = quarantined(rig)
+    assert told in found["reason"]
+    assert (found["file"], (rig.incoming / name).exists()) == (name, True)
+
+
+def test_text_of_other_encodings_and_marks(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, files='format = "csv"\nencoding = "latin-1"')
+    rig.write("a", "n\nü\n".encode("latin-1"))
+    rig.turns()
+    other = tmp_path / "other"
+    other.mkdir()
+    marked = Rig(other, files='format = "csv"', more='[csv]\ndelimiter = ";"\n[record]\nkey = "n"\nvalue = "v"\ntimestamp = "t"')
+    marked.write("a", "\ufeffn;v;t\nü;;1970-01-01T00:00:02Z\n".encode())
+    marked.turns()
+    assert rig.log.values() == ['{"n":"ü"}'.encode()]
+    (row,) = marked.log.rows
+    assert (row.key, row.value, row.time_us) == ("ü".encode(), b"", 2_000_000)
+
+
+def test_a_header_that_is_not_whole_yet_is_waited_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, files='format = "csv"\ngrows = true')
+    for part in (b"a,", b"b\n1", b",2\n3,"):
+        rig.write("x", part, append=True)
+        rig.turns(1)
+    assert rig.log.values() == [b'{"a":"1","b":"2"}']
+
+
+def test_a_file_that_cannot_be_opened_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the others go on meanwhile, and that it comes when it can be read."""
+    rig = Rig(tmp_path)
+    rig.write("a", b"1")
+    rig.write("b", b"2")
+    real = Source
+
+    def refused(path: str, config: Any) -> Any:
+        if path.endswith("a"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session_module, "Source", refused)
+        assert rig.turns().failures == 1
+    rig.turns()
+    assert rig.log.values() == [b"2", b"1"]
+
+
+def test_a_file_that_is_being_written_is_left_for_a_while(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    text = (tmp_path / "files.toml").read_text().replace("quiet_ms = 0", "quiet_ms = 3600000")
+    (tmp_path / "files.toml").write_text(text)
+    rig.config = load_inflow(str(tmp_path / "files.toml"))
+    rig.write("a", b"1")
+    rig.turns(3)
+    assert rig.log.rows == []
+    os.utime(rig.incoming / "a", (1, 1))
+    rig.turns()
+    assert rig.log.values() == [b"1"]
+
+
+def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
+    """Proves that nothing is taken twice when the ledger is lost, older or newer than the log, or somebody else's."""
+    rig = Rig(tmp_path)
+    ledger = tmp_path / "state" / "f.ledger"
+    rig.write("a", b"1")
+    rig.turns()
+    shutil.copy(ledger, tmp_path / "older")
+    rig.write("b", b"2")
+    rig.turns()
+    shutil.copy(ledger, tmp_path / "newer")
+    log, rig.log = rig.log, Log()
+    with pytest.raises(WrongDirectory, match="the log knows nothing of producer f"):
+        rig.turns()
+    rig.log = log
+    shutil.copy(tmp_path / "older", ledger)
+    with pytest.raises(WrongDirectory, match="an older copy"):
+        rig.turns()
+    ledger.unlink()
+    with pytest.raises(WrongDirectory, match="tutti producers forget f"):
+        rig.turns()
+    ledger.write_bytes(b"rubbish" * 1000)
+    with pytest.raises(Damaged, match="no ledger any more"):
+        rig.turns()
+    shutil.copy(tmp_path / "newer", ledger)
+    rig.turns()
+    assert rig.log.values() == [b"1", b"2"]
+    rig.configure('format = "lines"\ngrows = true')
+    with pytest.raises(ConfigError, match="another `name`"):
+        rig.turns()
+
+
+def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
+    """Proves that an older instance is refused by the ledger, too."""
+    rig = Rig(tmp_path)
+    with rig.session() as (_, old):
+        rig.turns()
+        rig.write("a", b"1")
+        with pytest.raises(Fenced):
+            old._round()
+    rig.turns()
+    assert rig.log.values() == [b"1"]
+
+
+def test_progress_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.log.progress = b"17"
+    with pytest.raises(FormatError, match="another `name`"):
+        rig.turns()
+
+
+def test_a_frame_that_fails_ends_the_session_and_nothing_is_lost(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write("a", b"1\n2")
+    rig.log.fail = Aborted("lost its coordinator")
+    with pytest.raises(Aborted):
+        rig.turns()
+    rig.turns()
+    assert rig.log.values() == [b"1", b"2"]
+
+
+def test_a_directory_that_goes_away_is_waited_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write("a", b"1\n")
+    with rig.session() as (_, session):
+        shutil.move(rig.incoming, tmp_path / "away")
+        with pytest.raises(Unavailable, match="no such file or directory"):
+            session._round()
+    with pytest.raises(ConfigError, match="name a directory that can be read"):
+        Directory(rig.config).check()
+    shutil.move(tmp_path / "away", rig.incoming)
+    rig.turns()
+    assert rig.log.values() == [b"1"]
+
+
+GOOD = (
+    'name = "f"\ngateways = "tutti://h:1"\nstate = "s"\nquarantine = "q"\ntopic = "t"\n[files]\ndirectory = "d"\nformat = "csv"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD.replace('directory = "d"', ""), "files.directory is missing"),
+        (GOOD.replace('"csv"', '"xml"'), '"csv" or "jsonl" or "lines" or "parquet"'),
+        (GOOD.replace('"t"', '"a b"'), "topic is 'a b'"),
+        (GOOD + 'pattern = "x/*"', "it is of names alone"),
+        (GOOD + 'after = "move"', "files.done is missing"),
+        (GOOD + 'done = "x"', 'write after = "move"'),
+        (GOOD + 'grows = true\norder = "time"', "leave order out"),
+        (GOOD + 'grows = true\nafter = "delete"', "is never done"),
+        (GOOD.replace("csv", "parquet") + "grows = true", "leave grows out"),
+        (GOOD.replace("csv", "lines") + '[record]\nkey = "a"', "lines have none"),
+        (GOOD.replace("csv", "jsonl") + '[csv]\ndelimiter = ";"', "[csv] is set"),
+        (GOOD + '[csv]\ndelimiter = "ü"', "one ASCII character"),
+        (GOOD + '[csv]\ncolumns = ["a", "a"]', "'a' twice"),
+        (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is none of csv.columns: a"),
+        (GOOD + "poll_ms = 1", "a whole number from 10 to 3600000"),
+        (GOOD + "polls = 1", "is not known"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "files.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_inflow(str(file))
+    assert told in str(raised.value)
+
+
+def test_the_example_is_right() -> None:
+    path = Path(__file__).parents[4] / "conf" / "connectors" / "files.toml"
+    assert load_inflow(str(path)).files.format == "csv"

@@ -1,0 +1,182 @@
+"""Proves what is a row, what is a record of it, and that neither depends on how the file is cut into blocks."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.files import limits
+from connectors.files.config import Columns
+from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header, time_us
+from connectors.files.source import text_rows
+
+FORMS: list[Form] = [
+    PlainLines(),
+    JsonLines(Picker(Columns()), "utf-8"),
+    CsvRows(Picker(Columns(key="a")), "utf-8", ",", ["a", "b"]),
+]
+
+
+def read(form: Form, data: bytes, block: int = 0, *, complete: bool = True) -> tuple[list[Any], list[BadRow], int, int]:
+    """All records as (key, value, end, number), all bad rows, and where it ended."""
+    stream = io.BytesIO(data)
+    records: list[Any] = []
+    bad: list[BadRow] = []
+    at = row = 0
+    size = block or len(data) + 1
+    for rows in text_rows(lambda _: stream.read(size), form, 0, 0, None, complete=complete):
+        records += zip(rows.keys, rows.values, rows.ends, rows.numbers, strict=True)
+        bad += rows.bad
+        at, row = rows.at, rows.row
+    return records, bad, at, row
+
+
+TEXTS = st.lists(
+    st.sampled_from([b"a", b",", b'"', b"\n", b"\r\n", b'""', b'{"a":1}', b"1,2\n", b'"x\ny",z\n', b"\xff", b"\xc3\xbc", b" "])
+).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.integers(1, 7), st.sampled_from(FORMS))
+def test_blocks_change_nothing(data: bytes, block: int, form: Form) -> None:
+    """Proves that the same bytes give the same rows at the same places, in whatever pieces they are read."""
+    assert read(form, data, block) == read(form, data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.data(), st.sampled_from(FORMS))
+def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: Form) -> None:
+    """Proves that reading from the place of any record gives what comes behind it, and nothing else."""
+    records, bad, _, _ = read(form, data)
+    if not records:
+        return
+    index = draw.draw(st.integers(0, len(records) - 1))
+    _, _, at, row = records[index]
+    rest: list[Any] = []
+    others: list[BadRow] = []
+    for rows in text_rows(io.BytesIO(data[at:]).read, form, at, row, None, complete=True):
+        rest += zip(rows.keys, rows.values, rows.ends, rows.numbers, strict=True)
+        others += rows.bad
+    assert rest == records[index + 1 :]
+    assert others == [one for one in bad if one.at >= at]
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, st.sampled_from(FORMS))
+def test_each_byte_is_in_one_row(data: bytes, form: Form) -> None:
+    """Proves that nothing is passed by in silence: what is in no record and no bad row is blank."""
+    records, bad, at, _ = read(form, data)
+    assert at == len(data)
+    spans = sorted([(one.at, one.at + len(one.data)) for one in bad])
+    for (_, end), (begin, _) in itertools.pairwise(spans):
+        assert end <= begin
+    if isinstance(form, PlainLines):
+        assert b"\n".join(value for _, value, _, _ in records) == data.removesuffix(b"\n")
+
+
+def test_a_line_without_its_newline_waits_where_files_grow() -> None:
+    for form in FORMS:
+        assert read(form, b"1,2\n3,", complete=False)[2] in (0, 4)
+        assert read(form, b"1,2\n3,")[2] == 6
+
+
+def test_csv_as_it_is_written() -> None:
+    """Proves quotes, newlines in them, both ends of lines, and an empty row between."""
+    data = b'1,"a ""b"""\r\n\r\n2,"two\r\nlines"\n3,'
+    records, bad, _, lines = read(FORMS[2], data)
+    assert [orjson.loads(value) for _, value, _, _ in records] == [
+        {"a": "1", "b": 'a "b"'}, {"a": "2", "b": "two\r\nlines"}, {"a": "3", "b": ""},
+    ]  # fmt: skip
+    assert ([number for *_, number in records], lines, bad) == ([1, 4, 5], 5, [])
+
+
+def test_a_quote_that_is_not_closed_costs_one_line() -> None:
+    records, bad, _, _ = read(FORMS[2], b'1,x\n2,"open\n3,y\n4,z\n', 3)
+    assert [key for key, *_ in records] == [b"1", b"3", b"4"]
+    assert [(one.row, one.at, one.data) for one in bad] == [(2, 4, b'2,"open')]
+    assert "is a quote open there?" in bad[0].reason
+
+
+def test_bad_rows_are_named_with_line_and_reason() -> None:
+    _, bad, _, _ = read(FORMS[2], b'1,2,3\n"\xff",2\n"a"b,c\n1,2\n')
+    assert [(one.row, one.reason.split(":")[0]) for one in bad] == [
+        (1, "it has 3 fields, and there are 2 columns"),
+        (2, "it is not text of the encoding that is configured"),
+        (3, "it is no CSV (',' expected after '\"')"),
+    ]
+    _, bad, _, _ = read(FORMS[1], b'{"a":1}\nno\n\n{"a":\xff}\n')
+    assert [(one.row, one.at) for one in bad] == [(2, 8), (4, 12)]
+    assert bad[0].reason.startswith("it is no JSON: ")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("block", [0, 100])
+def test_a_row_that_does_not_end_is_passed_with_bounded_memory(form: Form, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a row which is longer than any may be is one bad row, and what follows is read."""
+    monkeypatch.setattr(limits, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 500)
+    monkeypatch.setattr(limits, "KEPT_BYTES_MAX", 10)
+    records, bad, at, row = read(form, b'"' + b"x" * 5000 + b"\n1,2\n", block or 700)
+    assert at == 5006
+    assert (row, next(one.row for one in bad)) == (2, 1)
+    assert len(records) + len(bad) == 2
+
+
+def test_json_fields_become_what_is_asked_for() -> None:
+    picker = Picker(Columns(key="k", value="v", timestamp="t", time="ms"))
+    data = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n{"k":"a","t":1}\n{"k":"a","v":"x"}\n[]\n'
+    form = JsonLines(picker, "utf-8")
+    rows = form.parse(data, 0, 0, final=True)
+    assert (rows.keys, rows.values, rows.times) == ([b"1", None], [b'{"x":[1]}', None], [1_700_000_000_123_000, 5000])
+    assert ["no field 'v'" in rows.bad[0].reason, "t is 'None'" in rows.bad[1].reason, "no JSON object" in rows.bad[2].reason] == [
+        True, True, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "expected"),
+    [
+        ("1970-01-01T00:00:01Z", "iso", 1_000_000),
+        ("1970-01-01T01:00:00+01:00", "iso", 0),
+        ("1970-01-01 00:00:00.000001", "iso", 1),
+        ("1.5", "s", 1_500_000),
+        (1700000000.123456, "s", 1_700_000_000_123_456),
+        (" 7", "ms", 7000),
+        (9, "us", 9),
+    ],
+)
+def test_times(value: object, form: Any, expected: int) -> None:
+    assert time_us(value, form, "t") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "told"),
+    [
+        ("yesterday", "iso", "no time"),
+        (5, "iso", "ISO 8601"),
+        ("", "s", "seconds since 1970"),
+        (True, "s", "no time"),
+        ("-1", "s", "1970 to 9999"),
+        ("nan", "s", "no time"),
+        (10**30, "us", "1970 to 9999"),
+    ],
+)
+def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        time_us(value, form, "t")
+
+
+def test_headers() -> None:
+    assert header(b'\n"a\nb",c\r\n1,2\n', "utf-8", ",") == (["a\nb", "c"], 10, 3)
+    assert header(b"a,b", "utf-8", ",") is None
+    assert header(b'"a,b\n', "utf-8", ",") is None
+    wrong = {b"a,a\n": "'a' twice", b'"a"b\n': "no CSV", b"\xff\n": "encoding", b"," * 5000 + b"\n": "5001 columns"}
+    for data, told in wrong.items():
+        with pytest.raises(Unreadable, match=told):
+            header(data, "utf-8", ",")
