@@ -25,9 +25,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
-from gateway.client.encode import BODY_OVERHEAD_BYTES, Compression, Conformed, encode_open, encode_whole, largest_record
+from gateway.client.encode import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
+from gateway.client.options import FeedOptions
 from gateway.client.passing import Passing
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
 from gateway.core import limits
@@ -36,18 +36,6 @@ from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
 _MOMENT_S = 50e-6
 _MOMENTS = 1000  # in which any other thread puts the open batch back
-
-
-class FeedOptions(NamedTuple):
-    """What a producer was told about batching; sizes in bytes, times in seconds."""
-
-    linger: float = 0.0
-    batch_bytes: int = limits.BATCH_BYTES
-    buffer_bytes: int = limits.BUFFER_BYTES
-    block: bool = True
-    compression: Compression = None
-    delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
-    staged: bool = False  # what is sent waits for a transaction
 
 
 class Feed:
@@ -62,6 +50,7 @@ class Feed:
         self.changed = threading.Condition(self.lock)
         self.roomy = threading.Condition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
+        self.closed = self.queue  # where batches go that were closed
         self.slot: list[Batch] = [Batch("", -1, 0.0)]  # takes nothing, so that the first record goes the slow way
         self.hold: Iterator[Batch] = map(self.slot.pop, itertools.repeat(-1))
         self.pending = 0  # closed batches without an outcome
@@ -130,7 +119,7 @@ class Feed:
                     break
                 self.close_open()
                 if not self._await_room(max(size, self.options.batch_bytes)):
-                    self._install(Batch(topic, max(size, self.options.batch_bytes), self._deadline(), self.passing))
+                    self._install(self.new_batch(topic, max(size, self.options.batch_bytes)))
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
@@ -148,7 +137,7 @@ class Feed:
             BufferFull, TuttiError: as `add`.
         """
         self.apart()
-        batch = Batch(topic, 0, self._deadline(), self.passing)
+        batch = self.new_batch(topic, 0)
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
         what = f"the record batch of {batch.count} records"
@@ -179,8 +168,8 @@ class Feed:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
-            self.queue.append(batch)
-            self.wake()
+            self.closed.append(batch)
+            self.offered()
         return receipt
 
     def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
@@ -232,25 +221,36 @@ class Feed:
             except IndexError:
                 time.sleep(_MOMENT_S)
 
-    def _deadline(self) -> float:
-        return self._clock() + self.options.delivery_timeout
+    def new_batch(self, topic: str, room: int) -> Batch:
+        """A batch that takes `room` bytes, whose outcome is waited for from now on."""
+        return Batch(topic, room, self._clock() + self.options.delivery_timeout, self.passing)
 
     def _await_room(self, need: int) -> bool:
         """Wait until the buffer has room for `need` bytes; whether it was waited for. Called with the lock."""
         self.check()
         waited = False
-        # What alone exceeds the buffer passes when the buffer is empty: its own limits were checked.
-        while self.buffered and self.buffered + need > self.options.buffer_bytes:
+        while lack := self.lack(need):
             if not self.options.block or getattr(bringer, "here", False):
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery cannot wait for the thread it runs in"
-                raise BufferFull(
-                    f"{self.buffered} bytes wait for their outcome, {need} more exceed buffer_bytes={self.options.buffer_bytes}, "
-                    f"and {why}: send again later, or enlarge buffer_bytes"
-                )
+                raise BufferFull(f"{lack}, and {why}: send again later, or {self.remedy}")
             self.roomy.wait(limits.POLL_US_MAX / 1e6)
             waited = True
             self.check()
         return waited
+
+    remedy = "enlarge buffer_bytes"
+
+    def lack(self, need: int) -> str:
+        """What there is too little of for `need` more bytes; empty if there is room. Called with the lock."""
+        # What alone exceeds the buffer passes when the buffer is empty: its own limits were checked.
+        if self.buffered and self.buffered + need > self.options.buffer_bytes:
+            limit = self.options.buffer_bytes
+            return f"{self.buffered} bytes wait for their outcome, {need} more exceed buffer_bytes={limit}"
+        return ""
+
+    def offered(self) -> None:
+        """A batch was closed: have it taken."""
+        self.wake()
 
     def close_open(self) -> None:
         """Close the open batch, if it has records, and queue it. Called with the lock."""
@@ -269,12 +269,12 @@ class Feed:
                             self.pending += 1
                             self.pending_records += batch.count
                             self.buffered += batch.charge
-                            self.queue.append(batch)
+                            self.closed.append(batch)
                     finally:
                         self.slot.append(after)
                     if batch.count:
                         self._seal(batch)
-                        self.wake()
+                        self.offered()
                     return
             except IndexError:
                 time.sleep(_MOMENT_S)

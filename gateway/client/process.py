@@ -54,7 +54,7 @@ def end_all() -> None:
             continue
         left = pump.flush(max(0.0, until - time.monotonic()))
         name = pump.delivery.identity.name
-        if left:
+        if left and pump.spooler is None:
             LOG.error(
                 "producer %s was not closed and %d records were not delivered when the interpreter ended: "
                 "use it as `with Producer(...)`, or call close()",

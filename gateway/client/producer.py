@@ -15,18 +15,23 @@ import pyarrow as pa
 
 from gateway.client.delivery import Delivery
 from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
 from gateway.client.lanes import Lanes
+from gateway.client.options import FeedOptions, check_bytes, options_of
 from gateway.client.passing import Passing
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
 from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume
 from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
+from gateway.client.spool.delivery import SpooledDelivery
+from gateway.client.spool.feed import Spooled, SpooledFeed
+from gateway.client.spool.spooler import Spooler
+from gateway.client.spool.store import Store
+from gateway.client.spool.word import unwrap
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.names import NAMELESS, check_name
-from gateway.data.schema import compression_flags
 from gateway.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
@@ -57,9 +62,16 @@ class Producer:
         compression: of bodies: None, "lz4" or "zstd".
         delivery_timeout: seconds from `send()` after which an outcome is not waited for any more (`Unknown`).
         connect_timeout: seconds to find a gateway and begin an epoch.
+        spool: a directory on this host for what is not committed yet, of this producer alone, which needs a name then. What is on
+            its disk (`Receipt.spooled`) commits, once and in the order sent, also after a crash of the process or the host: the
+            next producer of this name with that spool sends it first. No gateway is needed to open it, nothing times out, and
+            after an abort it goes on by itself.
+        spool_bytes: what the spool may take, at least 16 MiB; `on_full` says what happens above it.
         credentials: not built yet.
 
     Raises:
+        DirectoryRefused, WrongDirectory, Damaged: the spool is used by another process or belongs to another producer, or what it
+            holds cannot be read.
         ConfigError: the url is none, or names a port that speaks something else.
         UsageError: an option or the name is wrong, or this is not Linux.
         Unavailable: no gateway let it in within `connect_timeout`; the message says what was met at each.
@@ -80,9 +92,11 @@ class Producer:
         compression: Compression = None,
         delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6,
         connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = limits.SPOOL_BYTES,
         credentials: None = None,
     ) -> None:
-        """Connect and begin an epoch."""
+        """Connect and begin an epoch; with a spool these are not waited for."""
         self._pump: Pump | None = None
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
@@ -90,19 +104,28 @@ class Producer:
         if credentials is not None:
             raise UsageError("credentials are not built yet: gateways take every client that reaches them")
         name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
-        options = _options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
+        options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
         check_seconds("connect_timeout", connect_timeout)
         tune()
         identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
-        self._feed = Feed(options)
+        self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
+        if self._spool is None:
+            self._feed = Feed(options)
+            self._pump = Pump(Delivery(identity, self._feed), addresses)
+        else:
+            self._feed, spooler = self._spool
+            self._pump = Pump(SpooledDelivery(identity, self._feed), addresses)
+            self._pump.spooler = spooler
+            self._feed.passing = Passing(self._pump.route, self._feed.log)
         self._hold, self._slot = self._feed.hold, self._feed.slot
         self._beside = _NOWHERE  # the same of unordered records, from the first on
-        self._pump = Pump(Delivery(identity, self._feed), addresses)
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
         self._closed = False
         watch(self._pump)
         self._pump.start()
+        if spool is not None:
+            return
         try:
             if self._feed.wait_opened(time.monotonic() + connect_timeout) is None:
                 raise Unavailable(self._pump.report(connect_timeout))
@@ -259,6 +282,8 @@ class Producer:
             raise UsageError(f"on_delivery is a function of (error, receipt), not {type(on_delivery).__name__}")
         if ordering == "total":
             return self._feed
+        if ordering == "unordered" and self._spool is not None:
+            raise UsageError("unordered records have no place in a spool, which goes by the one order: use a producer without one")
         if ordering != "unordered":
             raise UsageError(f"ordering {ordering!r} is not known: use 'total' or 'unordered'")
         if progress:
@@ -299,7 +324,8 @@ class Producer:
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
         """Where to go on: (sequence of the last committed record, last committed progress); (0, b"") when there is none.
 
-        After an abort it waits for the next epoch and lets a producer that uses progress send again.
+        After an abort it waits for the next epoch and lets a producer that uses progress send again. With a spool, what that holds
+        counts as committed: it will be.
 
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
@@ -312,7 +338,21 @@ class Producer:
             trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
         self._feed.lift_stop()
-        return self._feed.committed
+        if self._spool is not None:
+            return self._spool[0].resume()
+        sequence, progress = self._feed.committed
+        return Resume(sequence, unwrap(progress)[1])  # where an earlier run had a spool, its part is none of the application's
+
+    @property
+    def spool(self) -> Spooled:
+        """What its spool holds at this moment.
+
+        Raises:
+            UsageError: it has none.
+        """
+        if self._spool is None:
+            raise UsageError("this producer has no spool: give it one, Producer(..., spool=DIR)")
+        return self._spool[0].spooled()
 
     def __len__(self) -> int:
         """How many records have no outcome yet."""
@@ -323,7 +363,10 @@ class Producer:
         return True
 
     def close(self) -> None:
-        """Deliver everything, then end. Does not raise for failed receipts; leaving `with` does."""
+        """Deliver everything, then end. Does not raise for failed receipts; leaving `with` does.
+
+        With a spool it ends after `delivery_timeout` at the latest: what is not committed by then is on the disk, and stays there.
+        """
         self._close(None)
 
     def _close(self, timeout: float | None) -> None:
@@ -332,8 +375,10 @@ class Producer:
         self._apart()
         self._closed = True
         try:
+            if timeout is None and self._spool is not None:
+                timeout = self._feed.options.delivery_timeout
             left = self._pump.flush(timeout)
-            if left:
+            if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
             for feed in self._pump.feeds:
@@ -362,25 +407,25 @@ class Producer:
             pump.release()
 
 
-def _options(
-    linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
-) -> FeedOptions:
-    check_seconds("linger", linger)
-    check_seconds("delivery_timeout", delivery_timeout)
-    _check_bytes("batch_bytes", batch_bytes)
-    _check_bytes("buffer_bytes", buffer_bytes)
-    if not limits.KIB <= batch_bytes <= limits.BATCH_BYTES_MAX:
-        raise UsageError(f"batch_bytes={batch_bytes} is outside of {limits.KIB} to {limits.BATCH_BYTES_MAX}")
-    if buffer_bytes < limits.BUFFER_BYTES_MIN:
-        raise UsageError(f"buffer_bytes={buffer_bytes} is too small: at least {limits.BUFFER_BYTES_MIN}")
-    if on_full not in ("block", "raise"):
-        raise UsageError(f"on_full={on_full!r} is not known: use 'block' or 'raise'")
-    if delivery_timeout <= linger:
-        raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
-    compression_flags(compression)
-    return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
-
-
-def _check_bytes(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{what} is a whole number of bytes, not {value!r}")
+def _open_spool(
+    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: FeedOptions
+) -> tuple[SpooledFeed, Spooler]:
+    """The spool's feed, and the thread that is to move what is in it."""
+    if producer is None:
+        raise UsageError(
+            "a producer with a spool needs a name, by which the next one goes on: Producer(url, producer=NAME, spool=DIR)"
+        )
+    try:
+        path = os.fsdecode(spool)
+    except TypeError:
+        path = ""
+    if not path:
+        raise UsageError(f"spool is the path of a directory, not {spool!r}")
+    if options.staged:
+        raise UsageError("what is staged goes through no spool")
+    check_bytes("spool_bytes", spool_bytes)
+    if spool_bytes < limits.SPOOL_BYTES_MIN:
+        raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")
+    store = Store(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
+    feed = SpooledFeed(options, store, spool_bytes)
+    return feed, Spooler(feed, store)

@@ -17,6 +17,7 @@ from gateway.client.link import wait_any
 from gateway.client.receipt import bringer
 from gateway.client.route import Route
 from gateway.client.session import Session, State
+from gateway.client.spool.spooler import Spooler
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.errors import TuttiError, Unknown
@@ -32,6 +33,7 @@ class Pump:
         """Prepare; `start` begins."""
         self.delivery = delivery
         self.lanes: Lanes | None = None
+        self.spooler: Spooler | None = None
         self.pid = os.getpid()
         self._addresses = addresses
         self._asleep = False
@@ -48,6 +50,8 @@ class Pump:
 
     def start(self) -> None:
         """Begin to connect."""
+        if self.spooler is not None:
+            self.spooler.start()
         self._thread.start()
 
     def carry(self, lanes: Lanes) -> None:
@@ -63,11 +67,13 @@ class Pump:
             os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
-        """End the thread; what has no outcome fails."""
+        """End the thread; what has no outcome fails, and what a spool has stays there."""
         self._stopping = True
         self.wake()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
+        if self.spooler is not None:
+            self.spooler.stop()
 
     def release(self) -> None:
         """Nobody holds the producer any more: end when everything has its outcome."""

@@ -20,6 +20,8 @@ from gateway.errors import TuttiError, UsageError
 
 if TYPE_CHECKING:
     from gateway.client.passing import Passing
+    from gateway.client.spool.blocks import Place
+    from gateway.client.spool.feed import SpooledFeed
 
 LOG = logging.getLogger("tutti.client")
 
@@ -74,6 +76,7 @@ class Batch:
     """
 
     __slots__ = (
+        "__weakref__",
         "body",
         "callbacks",
         "charge",
@@ -94,12 +97,14 @@ class Batch:
         "min_timestamp",
         "offset",
         "passing",
+        "place",
         "progress",
         "raw_length",
         "room",
         "serial",
         "settled",
         "size",
+        "spool",
         "stamps",
         "times",
         "topic",
@@ -146,6 +151,8 @@ class Batch:
         self.cut = 0  # so many of its first records had committed before, where is not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
+        self.spool: SpooledFeed | None = None  # that it goes through
+        self.place: Place | None = None  # in there; none before it is durable
         self.latch: Any = None  # a lock held until the outcome is there; made by the first who waits
         self.settled = False  # the outcome is known to the I/O thread
         self.done = False  # and to everybody
@@ -296,6 +303,29 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if batch.failure is not None:
             batch.failure.throw()
         return self._offset()
+
+    def spooled(self, timeout: float | None = None) -> None:
+        """Wait until the record is safe in the producer's spool: durable on this disk, as is all that was sent before it.
+
+        It commits then, once, whatever becomes of the process, the host and the gateways, as long as the disk is there: this
+        producer sends it, or the next one with that spool.
+
+        Raises:
+            TimeoutError: it is not after `timeout` seconds, as when the disk is full.
+            DiskFailed: the disk failed; whether it is there is not known.
+            TooLarge, Fenced, ...: as `result`: it has failed before it was there.
+            UsageError: the producer has no spool, `timeout` is no number, or it is called in `on_delivery`.
+        """
+        batch = self.batch
+        if timeout is not None:
+            check_wait(timeout)
+        if batch.place is not None:
+            return
+        if batch.spool is None:
+            if batch.failure is not None:
+                batch.failure.throw()
+            raise UsageError("this record goes through no spool: give the producer one, Producer(..., spool=DIR)")
+        batch.spool.await_spooled(batch, timeout)
 
     def processed_by(self, query: str, timeout: float | None = None) -> int:
         """Wait until a Spark query, or a named reader, has processed the record (all of them, for a batch).

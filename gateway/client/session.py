@@ -326,12 +326,16 @@ class Session(abc.ABC):
 
     def _back_off(self, now: float, code: str) -> None:
         """Send everything again a little later; at another gateway, if this one cannot order messages and there are others."""
-        if now >= self._retry_at:
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, _RETRY_MAX)
+        self._hold_back(now)
         self.resend()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self._leave(f"gateway {self.welcome.gateway} cannot take it now: {self.trouble}")
+
+    def _hold_back(self, now: float) -> None:
+        """Send nothing for a moment, twice as long each time until batches get their outcome."""
+        if now >= self._retry_at:
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, _RETRY_MAX)
 
     # -- time
 

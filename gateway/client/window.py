@@ -208,6 +208,17 @@ class Window:
             self._to_send = collections.deque(batch for batch in self._to_send if batch.first_sequence)
         return back[::-1]
 
+    def let_go(self) -> list[Batch]:
+        """All that have no outcome, oldest first: they have no sequence any more."""
+        batches = [batch for batch in self._unanswered if not batch.settled]
+        for batch in batches:
+            batch.first_sequence = 0
+        self._unanswered.clear()
+        self._by_sequence.clear()
+        self._to_send.clear()
+        self._bytes, self._sent = 0, False
+        return batches
+
     def take_settled(self) -> list[Batch]:
         """Batches with an outcome, each once, in the order in which it came."""
         settled, self.settled = self.settled, []

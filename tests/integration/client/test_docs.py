@@ -7,18 +7,21 @@ import io
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.faults.gateways import GatewayProcess
 from tutti import Reader
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/clients.md"
 
 
-def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert len(programs) == 7
+    assert len(programs) == 8
     said = io.StringIO()
     with GatewayProcess(tmp_path) as gateway:
-        for program in [*programs, programs[4]]:
+        for program in [*programs, programs[5]]:
             text = program.replace("tutti://127.0.0.1:7400", gateway.url)
             assert text != program
             with contextlib.redirect_stdout(said):

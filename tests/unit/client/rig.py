@@ -6,7 +6,8 @@ from typing import Any
 
 from gateway.client.delivery import Delivery
 from gateway.client.encode import check_record
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
+from gateway.client.options import FeedOptions
 from gateway.client.receipt import Receipt, Resume
 from gateway.client.session import Identity
 from gateway.core import limits

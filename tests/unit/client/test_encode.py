@@ -22,7 +22,8 @@ from gateway.client.encode import (
     largest_record,
     to_us,
 )
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
+from gateway.client.options import FeedOptions
 from gateway.client.receipt import Batch
 from gateway.core import limits
 from gateway.data.frame import Flag, Frame, Kind, payload_crc
@@ -257,7 +258,8 @@ def test_the_largest_record() -> None:
 def test_sending_does_not_import_pandas() -> None:
     program = (
         "import sys\n"
-        "from gateway.client.feed import Feed, FeedOptions\n"
+        "from gateway.client.feed import Feed\n"
+        "from gateway.client.options import FeedOptions\n"
         "from gateway.client.encode import check_record\n"
         "feed = Feed(FeedOptions())\n"
         "feed.add('t', check_record(b'v', b'k', None, [('h', b'v')]), b'p', None)\n"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.client.encode import check_progress, check_record
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
+from gateway.client.options import FeedOptions
 from gateway.client.producer import Producer
 from gateway.client.receipt import Batch, Failure, Receipt, Resume, bringer
 from gateway.core import limits

@@ -14,9 +14,10 @@ import pytest
 
 from gateway.client.delivery import Delivery
 from gateway.client.encode import check_record
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
 from gateway.client.lane import Lane
 from gateway.client.lanes import Lanes
+from gateway.client.options import FeedOptions
 from gateway.client.receipt import Receipt
 from gateway.client.session import Identity, State
 from gateway.data import wire

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from gateway.client.encode import conform
-from gateway.client.feed import Feed, FeedOptions
+from gateway.client.feed import Feed
+from gateway.client.options import FeedOptions
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.client.fake import Line, Log, Rules
