@@ -31,4 +31,4 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     lines = said.getvalue().splitlines()
     assert lines[0] == "0"
     assert "offsets 1 to 3" in lines
-    assert "1 1" in lines
+    assert "2 5" in lines

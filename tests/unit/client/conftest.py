@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.unit.client.fake import FakeGateway
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +40,16 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(socket, "getaddrinfo", look)
     yield answers
     answers.set()
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    """A gateway that keeps the rules."""
+    with FakeGateway() as fake:
+        yield fake
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Where a producer's spool is to be."""
+    return tmp_path / "spool"

@@ -1,0 +1,301 @@
+"""Proves what a spool does about a disk that is full or fails, damage, mistakes, forks, and the end of the process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client.producer import Producer
+from gateway.core import limits
+from gateway.data.frame import crc32c
+from gateway.errors import (
+    BufferFull,
+    Damaged,
+    DirectoryRefused,
+    DiskFailed,
+    DiskFull,
+    FormatError,
+    UsageError,
+    WrongDirectory,
+)
+from gateway.log.storage import Storage
+from tests.unit.client.fake import FakeGateway, until
+from tests.unit.client.spools import committed, files, opened
+
+# -- mistakes
+
+
+def test_what_cannot_be_is_said(gateway: FakeGateway, spool: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a name"):
+        Producer(gateway.url, spool=spool)
+    with pytest.raises(UsageError, match="spool_bytes=5 is too small"):
+        opened(gateway, spool, spool_bytes=5)
+    for wrong in ("", 5):
+        with pytest.raises(UsageError, match="path of a directory"):
+            Producer(gateway.url, producer="jfk", spool=wrong)  # type: ignore[arg-type]  # that is the mistake
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        with pytest.raises(DirectoryRefused, match=f"in use by process {os.getpid()}"):
+            opened(gateway, spool)
+        with pytest.raises(UsageError, match="no place in a spool"):
+            p.send("t", b"x", ordering="unordered")
+    with pytest.raises(WrongDirectory, match="belongs to producer 'jfk', not to 'lga'"):
+        Producer(gateway.url, producer="lga", spool=spool)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(WrongDirectory, match=r"no spool: it holds 'notes.txt'"):
+        opened(gateway, tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DirectoryRefused, match="cannot be used"):
+        opened(gateway, tmp_path / "file")
+    with Producer(gateway.url) as plain:
+        with pytest.raises(UsageError, match="has no spool"):
+            _ = plain.spool
+        with pytest.raises(UsageError, match="goes through no spool"):
+            plain.send("t", b"x").spooled(1)
+
+
+def test_a_newer_format_is_left_alone(gateway: FakeGateway, spool: Path) -> None:
+
+    with opened(gateway, spool, delivery_timeout=30):
+        pass
+    state = json.loads((spool / "spool.json").read_bytes().split(b"\n")[0])
+    data = json.dumps({**state, "format": 2}).encode()
+    (spool / "spool.json").write_bytes(b"%s\n%08x\n" % (data, crc32c(data)))
+    with pytest.raises(FormatError, match="format 2 of a spool is not known"):
+        opened(gateway, spool)
+
+
+# -- the disk
+
+
+class Trouble(Storage):
+    """A disk that fails when it is told to."""
+
+    writes: int | None = None  # the error of writes
+    syncs: int | None = None
+
+    def write(self, fd: int, parts: Sequence[Any], at: int) -> None:
+        if Trouble.writes:
+            super().write(fd, [b"".join(bytes(part) for part in parts)[:10]], at)
+            raise OSError(Trouble.writes, os.strerror(Trouble.writes))
+        super().write(fd, parts, at)
+
+    def sync(self, fd: int) -> None:
+        if Trouble.syncs:
+            raise OSError(Trouble.syncs, os.strerror(Trouble.syncs))
+        super().sync(fd)
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Trouble]]:
+    monkeypatch.setattr("gateway.client.spool.store.Storage", Trouble)
+    monkeypatch.setattr(limits, "SPOOL_RETRY_US", 10_000)
+    yield Trouble
+    Trouble.writes = Trouble.syncs = None
+
+
+def test_a_full_disk_holds_records_up_and_loses_none(gateway: FakeGateway, spool: Path, trouble: type[Trouble]) -> None:
+    with opened(gateway, spool, delivery_timeout=30, on_full="raise", batch_bytes=1024) as p:
+        p.send("t", b"first").result(30)
+        trouble.writes = errno.ENOSPC
+        sent = [b"first"]
+
+        def fill() -> None:
+            while True:
+                value = b"%d" % len(sent)
+                p.send("t", value.ljust(100))
+                sent.append(value)
+
+        with pytest.raises(BufferFull, match="No space left on device"):
+            fill()
+        feed: Any = p._feed
+        late = feed.closed[0]
+        with pytest.raises(TimeoutError, match="No space left"):
+            feed.await_spooled(late, 0.01)
+        trouble.writes = None
+    assert [(value or b"").strip() for value in committed(gateway)] == sent
+
+
+def test_a_disk_that_stays_full_to_the_end_is_told(gateway: FakeGateway, spool: Path, trouble: type[Trouble]) -> None:
+    p = opened(gateway, spool)
+    p.send("t", b"first").result(30)
+    trouble.writes = errno.ENOSPC
+    receipt = p.send("t", b"second")
+    p.close()
+    with pytest.raises(DiskFull, match="No space left"):
+        receipt.result(0)
+    trouble.writes = None
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.send("t", b"third")
+    assert committed(gateway) == [b"first", b"third"]
+
+
+@pytest.mark.parametrize("which", ["writes", "syncs"])
+def test_a_disk_that_fails_ends_the_producer(
+    which: str, gateway: FakeGateway, spool: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
+) -> None:
+    p = opened(gateway, spool)
+    p.send("t", b"first").result(30)
+    setattr(trouble, which, errno.EIO)
+    receipt = p.send("t", b"second")
+    for ask in (receipt.spooled, receipt.result):
+        with pytest.raises(DiskFailed, match=r"seg cannot be written: Input/output error"):
+            ask(30)
+    with pytest.raises(DiskFailed):
+        p.send("t", b"third")
+    p.close()
+    setattr(trouble, which, None)
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.send("t", b"fourth")
+    assert committed(gateway) in ([b"first", b"fourth"], [b"first", b"second", b"fourth"])
+
+
+def test_a_full_spool_holds_records_up(gateway: FakeGateway, spool: Path) -> None:
+    gateway.stop()
+    count = 0
+    with opened(
+        gateway, spool, delivery_timeout=30, on_full="raise", spool_bytes=limits.SPOOL_BYTES_MIN, buffer_bytes=1 << 22
+    ) as p:
+
+        def fill() -> None:
+            nonlocal count
+            while True:
+                p.send("t", b"%8d" % count * 4096).spooled(30)
+                count += 1
+
+        with pytest.raises(BufferFull, match=r"spool_bytes=16777216.*enlarge spool_bytes"):
+            fill()
+        assert count > 400
+        assert p.spool.used_bytes <= limits.SPOOL_BYTES_MIN
+        assert len([name for name in files(spool) if name.endswith(".seg")]) > 4
+        gateway.start()
+        until(lambda: not p.spool.records)
+        p.send("t", b"%8d" % count * 4096)
+    assert [int((value or b"")[:8]) for value in committed(gateway)] == list(range(count + 1))
+
+
+def test_a_sender_waits_for_room_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
+    gateway.stop()
+    with opened(gateway, spool, delivery_timeout=30, spool_bytes=limits.SPOOL_BYTES_MIN, buffer_bytes=1 << 22) as p:
+        feed: Any = p._feed
+        for count in range(600):
+            if count == 400:
+                gateway.start()
+            p.send("t", b"%8d" % count * 4096)
+        assert feed.spooled().used_bytes <= limits.SPOOL_BYTES_MIN
+    assert [int((value or b"")[:8]) for value in committed(gateway)] == list(range(600))
+
+
+# -- damage
+
+
+def outage(gateway: FakeGateway, spool: Path, runs: int = 1) -> list[Path]:
+    """Records in so many runs' segments, ten in each, every one in a group of its own; the segments."""
+    gateway.stop()
+    for run in range(runs):
+        with opened(gateway, spool) as p:
+            for number in range(10):
+                p.send("t", b"%d" % (10 * run + number)).spooled(30)
+    gateway.start()
+    return [path for path in sorted(spool.glob("*.seg")) if path.stat().st_size > 512]
+
+
+def spoil(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("at", [5, 600, 900])
+def test_damage_is_told_and_nothing_behind_it_is_sent(at: int, gateway: FakeGateway, spool: Path) -> None:
+    first, _ = outage(gateway, spool, runs=2)
+    spoil(first, at)
+
+    def go_on() -> None:
+        with opened(gateway, spool, delivery_timeout=30) as p:
+            p.resume(30)
+            p.send("t", b"new").result(30)
+
+    with pytest.raises(Damaged, match=r"00000001.seg cannot be read.*tutti spool"):
+        go_on()
+    assert committed(gateway) == [b"%d" % number for number in range(len(gateway.log.records))]
+    assert len(gateway.log.records) < 10
+
+
+def test_a_lost_segment_is_told(gateway: FakeGateway, spool: Path) -> None:
+    _, second, _ = outage(gateway, spool, runs=3)
+    second.unlink()
+    with pytest.raises(Damaged, match=r"has lost segment .*00000003.seg"):
+        opened(gateway, spool)
+
+
+def test_a_block_that_a_crash_tore_is_cut_off_and_one_that_was_synced_is_not(gateway: FakeGateway, spool: Path) -> None:
+    (segment,) = outage(gateway, spool)
+    for path in spool.glob("*.seg"):
+        if path != segment:
+            path.unlink()  # it says how far the one before is valid, as a crash does not
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-3])
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.send("t", b"new")
+    assert committed(gateway) == [*(b"%d" % number for number in range(9)), b"new"]
+
+
+def test_damage_in_the_middle_of_the_last_segment_is_no_torn_end(gateway: FakeGateway, spool: Path) -> None:
+    (segment,) = outage(gateway, spool)
+    for path in spool.glob("*.seg"):
+        if path != segment:
+            path.unlink()
+    spoil(segment, 512 + (segment.stat().st_size - 512) * 3 // 20)
+    with pytest.raises(Damaged, match=r"is damaged behind record 1 of it.*what follows had been on the disk"):
+        opened(gateway, spool)
+
+
+# -- the process
+
+
+def test_a_forked_child_lets_go_of_the_spool(gateway: FakeGateway, spool: Path) -> None:
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.send("t", b"0").result(30)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                p.send("t", b"1")
+            except UsageError as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert b"cannot be used in process" in os.read(reading, 1000)
+        os.close(reading)
+        os.close(writing)
+        p.send("t", b"2")
+    assert committed(gateway) == [b"0", b"2"]
+
+
+def test_an_error_in_the_block_leaves_the_records_in_the_spool(
+    gateway: FakeGateway, spool: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(limits, "EXIT_FLUSH_US", 1000)
+    gateway.stop()
+
+    def fail() -> None:
+        with opened(gateway, spool, delivery_timeout=30) as p:
+            p.send("t", b"0")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert "1 records of producer 'jfk' stay in spool" in caplog.text
+    gateway.start()
+    with opened(gateway, spool, delivery_timeout=30):
+        pass
+    assert committed(gateway) == [b"0"]
