@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from connectors.files.command import files
+from connectors.http.command import http
 from connectors.kafka.command import kafka_in
 
 
@@ -15,3 +16,4 @@ def connect() -> None:
 
 connect.add_command(files)
 connect.add_command(kafka_in)
+connect.add_command(http)

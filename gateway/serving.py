@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sys
 from abc import abstractmethod
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -122,6 +123,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs it, who calls `end`."""
+        yield
 
     async def main_loop(self) -> None:
         """Sleep until `end`."""

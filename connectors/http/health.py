@@ -1,0 +1,67 @@
+"""How the group is: looked at once a second, so that posts are refused at once while nobody could commit them."""
+
+from __future__ import annotations
+
+import threading
+
+from connectors.http import limits
+from gateway.client.reads import Reads
+from gateway.errors import TuttiError
+
+_READY = "primary"
+
+
+class Health:
+    """Looks in a thread of its own.
+
+    Attributes:
+        state: of the best gateway that answered: primary, minority, joining, halted; "unavailable" when none did.
+        frontier: how far the log is committed, as far as it was seen.
+        message: why nothing can be committed now, empty if nothing is known that stands against it.
+    """
+
+    def __init__(self, reads: Reads) -> None:
+        """Nothing is known yet."""
+        self.state = "unknown"
+        self.frontier = 0
+        self.message = "the gateways were not asked yet"
+        self._reads = reads
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a post can be committed, as far as is known."""
+        return not self.message
+
+    def start(self) -> None:
+        """Look at once; then again and again.
+
+        Raises:
+            TuttiError: no gateway answers.
+        """
+        self._look(patience=None)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(limits.LOOK_WAIT_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(limits.LOOK_S):
+            try:
+                self._look(limits.LOOK_WAIT_S)
+            except TuttiError as error:
+                self.state, self.message = "unavailable", str(error)
+
+    def _look(self, patience: float | None) -> None:
+        found = self._reads.frontier(patience=patience)
+        self.state, self.frontier = found.state, max(self.frontier, found.offset)
+        if not found.log:
+            self.message = "the group is not founded yet: `tutti members` says who is missing"
+        elif found.state != _READY:
+            self.message = f"the gateways that answer are no majority of the group (state {found.state}): nothing can be committed"
+        else:
+            self.message = ""

@@ -1,0 +1,186 @@
+"""The listening port: connections with bounds, TLS, the event loop, the life of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+from connectors.http import limits
+from connectors.http.access import Guard
+from connectors.http.application import application
+from connectors.http.config import Http
+from connectors.http.health import Health
+from connectors.http.service import Service
+from gateway.client.reads import Reads
+from gateway.errors import ConfigError, Unavailable
+from gateway.serving import BoundedProtocol, Server
+
+LOG = logging.getLogger("tutti.http")
+
+
+class Protocol(BoundedProtocol):
+    """A connection: its head has its time, the request bounds itself, and who takes nothing of an answer is cut."""
+
+    wrong_port = "this port takes records over HTTP/1.1; {spoken} belongs to a gateway's own ports"
+    _stuck: asyncio.TimerHandle | None = None
+    _begun = False  # whether some of the next request is there
+
+    def connections_max(self) -> int:
+        """How many connections there may be."""
+        return limits.CONNECTIONS_MAX
+
+    def patience_s(self) -> float:
+        """Seconds for a head."""
+        return limits.HEAD_S
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the other side."""
+        self._begun = True
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """What the bytes say."""
+        super().handle_events()
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        if cycle is not None and not cycle.response_complete:
+            self.disarm()  # the head is there: what follows has times of its own
+
+    def on_response_complete(self) -> None:
+        """An answer was handed over."""
+        self._begun = False
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The other side takes nothing more at this moment."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(limits.SEND_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It takes what there is."""
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+        super().resume_writing()
+
+    def expired(self) -> None:
+        """The head did not come in its time: who has begun one is told so."""
+        if self._begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request was not there within {limits.HEAD_S:g} s")
+        else:
+            self.transport.abort()
+
+
+class Connector:
+    """The process: `run` serves until it is told to end."""
+
+    def __init__(self, config: Http) -> None:
+        """Listen; nothing is answered yet.
+
+        Raises:
+            ConfigError: the address cannot be listened on, or a file of keys or tokens is none.
+        """
+        self.config = config
+        self._guard = Guard()
+        self._listener = _listen(config)
+        self._tls = _tls(config)
+        # It warns of each request that is none: strangers would fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as a URL."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """As `connectors.running.Connector`.
+
+        Raises:
+            TuttiError: no gateway answers at the start.
+        """
+        reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
+        health = Health(reads)
+        try:
+            health.start()
+            asyncio.run(self._serve(stop, ready, reads, health))
+        finally:
+            health.stop()
+            self._listener.close()
+            reads.close()
+
+    async def _serve(self, stop: threading.Event, ready: Callable[[], None], reads: Reads, health: Health) -> None:
+        service = Service(self.config, self._guard, reads, health)
+        config = uvicorn.Config(
+            application(service),
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=limits.CONNECTIONS_MAX,
+            timeout_keep_alive=int(limits.HEAD_S),
+            timeout_graceful_shutdown=limits.STOP_S,
+            h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
+        )
+        config.load()
+        config.ssl = self._tls
+        server = Server(config)
+        waiting = threading.Thread(target=_end_with, args=(stop, server, service), daemon=True)
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        waiting.start()
+        ready()
+        await serving
+        stop.set()
+        await service.finish()
+
+
+def _end_with(stop: threading.Event, server: Server, service: Service) -> None:
+    stop.wait()
+    service.end()
+    server.end()
+
+
+def _listen(config: Http) -> socket.socket:
+    host, port = config.address
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError as error:
+        raise Unavailable(
+            f"{config.listen} cannot be listened on: {error.strerror or error}; end what uses it, or give `listen` another port"
+        ) from error
+    return listener
+
+
+def _tls(config: Http) -> ssl.SSLContext | None:
+    if not config.tls.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls.certificate, config.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"tls: {config.tls.certificate} and {config.tls.key} cannot be used: {reason}") from error
+    return context

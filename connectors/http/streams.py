@@ -1,0 +1,126 @@
+"""Server-sent events: records as they commit, to as many as there are places for, as fast as each takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from connectors.http import limits
+from connectors.http.operations import EVENTS
+from connectors.http.problems import Problem, problem_of
+from connectors.http.reading import events
+from gateway.client import Reader
+from gateway.client.lines import with_key
+from gateway.errors import TuttiError
+
+Open = Callable[[], Reader]
+Result = TypeVar("Result")
+
+
+class Streams:
+    """The places. Used in the event loop; each stream waits in a thread of its own."""
+
+    def __init__(self) -> None:
+        """None is open."""
+        self.open = 0
+        self.ending = False
+        self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
+
+    async def begin(self, opened: Open, key: bytes | None) -> EventStream:
+        """A stream, once its reader stands.
+
+        Raises:
+            Problem: 429: all places are taken.
+            TuttiError: as `Reader`.
+        """
+        if self.open >= limits.STREAMS_MAX:
+            raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: come again, or to another process")
+        self.open += 1
+        try:
+            return EventStream(self, await self.in_thread(opened), key)
+        except BaseException:
+            self.open -= 1
+            raise
+
+    async def in_thread(self, act: Callable[[], Result]) -> Result:
+        """Do what blocks."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+    def end(self) -> None:
+        """Have all end: at their next look."""
+        self.ending = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class EventStream(Response):
+    """One stream, as an answer. What waits for a slow reader is one batch: the next is asked for when it was taken.
+
+    Who takes nothing is cut by the connection (`server.py`).
+    """
+
+    media_type = EVENTS
+
+    def __init__(self, streams: Streams, reader: Reader, key: bytes | None) -> None:
+        """Nothing is sent yet."""
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._streams, self._reader, self._key = streams, reader, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the other side goes away."""
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(RuntimeError):  # its threads have ended: so does it
+                await self._follow(send, gone)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+            self._streams.open -= 1
+            self._reader.close()
+
+    async def _follow(self, send: Send, gone: asyncio.Future[None]) -> None:
+        poll = partial(self._reader.poll, limits.STREAM_POLL_S)
+        told = time.monotonic()
+        await send(_part(b"retry: %d\n\n" % int(limits.RETRY_AFTER_S * 1000)))
+        while not (gone.done() or self._streams.ending):
+            try:
+                batch = await self._streams.in_thread(poll)
+            except TuttiError as error:
+                problem = problem_of(error)
+                await send(_part(b"event: error\ndata: " + problem.body() + b"\n\n"))
+                return
+            if batch is None:
+                if time.monotonic() - told >= limits.HEARTBEAT_S:
+                    told = time.monotonic()
+                    await send(_part(_heartbeat(self._reader.position)))
+                continue
+            for at in range(0, batch.num_rows, limits.STREAM_ROWS):
+                rows = with_key(batch.slice(at, limits.STREAM_ROWS), self._key)
+                if gone.done():
+                    return
+                if rows.num_rows:
+                    told = time.monotonic()
+                    await send(_part(events(rows)))
+
+
+def _heartbeat(position: int) -> bytes:
+    """A comment; and, as an event without data does by the standard, where to go on: what lies below was not wanted."""
+    return b": heartbeat\n\n" if not position else b": heartbeat\nid: %d\n\n" % (position - 1)
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
