@@ -67,6 +67,6 @@ def _of_starlette(request: Request, error: Exception) -> Problem:
     if status == 404:
         return Problem(404, f"there is no {request.url.path[:80]}; /docs says what there is")
     if status == 405:
-        there = ", ".join(sorted({one.method for one in OPERATIONS if one.path == request.url.path})) or "others"
+        there = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
         return Problem(405, f"{request.method[:20]} is not taken here: {there}")
     return Problem(status, str(error))

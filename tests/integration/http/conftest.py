@@ -1,0 +1,25 @@
+"""Three gateways and two processes of the connector before them, for all tests of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.three import Three
+from tests.integration.http.front import Front
+
+
+@pytest.fixture(scope="session")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """The gateways."""
+    with Three(tmp_path_factory.mktemp("group")) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def fronts(group: Three, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+    """Two processes of one name."""
+    root = tmp_path_factory.mktemp("fronts")
+    with Front(root, group.url) as one, Front(root, group.url) as other:
+        yield one, other

@@ -1,0 +1,150 @@
+"""Processes of the HTTP connector, and requests to them over real connections."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from gateway.children import ending_with_this
+
+WAIT_S = 60.0
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+_numbers = itertools.count(1)
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """As JSON."""
+        return json.loads(self.body)
+
+    @property
+    def lines(self) -> list[Any]:
+        """As lines of JSON."""
+        return [json.loads(line) for line in self.body.splitlines()]
+
+
+class Front:
+    """One process, as a user starts it."""
+
+    def __init__(self, root: Path, url: str, *, name: str = "web", top: str = "", before: str = "") -> None:
+        """Write its configuration; `top` is more of it, `before` Python that runs first in its process."""
+        self.file = root / f"http-{next(_numbers)}.toml"
+        self.file.write_text(f'name = "{name}"\ngateways = "{url}"\nlisten = "127.0.0.1:0"\n{top}\n')
+        self.log = self.file.with_suffix(".log")
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self._before = before
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Start it and wait until it says that it is there."""
+        command = [sys.executable, "-c", f"{self._before}\nfrom gateway.cli.main import main\nraise SystemExit(main())"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "connect", "http", "--config", str(self.file)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+            )
+        if wait:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            assert line, self.told()
+            self.url = json.loads(line)["url"]
+        return self
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return urlsplit(self.url).port or 0
+
+    def told(self) -> str:
+        """What it said on standard error."""
+        return self.log.read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End it; its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(WAIT_S)
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """End it, however it is."""
+        self.end(signal.SIGKILL)
+
+    def ask(
+        self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, timeout: float = WAIT_S, **headers: str
+    ) -> Answer:
+        """One request on a connection of its own; names of headers have `_` in place of `-`."""
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            link.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = link.getresponse()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        finally:
+            link.close()
+
+    def post(self, topic: str, values: Iterable[object], query: str = "", **headers: str) -> Answer:
+        """Post values, as text."""
+        body = json.dumps([{"value": str(value)} for value in values]).encode()
+        return self.ask("POST", f"/v1/topics/{topic}/records{query}", body, content_type=JSON, **headers)
+
+    def post_once(self, topic: str, producer: str, first: int, values: Iterable[object], query: str = "") -> Answer:
+        """The same under a sequence."""
+        return self.post(topic, values, query, tutti_producer=producer, tutti_sequence=str(first))
+
+    def get(self, path: str, **headers: str) -> Answer:
+        """Ask for something."""
+        return self.ask("GET", path, **headers)
+
+    def measured(self) -> dict[str, float]:
+        """Its metrics: "family{labels}" -> value."""
+        lines = self.get("/metrics").body.decode().splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def until(condition: Any, seconds: float = WAIT_S) -> Any:
+    """Wait until something is true; that."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+    return found
+
+
+def events(link: http.client.HTTPResponse) -> Iterator[dict[str, str]]:
+    """Server-sent events as they come: field -> value; comments under the empty name."""
+    event: dict[str, str] = {}
+    while line := link.readline():
+        text = line.decode().rstrip("\n")
+        if not text:
+            yield event
+            event = {}
+            continue
+        name, _, value = text.partition(": ")
+        event[name] = value

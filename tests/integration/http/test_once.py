@@ -1,0 +1,142 @@
+"""Proves that posts with a sequence commit once and in order, whichever process gets them, and whoever is killed in the middle."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.client import Reader
+from tests.faults.three import Three
+from tests.integration.http.front import Front, until
+
+pytestmark = pytest.mark.faults
+CUT = "import os, signal, connectors.http.service as service\nservice._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def rows(group: Three, topic: str, producer: str) -> list[tuple[int | None, bytes | None]]:
+    """(sequence, value) of a producer's records."""
+    with Reader(group.url, topics=[topic], start="earliest") as reader:
+        return [(record.sequence, record.value) for record in reader.records() if record.producer == f"web.{producer}"]
+
+
+def test_killed_between_the_commit_and_the_answer(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+    one, other = fronts
+    with Front(tmp_path, group.url, before=CUT) as doomed, pytest.raises((http.client.HTTPException, ConnectionError)):
+        doomed.post_once("cut", "cut", 1, ["a", "b"])
+    first = one.post_once("cut", "cut", 1, ["a", "b"])
+    assert (first.status, first.json["repeated"]) == (200, True), first.body
+    with Reader(group.url, topics=["cut"], start=0) as reader:
+        assert [record.offset for record in reader.records()] == [first.json["offset"], first.json["offset"] + 1]
+    assert other.post_once("cut", "cut", 3, ["c"]).json["repeated"] is False
+    assert one.post_once("cut", "cut", 1, ["a", "b"]).json == first.json
+    assert rows(group, "cut", "cut") == [(1, b"a"), (2, b"b"), (3, b"c")]
+
+
+def test_conflicts_by_turns_at_two_processes(group: Three, fronts: tuple[Front, Front]) -> None:
+    one, other = fronts
+    assert one.post_once("turns", "turns", 1, ["a", "b"]).status == 200
+    assert other.post_once("turns", "turns", 3, ["c"]).status == 200
+    gap = one.post_once("turns", "turns", 5, ["e"])
+    assert (gap.status, gap.json["conflict"], gap.json["expected"]) == (409, "gap", 4)
+    overlap = one.post_once("turns", "turns", 3, ["c", "d"])
+    assert (overlap.status, overlap.json["conflict"], overlap.json["expected"]) == (409, "overlap", 4)
+    assert one.post_once("turns", "turns", 3, ["x"]).json["conflict"] == "different"
+    assert other.get("/v1/producers/turns").json == {"producer": "turns", "expected": 4}
+    assert one.post_once("turns", "turns", 4, ["d"]).status == 200
+    assert rows(group, "turns", "turns") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+    one, _ = fronts
+    offsets = [one.post_once("old", "old", number, [f"v{number}"]).json["offset"] for number in range(1, 30)]
+    with Front(tmp_path, group.url) as fresh:
+        again = fresh.post_once("old", "old", 3, ["v3"])
+        assert (again.status, again.json["repeated"], again.json["offset"]) == (200, True, offsets[2])
+        assert fresh.post_once("old", "old", 3, ["other"]).json["conflict"] == "different"
+
+
+def test_kills_under_load(group: Three, tmp_path: Path) -> None:
+    """Two processes and the coordinator are killed while clients post and repeat: each record is in the log once, in order."""
+    fronts = [Front(tmp_path, group.url).start(), Front(tmp_path, group.url).start()]
+    over = threading.Event()
+    posted: dict[str, int] = {}
+    failed: list[str] = []
+
+    def client(name: str) -> None:
+        chance, following = random.Random(name), 1
+        while not over.is_set():
+            count = chance.randint(1, 20)
+            values = [f"{name}-{number}" for number in range(following, following + count)]
+            while True:
+                front = chance.choice(fronts)
+                try:
+                    answer = front.post_once("kills", name, following, values)
+                except (http.client.HTTPException, OSError):
+                    time.sleep(0.05)
+                    continue
+                if answer.status == 200:
+                    break
+                if answer.status != 503:
+                    failed.append(f"{answer.status} {answer.body!r}")
+                    return
+                time.sleep(0.05)
+            following += count
+            posted[name] = following - 1
+
+    clients = [threading.Thread(target=client, args=(f"c{number}",)) for number in range(4)]
+    for thread in clients:
+        thread.start()
+    until(lambda: len(posted) == 4 or failed)
+    for front in fronts:
+        before = sum(posted.values())
+        front.end(signal.SIGKILL)
+        front.start()
+        until(lambda before=before: sum(posted.values()) > before + 100 or failed)
+    coordinator = group.coordinator()
+    coordinator.kill()
+    before = sum(posted.values())
+    until(lambda: sum(posted.values()) > before + 100 or failed)
+    over.set()
+    for thread in clients:
+        thread.join()
+    coordinator.start()
+    for front in fronts:
+        assert front.end() == 0, front.told()
+    assert failed == []
+    for name, last in posted.items():
+        assert rows(group, "kills", name) == [(number, f"{name}-{number}".encode()) for number in range(1, last + 1)]
+
+
+def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group: Three, tmp_path: Path) -> None:
+    with Front(tmp_path, group.url) as front:
+        assert front.post_once("lost", "p", 1, ["a"]).status == 200
+        for name in ("g2", "g3"):
+            group[name].kill()
+        until(lambda: front.get("/readyz").status == 503)
+        refused = front.post_once("lost", "p", 2, ["b"])
+        assert (refused.status, refused.headers["retry-after"], refused.json["committed"]) == (503, "1", "no")
+        assert [record["value"] for record in front.get("/v1/records?topic=lost").lines] == ["a"]
+        assert front.get("/healthz").status == 200
+        for name in ("g2", "g3"):
+            group[name].start()
+        until(lambda: front.get("/readyz").status == 200)
+        until(lambda: front.post_once("lost", "p", 2, ["b"]).status == 200)
+        assert rows(group, "lost", "p") == [(1, b"a"), (2, b"b")]
+        late = front.post_once("lost", "p", 3, ["c"], "?wait=false")
+        assert late.status == 202
+        assert front.end() == 0
+        assert rows(group, "lost", "p")[-1] == (3, b"c"), "what was taken is delivered before it ends"
+
+
+def test_without_gateways_it_does_not_begin(tmp_path: Path) -> None:
+    front = Front(tmp_path, "tutti://127.0.0.1:9", before="from connectors.http import limits as l\nl.READ_S = 0.5").start(
+        wait=False
+    )
+    assert front.end(0) == 3
+    assert "127.0.0.1:9" in front.told()

@@ -1,0 +1,136 @@
+"""A log in memory, with producers as the client has them: epochs that fence, and sends whose outcome is lost at any point."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from connectors.http.bodies import Records, digest
+from connectors.http.history import History
+from connectors.http.problems import Problem
+from gateway.client.receipt import Resume
+from gateway.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
+
+Told = Callable[[TuttiError | None, Any], None]
+
+
+class Row(NamedTuple):
+    """A committed record."""
+
+    producer: str
+    sequence: int
+    value: bytes
+
+
+class Receipt(NamedTuple):
+    """As the client's."""
+
+    offset: int
+
+
+class FakeLog:
+    """One order. `trouble`: how likely a send does not end well."""
+
+    def __init__(self, seed: int = 0, trouble: float = 0.0) -> None:
+        self.rows: list[Row] = []
+        self.epochs: dict[str, int] = {}
+        self.progress: dict[str, bytes] = {}
+        self.chance = random.Random(seed)
+        self.trouble = trouble
+        self.away = False
+        self.begun = 0
+        self._late: dict[str, Callable[[], None]] = {}
+
+    def last(self, producer: str) -> int:
+        return max((row.sequence for row in self.rows if row.producer == producer), default=0)
+
+    def begin(self, producer: str) -> int:
+        """An epoch: all that is under way is decided before it."""
+        late = self._late.pop(producer, None)
+        if late is not None and self.chance.random() < 0.5:
+            late()
+        self.begun += 1
+        self.epochs[producer] = self.epochs.get(producer, 0) + 1
+        return self.epochs[producer]
+
+    def commit(self, producer: str, batch: pa.RecordBatch, progress: bytes | None) -> int:
+        offset, sequence = len(self.rows), self.last(producer)
+        values: list[Any] = batch.column("value").to_pylist()
+        self.rows += [Row(producer, sequence + number, value) for number, value in enumerate(values, 1)]
+        self.progress[producer] = progress or b""
+        return offset
+
+    def search(self, producer: str, history: History, first: int, records: Records) -> int | None:
+        """As `reading.search`."""
+        places = [offset for offset, row in enumerate(self.rows) if (row.producer, row.sequence) == (producer, first)]
+        if not places:
+            return None
+        low, high = history.range_of(first)
+        assert low <= places[0] < (len(self.rows) if high is None else high)
+        values = [row.value for row in self.rows[places[0] : places[0] + records.count]]
+        if values != records.batch.column("value").to_pylist():
+            raise Problem(409, "another post", conflict="different", expected=history.expected)
+        return places[0]
+
+    def send(self, producer: str, batch: pa.RecordBatch, progress: bytes | None, told: Told) -> None:
+        """One frame, which may go wrong."""
+        if self.chance.random() >= self.trouble:
+            told(None, Receipt(self.commit(producer, batch, progress)))
+            return
+        match self.chance.randrange(5):
+            case 0:
+                self.commit(producer, batch, progress)
+                told(Unknown("the answer was lost"), None)
+            case 1:
+                told(Unknown("nobody heard it"), None)
+            case 2:
+                told(Aborted("no room"), None)
+            case 3:  # decided when the next epoch begins, or gone
+                self._late[producer] = lambda: self.commit(producer, batch, progress) and None
+                told(Unknown("the delivery deadline passed"), None)
+            case _:
+                self.commit(producer, batch, progress)
+                told(None, Receipt(-1))
+
+
+class FakeProducer:
+    """As `gateway.client.Producer`, as far as the connector uses it."""
+
+    def __init__(self, log: FakeLog, name: str) -> None:
+        if log.away:
+            raise Unavailable("no gateway let it in")
+        self._log, self.name = log, name
+        self.epoch = log.begin(name)
+        self.closed = False
+
+    def resume(self, _timeout: float) -> Resume:
+        return Resume(self._log.last(self.name), self._log.progress.get(self.name, b""))
+
+    def send_batch(self, _topic: str, batch: pa.RecordBatch, progress: bytes | None, told: Told) -> None:
+        if self.closed or self._log.epochs[self.name] != self.epoch:
+            raise Fenced("another instance has begun an epoch")
+        self._log.send(self.name, batch, progress, told)
+
+    def send(self, topic: str, value: bytes, _key: Any, _time: Any, _headers: Any, progress: bytes | None, told: Told) -> None:
+        self.send_batch(topic, pa.record_batch({"value": pa.array([value], pa.binary())}), progress, told)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def a_post(*values: bytes) -> Records:
+    """Records as a body makes them."""
+    kinds = {
+        "key": pa.binary(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+    columns = {name: pa.nulls(len(values), kind) for name, kind in kinds.items()}
+    columns["timestamp"] = pa.array([0] * len(values), kinds["timestamp"])
+    columns["value"] = pa.array(list(values), pa.binary())
+    batch = pa.record_batch({name: columns[name] for name in ("key", "value", "timestamp", "headers")})
+    assert digest("t", batch)
+    return Records("t", batch)
