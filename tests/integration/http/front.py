@@ -97,11 +97,9 @@ class Front:
         """End it, however it is."""
         self.end(signal.SIGKILL)
 
-    def ask(
-        self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, timeout: float = WAIT_S, **headers: str
-    ) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> Answer:
         """One request on a connection of its own; names of headers have `_` in place of `-`."""
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         try:
             link.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = link.getresponse()
@@ -120,7 +118,7 @@ class Front:
 
     def get(self, path: str, **headers: str) -> Answer:
         """Ask for something."""
-        return self.ask("GET", path, **headers)
+        return self.ask("GET", path, None, **headers)
 
     def measured(self) -> dict[str, float]:
         """Its metrics: "family{labels}" -> value."""

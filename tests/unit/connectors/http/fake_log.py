@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from connectors.http.bodies import Records, digest
+from connectors.http.bodies import JSON, Records, parse
 from connectors.http.history import History
 from connectors.http.problems import Problem
 from gateway.client.receipt import Resume
@@ -42,7 +44,7 @@ class FakeLog:
         self.trouble = trouble
         self.away = False
         self.begun = 0
-        self._late: dict[str, Callable[[], None]] = {}
+        self._late: dict[str, Callable[[], int]] = {}
 
     def last(self, producer: str) -> int:
         return max((row.sequence for row in self.rows if row.producer == producer), default=0)
@@ -89,7 +91,7 @@ class FakeLog:
             case 2:
                 told(Aborted("no room"), None)
             case 3:  # decided when the next epoch begins, or gone
-                self._late[producer] = lambda: self.commit(producer, batch, progress) and None
+                self._late[producer] = lambda: self.commit(producer, batch, progress)
                 told(Unknown("the delivery deadline passed"), None)
             case _:
                 self.commit(producer, batch, progress)
@@ -123,14 +125,5 @@ class FakeProducer:
 
 def a_post(*values: bytes) -> Records:
     """Records as a body makes them."""
-    kinds = {
-        "key": pa.binary(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-    }
-    columns = {name: pa.nulls(len(values), kind) for name, kind in kinds.items()}
-    columns["timestamp"] = pa.array([0] * len(values), kinds["timestamp"])
-    columns["value"] = pa.array(list(values), pa.binary())
-    batch = pa.record_batch({name: columns[name] for name in ("key", "value", "timestamp", "headers")})
-    assert digest("t", batch)
-    return Records("t", batch)
+    body = json.dumps([{"value_base64": base64.b64encode(value).decode()} for value in values])
+    return parse("t", JSON, body.encode(), False)

@@ -206,16 +206,15 @@ def test_any_records_go_in_as_they_are_printed(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
 ) -> None:
     """Proves that what `tutti tail` prints of a record is what a post takes: fields, text and base64, headers."""
-    batch = pa.record_batch(
-        {
-            "key": pa.array([key for key, _, _ in records], pa.binary()),
-            "value": pa.array([value for _, value, _ in records], pa.binary()),
-            "headers": pa.array(
-                [[{"key": name, "value": value} for name, value in headers] for _, _, headers in records],
-                pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
-            ),
-        }
-    )
+    columns: dict[str, pa.Array[Any]] = {
+        "key": pa.array([key for key, _, _ in records], pa.binary()),
+        "value": pa.array([value for _, value, _ in records], pa.binary()),
+        "headers": pa.array(
+            [[{"key": name, "value": value} for name, value in headers] for _, _, headers in records],
+            pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
+        ),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
     found = rows(NDJSON, b"\n".join(json_lines(batch)))
     assert [(row["key"], row["value"]) for row in found] == [(key, value) for key, value, _ in records]
     assert [[(one["key"], one["value"]) for one in row["headers"] or ()] for row in found] == [headers for _, _, headers in records]

@@ -1,0 +1,131 @@
+"""Proves the small parts: what the file may say, receipts that are bounded and expire, room for bodies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.http import limits
+from connectors.http.config import load_http
+from connectors.http.intake import Held, Intake
+from connectors.http.operations import OPERATIONS
+from connectors.http.problems import Problem, problem_of
+from connectors.http.receipts import Receipts
+from connectors.http.requests import query_of
+from connectors.http.service import Service
+from gateway.errors import (
+    Aborted,
+    BufferFull,
+    ConfigError,
+    Damaged,
+    Fenced,
+    OffsetOutOfRange,
+    Refused,
+    TooLarge,
+    TuttiError,
+    Unavailable,
+    Unknown,
+    UsageError,
+)
+
+CONF = Path(__file__).parents[4] / "conf" / "connectors"
+LEAST = 'name = "web"\ngateways = "tutti://127.0.0.1:7400"\n'
+
+
+def test_the_example_is_taken() -> None:
+    config = load_http(str(CONF / "http.toml"))
+    assert (config.name, config.address, config.insecure) == ("web", ("127.0.0.1", 7480), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('name = "a b"\ngateways = "tutti://127.0.0.1:7400"\n', "name is 'a b'"),
+        ('name = "web"\ngateways = "http://127.0.0.1"\n', "gateways"),
+        (LEAST + 'listen = "7480"', "write HOST:PORT"),
+        (LEAST + 'listen = "127.0.0.1:99999"', "write HOST:PORT"),
+        (LEAST + 'listen = "0.0.0.0:7480"', "anybody there may write"),
+        (LEAST + 'listen = "example:7480"\n[tls]\ncertificate = "c"\nkey = "k"\n', "anybody there may write"),
+        (LEAST + '[tls]\ncertificate = "c"\n', "name both files, or none"),
+        (LEAST + "port = 3\n", "port"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "http.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        load_http(str(path))
+
+
+def test_other_hosts_are_let_in_where_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "http.toml"
+    for more in ("insecure = true", 'tokens = "t"\n[tls]\ncertificate = "c"\nkey = "k"'):
+        path.write_text(f'{LEAST}listen = "[::]:0"\n{more}\n')
+        assert load_http(str(path)).address == ("::", 0)
+
+
+def test_receipts_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECEIPTS_MAX", 3)
+    now = 0.0
+    receipts = Receipts(lambda: now)
+    one, two, three = (receipts.open() for _ in range(3))
+    with pytest.raises(Problem, match="come again"):
+        receipts.open()
+    receipts.settle(one, {"state": "committed"})
+    receipts.settle(two, {"state": "failed"})
+    assert receipts.look(one) == {"id": one, "state": "committed"}
+    four = receipts.open()
+    with pytest.raises(Problem, match="no such receipt"):
+        receipts.look(one)
+    assert receipts.look(two)["state"] == "failed"
+    now = limits.RECEIPT_S + 1
+    with pytest.raises(Problem):
+        receipts.look(two)
+    assert [receipts.look(name)["state"] for name in (three, four)] == ["pending", "pending"]
+    assert receipts.pending == 2
+
+
+def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
+    intake = Intake()
+    one, other = Held(intake), Held(intake)
+    one.grow(60)
+    one.grow(40)
+    other.grow(40)
+    with pytest.raises(Problem) as caught:
+        other.grow(41)
+    assert (caught.value.status, caught.value.headers()["retry-after"]) == (429, "1")
+    one.release()
+    one.release()
+    other.grow(100)
+    assert intake.held == 100
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TooLarge("x"), 413),
+        (BufferFull("x"), 429),
+        (Unknown("x"), 503),
+        (Fenced("x"), 503),
+        (Aborted("x"), 503),
+        (Unavailable("x"), 503),
+        (OffsetOutOfRange("x"), 416),
+        (Refused("x"), 422),
+        (UsageError("x"), 400),
+        (Damaged("x"), 500),
+    ],
+)
+def test_errors_of_the_client_have_their_status(error: TuttiError, status: int) -> None:
+    assert problem_of(error).status == status
+
+
+def test_the_table_names_what_is_there() -> None:
+    """Every operation has its handler, every answer says what it means, and options are taken strictly."""
+    for operation in OPERATIONS:
+        assert callable(getattr(Service, operation.handler))
+        assert operation.answers
+        assert all(f"{{{one.name}}}" in operation.path for one in operation.parameters if one.where == "path")
+    with pytest.raises(Problem, match="comes twice"):
+        query_of([("a", "1"), ("a", "2")], ["a"])
