@@ -168,7 +168,11 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_repeat_has_the_same_digest_however_it_is_written() -> None:
     """JSON, lines and Arrow of the same records, sliced or not, with and without a time; and every change shows."""
     lines = b'{"key":"k","value":"v"}\n{"value_base64":"/w=="}\n{"value":null}\n'
-    arrow = pa.record_batch({"key": pa.array([b"x", b"k", None, None]), "value": pa.array([b"", b"v", b"\xff", None])}).slice(1)
+    columns: dict[str, pa.Array[Any]] = {
+        "key": pa.array([b"x", b"k", None, None], pa.binary()),
+        "value": pa.array([b"", b"v", b"\xff", None], pa.binary()),
+    }
+    arrow = pa.RecordBatch.from_pydict(columns).slice(1)
     same = [
         parse("t", NDJSON, lines, False),
         parse(
