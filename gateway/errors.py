@@ -81,6 +81,10 @@ class Refused(TuttiError):
         self.code = code
 
 
+class NotAllowed(Refused):
+    """Who asks is not known (`code` "token"), or may not do this ("rights"); asking again does not help."""
+
+
 class Aborted(Refused):
     """The message is in no committed log, ever (C2)."""
 

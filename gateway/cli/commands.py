@@ -32,6 +32,7 @@ COMMANDS = {
     "connect": Place("connectors.command:connect", "Bring records into the log from elsewhere."),
     "trace": Place("gateway.cli.trace:trace", "Follow one message through all gateways, in their logs."),
     "keys": Place("gateway.cli.keys:keys", "Make and show the keys by which gateways know each other."),
+    "tokens": Place("gateway.cli.tokens:tokens", "Make, list and remove the tokens by which clients are let in."),
     "config": Place("gateway.cli.config:config", "Check a configuration file."),
     "doctor": Place("gateway.cli.doctor.command:doctor", "Say what is wrong with this machine, and what to do."),
     "bench": Place("gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),

@@ -13,23 +13,21 @@ Keys are Z85 text as ZeroMQ writes it (RFC 32); CURVE is ZeroMQ's CurveZMQ (RFC 
 
 from __future__ import annotations
 
-import os
-import stat
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import zmq
 
 from gateway.core import limits
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
+from gateway.keyfiles import check_private, read_toml, stamp, write_new, write_whole
 
 SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
 PUBLIC_FILE = "group.keys"
 KEY_CHARACTERS = 40
-FILE_BYTES_MAX = 64 * limits.KIB
+_MADE_BY = "`tutti keys new` makes keys, `security.secret_key` and `security.public_keys` name the files"
 _Z85 = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
 
 
@@ -81,7 +79,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
     place.mkdir(parents=True, exist_ok=True)
     made = [new_keys(name) for name in names]
     for keys, path in zip(made, secrets, strict=True):
-        _write(path, _secret_text(keys), 0o600)
+        write_new(path, _secret_text(keys), 0o600)
     write_public(public, known | {keys.gateway: keys.public for keys in made})
     return [*secrets, public]
 
@@ -92,20 +90,7 @@ def write_public(path: str | Path, keys: Mapping[str, str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    place = Path(path)
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    _write(fresh, _public_text(keys), 0o644)
-    fresh.replace(place)
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask takes away
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
+    write_whole(path, _public_text(keys), 0o644)
 
 
 def _secret_text(keys: Keys) -> str:
@@ -129,7 +114,7 @@ def read_secret(path: str | Path) -> Keys:
     Raises:
         ConfigError: it cannot be read, it is malformed, or others may read it; the message says what to do.
     """
-    tree, found = _read(path)
+    tree, found = read_toml(path, _MADE_BY)
     if _lists_gateways(tree):
         raise ConfigError(
             f"{path} lists the public keys of a group and holds no secret: name this gateway's own {SECRET_ENDING} file"
@@ -144,7 +129,7 @@ def read_secret(path: str | Path) -> Keys:
             raise ConfigError(f"{path}: {what} is no key: it takes {KEY_CHARACTERS} characters of Z85; was the file cut or edited?")
     if zmq.curve_public(secret.encode()).decode() != public:
         raise ConfigError(f"{path}: public and secret are not of one pair: make a new file with `tutti keys new`")
-    _check_private(path, found)
+    check_private(path, found)
     return Keys(gateway, public, secret)
 
 
@@ -154,7 +139,7 @@ def read_public(path: str | Path) -> dict[str, str]:
     Raises:
         ConfigError: it cannot be read or is malformed, or two gateways have one key; the message says what to do.
     """
-    tree, _ = _read(path)
+    tree, _ = read_toml(path, _MADE_BY)
     if _holds_secret(tree):
         raise ConfigError(
             f"{path} holds the secret key of a gateway and no list: name the file that all gateways have alike, {PUBLIC_FILE}"
@@ -184,7 +169,7 @@ def read_either(path: str | Path) -> dict[str, str]:
     Raises:
         ConfigError: as `read_secret` and `read_public` do.
     """
-    tree, _ = _read(path)
+    tree, _ = read_toml(path, _MADE_BY)
     if not _holds_secret(tree):
         return read_public(path)
     own = read_secret(path)
@@ -192,7 +177,7 @@ def read_either(path: str | Path) -> dict[str, str]:
 
 
 def _check_not_swapped(secret_path: str | Path, public_path: str | Path) -> None:
-    if _lists_gateways(_read(secret_path)[0]) and _holds_secret(_read(public_path)[0]):
+    if _lists_gateways(read_toml(secret_path, _MADE_BY)[0]) and _holds_secret(read_toml(public_path, _MADE_BY)[0]):
         raise ConfigError(
             f"secret_key and public_keys are swapped ({secret_path} lists public keys, {public_path} holds a secret): let each "
             "name the other's file"
@@ -205,32 +190,6 @@ def _lists_gateways(tree: Mapping[str, object]) -> bool:
 
 def _holds_secret(tree: Mapping[str, object]) -> bool:
     return set(tree) == {"gateway", "public", "secret"}
-
-
-def _read(path: str | Path) -> tuple[dict[str, Any], os.stat_result]:
-    try:
-        with Path(path).open("rb") as file:
-            found = os.fstat(file.fileno())
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read ({(error.strerror or str(error)).lower()}): `tutti keys new` makes keys, "
-            f"`security.secret_key` and `security.public_keys` name the files"
-        ) from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no file of keys")
-    try:
-        return tomllib.loads(data.decode()), found
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML ({error}): make a new one with `tutti keys new`") from None
-
-
-def _check_private(path: str | Path, found: os.stat_result) -> None:
-    others = stat.S_IMODE(found.st_mode) & 0o077
-    if others:
-        raise ConfigError(
-            f"{path} holds a secret and others may read or write it (mode {stat.S_IMODE(found.st_mode):04o}): chmod 600 {path}"
-        )
 
 
 def _is_key(value: object) -> bool:
@@ -250,12 +209,12 @@ class Keyring:
         trouble: why the public file could not be read again, empty if it could. What it said before holds on.
     """
 
-    def __init__(self, own: Keys, public_path: str | Path, public: dict[str, str], stamp: tuple[int, int, int]) -> None:
-        """Put it together; `open` reads and checks the files. `stamp` is the public one's as it was before it was read."""
+    def __init__(self, own: Keys, public_path: str | Path, public: dict[str, str], seen: tuple[int, int, int]) -> None:
+        """Put it together; `open` reads and checks the files. `seen` is the public one's stamp as it was before it was read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
-        self._stamp = stamp
+        self._stamp = seen
         self._public = public
         self._names = {key: name for name, key in public.items()}
 
@@ -272,7 +231,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
-        stamp = _stamp(public_path)
+        seen = stamp(public_path)
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(
@@ -283,7 +242,7 @@ class Keyring:
                 f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the others "
                 f"would not let it in; write that one into the public file on every host"
             )
-        return cls(own, public_path, public, stamp)
+        return cls(own, public_path, public, seen)
 
     def name_of(self, public: str) -> str:
         """The gateway with that public key, empty if nobody's is known to be."""
@@ -295,26 +254,17 @@ class Keyring:
 
     def refresh(self) -> bool:
         """Read the public file again if it changed; whether what it says is new."""
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        seen = stamp(self._path)
+        if seen == self._stamp:
             return False
         try:
             public = read_public(self._path)
         except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
             self.trouble = f"the public keys that were read before still hold: {error}"
             return False
-        self._stamp = stamp
+        self._stamp = seen
         self.trouble = ""
         changed = public != self._public
         self._public = public
         self._names = {key: name for name, key in public.items()}
         return changed
-
-
-def _stamp(path: str | Path) -> tuple[int, int, int]:
-    """What changes when a file is written; zeros while there is none."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_ino, found.st_size)

@@ -131,7 +131,8 @@ def test_a_shell_is_told_the_commands() -> None:
     environment = os.environ | {"_TUTTI_COMPLETE": "fish_complete", "COMP_WORDS": "tutti t", "COMP_CWORD": "t"}
     code = "from gateway.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert [line.split("\t")[0].removeprefix("plain,") for line in done.stdout.splitlines()] == ["tail", "topics", "trace"]
+    told = [line.split("\t")[0].removeprefix("plain,") for line in done.stdout.splitlines()]
+    assert told == ["tail", "topics", "trace", "tokens"]
 
 
 def test_the_columns_of_producers_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,140 @@
+"""`tutti tokens`: the tokens by which clients are let in, and what each of them may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from gateway.access import Access
+from gateway.cli.options import json_option
+from gateway.cli.output import print_json, print_table
+from gateway.errors import ConfigError, UsageError
+
+_US = 1_000_000
+
+
+@click.group()
+def tokens() -> None:
+    """Make, list and remove the tokens by which clients are let in.
+
+    The file of tokens (`security.tokens`) says what each of them may do. It is the same on every host, holds no token but the
+    SHA-256 of each, and is read again when it changes. A token is shown once, when it is made.
+    """
+
+
+def _file_option(function: click.decorators.FC) -> click.decorators.FC:
+    return click.option(
+        "--file",
+        "path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="TUTTI_TOKENS",
+        default="tokens.toml",
+        show_default=True,
+        help="The file of tokens ($TUTTI_TOKENS).",
+    )(function)
+
+
+@tokens.command()
+@click.argument("name")
+@click.option(
+    "--produce", multiple=True, metavar="TOPICS", help="Topics that it may write to, * for any characters; may be repeated."
+)
+@click.option("--read", multiple=True, metavar="TOPICS", help="Topics that it may read, '*' for all; may be repeated.")
+@click.option("--admin", is_flag=True, help="It may see and change the group: members, roster, leave, fence, forget.")
+@click.option("--expires", metavar="TIME", help="Days, hours or minutes for which it holds: 30d, 12h, 90m. Without it: for ever.")
+@_file_option
+@json_option
+def new(
+    name: str, produce: tuple[str, ...], read: tuple[str, ...], admin: bool, expires: str | None, path: Path, as_json: bool
+) -> None:
+    """Make the token NAME and print it, this once; its SHA-256 is added to the file, which is made if it is missing.
+
+    Give it to whoever uses it in a file of their own (TUTTI_TOKEN_FILE), never as an argument of a command: others see those.
+    """
+    from gateway.access import digest_of, new_token
+
+    token = new_token()
+    access = _made(name, digest_of(token), produce, read, admin, expires)
+
+    def add(known: dict[str, Access]) -> None:
+        if name in known:
+            raise ConfigError(f"{path} has a token {name!r} already: remove that one first, or choose another name")
+        known[name] = access
+
+    _change(path, add)
+    if as_json:
+        print_json({"name": name, "token": token, "file": str(path)})
+    else:
+        print(token)
+
+
+def _made(name: str, digest: str, produce: tuple[str, ...], read: tuple[str, ...], admin: bool, expires: str | None) -> Access:
+    import time
+
+    from gateway.access import check_pattern
+    from gateway.config.model import parse_duration
+    from gateway.core import limits
+    from gateway.data.names import check_name
+
+    check_name("token", name)
+    for option, patterns in (("--produce", produce), ("--read", read)):
+        for pattern in patterns:
+            check_pattern(pattern, option)
+        if len(patterns) > limits.RIGHT_PATTERNS_MAX:
+            raise UsageError(f"{option} was given {len(patterns)} times: {limits.RIGHT_PATTERNS_MAX} are taken")
+    if not (produce or read or admin):
+        raise UsageError(f"{name} would have no rights: say --produce TOPICS, --read TOPICS or --admin")
+    until_us = (int(time.time()) * _US + parse_duration(expires)) if expires else 0
+    return Access(name, digest, produce, read, admin, until_us)
+
+
+@tokens.command(name="list")
+@_file_option
+@json_option
+def listed(path: Path, as_json: bool) -> None:
+    """List the tokens of the file and what each may do."""
+    from gateway.access import read_tokens
+
+    known = sorted(read_tokens(path).values())
+    if as_json:
+        print_json([{**line._asdict(), "expires_us": line.expires_us or None} for line in known])
+        return
+    rows = [
+        (line.name, ", ".join(line.produce), ", ".join(line.read), "yes" if line.admin else "", _until(line.expires_us))
+        for line in known
+    ]
+    print_table(("name", "produce", "read", "admin", "expires"), rows, empty="no tokens")
+
+
+def _until(expires_us: int) -> str:
+    from datetime import UTC, datetime
+
+    if not expires_us:
+        return "never"
+    end = datetime.fromtimestamp(expires_us / _US, UTC)
+    return f"{end:%Y-%m-%dT%H:%M:%SZ}{' (over)' if end < datetime.now(UTC) else ''}"
+
+
+@tokens.command()
+@click.argument("name")
+@_file_option
+def remove(name: str, path: Path) -> None:
+    """Remove the token NAME from the file: a gateway lets in nobody who shows it, a second after it has the file."""
+
+    def take(known: dict[str, Access]) -> None:
+        if known.pop(name, None) is None:
+            raise ConfigError(f"{path} has no token {name!r}: `tutti tokens list` shows those that are there")
+
+    _change(path, take)
+
+
+def _change(path: Path, change: Callable[[dict[str, Access]], None]) -> None:
+    from gateway.access import change_tokens
+
+    try:
+        change_tokens(path, change)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{path} cannot be changed ({reason}): name a file that can be written with --file") from error

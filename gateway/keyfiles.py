@@ -1,0 +1,96 @@
+"""Files that hold keys and tokens: read within a bound and as TOML, judged by who else may read or write them, written whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from gateway.core import limits
+from gateway.errors import ConfigError
+
+FILE_BYTES_MAX = 1 * limits.MIB
+
+
+def stamp(path: str | Path) -> tuple[int, int, int]:
+    """What changes when a file is written; zeros while there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_ino, found.st_size)
+
+
+def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_result]:
+    """What a file holds, and what the system knows of it.
+
+    Args:
+        path: of the file.
+        made_by: what makes a good one, for an error.
+
+    Raises:
+        ConfigError: it cannot be read, it is too large, or no TOML; nothing of what it holds is in the message.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            found = os.fstat(file.fileno())
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {made_by}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no such file; {made_by}")
+    try:
+        return tomllib.loads(data.decode()), found
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML ({error}): {made_by}") from None
+
+
+def check_private(path: str | Path, found: os.stat_result) -> None:
+    """Refuse a file with a secret that others than its user may read or write.
+
+    Raises:
+        ConfigError: they may.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        raise ConfigError(f"{path} holds a secret and others may read or write it (mode {mode:04o}): chmod 600 {path}")
+
+
+def check_guarded(path: str | Path, found: os.stat_result) -> None:
+    """Refuse a file that says who may come in, where all may write it.
+
+    Raises:
+        ConfigError: they may.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o002:
+        raise ConfigError(f"{path} says who may come in, and everybody may write it (mode {mode:04o}): chmod 644 {path}")
+
+
+def write_new(path: Path, text: str, mode: int) -> None:
+    """Write a file that is not there yet.
+
+    Raises:
+        OSError: it is there, or cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask takes away
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def write_whole(path: str | Path, text: str, mode: int) -> None:
+    """Write a file anew, whole or not at all: somebody may read it at any moment.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    place = Path(path)
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    write_new(fresh, text, mode)
+    fresh.replace(place)
