@@ -13,7 +13,7 @@ with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
 
 from __future__ import annotations
 
-from gateway.client import Producer, Reader, Receipt, Record, Resume
+from gateway.client import Credentials, Producer, Reader, Receipt, Record, Resume
 from gateway.errors import (
     Aborted,
     Behind,
@@ -39,6 +39,7 @@ __all__ = [
     "Behind",
     "BufferFull",
     "ConfigError",
+    "Credentials",
     "Damaged",
     "DirectoryRefused",
     "Fenced",

@@ -7,6 +7,7 @@ each: a token has more bits than anybody can try, so that nothing slower is need
     sha256 = "<64 hexadecimal digits>"
     produce = ["flights*"]              # topics that it may write to; `*` stands for any run of characters
     read = ["*"]                        # topics that it may read
+    producers = ["jfk-*"]               # producers' names that it may write under; left out: all
     admin = true                        # may do what changes the group, and see it; left out: may not
     expires = 2027-01-31T00:00:00Z      # left out: never
 
@@ -30,14 +31,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.data.names import check_name
+from gateway.data.names import check_name, is_nameless
 from gateway.errors import ConfigError, NotAllowed, UsageError
 from gateway.keyfiles import check_guarded, read_toml, stamp, write_whole
 
 PREFIX = "tutti_"  # so that who finds one in a text knows what it is
 TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
-_KEYS = frozenset({"sha256", "produce", "read", "admin", "expires"})
+_KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}\Z")
 _US = 1_000_000
@@ -55,6 +56,7 @@ class Access(NamedTuple):
         produce, read: patterns of topics that it may write to and read.
         admin: whether it may do what changes the group.
         expires_us: when that ends, us since 1970, UTC; 0: never.
+        producers: patterns of the names that it may write under.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Access(NamedTuple):
     read: tuple[str, ...] = ()
     admin: bool = False
     expires_us: int = 0
+    producers: tuple[str, ...] = ("*",)
 
     def may_produce(self, topic: str) -> bool:
         """Whether it may write to a topic."""
@@ -87,6 +90,19 @@ class Access(NamedTuple):
             raise NotAllowed(
                 f"token {self.name!r} may not write to topic {topic!r}: ask for one that may (`tutti tokens new --produce`)", WHAT
             )
+
+    def require_producer(self, name: str) -> None:
+        """Refuse a producer's name that it may not write under; one that was made up at random is anybody's.
+
+        Raises:
+            NotAllowed: it may not, or may write nothing at all.
+        """
+        if not self.produce:
+            raise NotAllowed(
+                f"token {self.name!r} may write to no topic: ask for one that may (`tutti tokens new --produce`)", WHAT
+            )
+        if not is_nameless(name) and not any(_matches(pattern, name) for pattern in self.producers):
+            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", WHAT)
 
     def require_read(self, topics: Iterable[str] | None) -> None:
         """Refuse topics (None: all) that it may not read.
@@ -189,10 +205,9 @@ class Tokens:
         if not token:
             raise self._nobody("missing", "a token is wanted here and none came: set TUTTI_TOKEN_FILE, or give `credentials`")
         digest = digest_of(token[: limits.TOKEN_CHARACTERS_MAX])
-        found: Access | None = None
-        for known, access in self._known.items():  # all of them, so that the time tells nothing
-            if hmac.compare_digest(known, digest):
-                found = access
+        found = self._known.get(digest)  # the time tells of a hash at most, which nobody can choose
+        if found is not None and not hmac.compare_digest(found.sha256, digest):
+            found = None
         unknown = "the token is not known here, or has expired: ask for a new one (`tutti tokens new`)"
         if found is None:
             raise self._nobody("unknown", unknown)
@@ -280,8 +295,9 @@ def _access(path: str | Path, name: str, told: object) -> Access:
         raise ConfigError(f"{where}.admin is {admin!r}: it takes true or false")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise ConfigError(f"{where}.expires is {expires}: it takes a time with a zone, 2027-01-31T00:00:00Z for example")
-    expires_us = int(expires.timestamp() * _US) if expires is not None else 0
-    return Access(name, digest, _patterns(where, told, "produce"), _patterns(where, told, "read"), admin, expires_us)
+    expires_us = int(expires.timestamp() * _US) or 1 if expires is not None else 0  # 0 would be never
+    produce, read, producers = (_patterns(where, told, kind) for kind in ("produce", "read", "producers"))
+    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in told else ("*",))
 
 
 def _patterns(where: str, told: Mapping[str, object], kind: str) -> tuple[str, ...]:
@@ -330,10 +346,15 @@ def _text(tokens: Iterable[Access]) -> str:
         told += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'
         for kind, patterns in (("produce", access.produce), ("read", access.read)):
             if patterns:
-                listed = ", ".join(f'"{pattern}"' for pattern in patterns)
-                told += f"{kind} = [{listed}]\n"
+                told += f"{kind} = [{', '.join(map(_quoted, patterns))}]\n"
+        if access.producers != ("*",):
+            told += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
         if access.admin:
             told += "admin = true\n"
         if access.expires_us:
             told += f"expires = {datetime.fromtimestamp(access.expires_us // _US, UTC):%Y-%m-%dT%H:%M:%SZ}\n"
     return told
+
+
+def _quoted(pattern: str) -> str:
+    return f'"{pattern}"'

@@ -94,3 +94,30 @@ def write_whole(path: str | Path, text: str, mode: int) -> None:
     fresh.unlink(missing_ok=True)
     write_new(fresh, text, mode)
     fresh.replace(place)
+
+
+def check_certificate(certificate: str | Path, key: str | Path) -> None:
+    """Refuse a certificate and its key that cannot serve.
+
+    Raises:
+        ConfigError: one cannot be read, others may read the key, or they are not of each other; the message says what to do.
+    """
+    import ssl  # noqa: PLC0415 - for those alone who have a certificate
+
+    try:
+        with Path(certificate).open("rb"), Path(key).open("rb") as file:
+            check_private(key, os.fstat(file.fileno()))
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        reason = error.reason or str(error)
+        raise ConfigError(
+            f"{certificate} and {key} are no certificate and its key ({reason}): name both as PEM, of one pair"
+        ) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{error.filename or certificate} cannot be read ({reason}): name a file of PEM") from None
+
+
+def _no_password() -> str:
+    """A gateway has nobody to ask."""
+    return ""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gateway.access import ANYBODY, Access
 from gateway.api.faults import Fault
 from gateway.api.gateway import GatewayLink
 from gateway.api.pages import topic_line
@@ -89,8 +90,8 @@ class Actions:
         self._positions = Positions(ordered.reader)
         self._queries = queries
 
-    def act(self, kind: str, body: bytes, given_up: GivenUp) -> bytes:
-        """The answer to one action.
+    def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = ANYBODY) -> bytes:
+        """The answer to one action, which who asks may ask; of topics they are told those alone that they may read.
 
         Raises:
             Fault: the action does not exist, or its body asks for what is not there.
@@ -98,7 +99,9 @@ class Actions:
         action = ACTIONS.get(kind)
         if action is None:
             raise Fault("unknown_action", f"there is no action {kind[:100]!r}; there are {', '.join(ACTIONS)}", name=kind[:100])
-        answer: object = getattr(self, action.method)(body, given_up)
+        answer = getattr(self, action.method)(body, given_up)
+        if kind == "topics" and not access.may_read_all:
+            answer = [line for line in answer if access.may_read(line["name"])]
         return encode(answer)
 
     def frontier(self, body: bytes, given_up: GivenUp) -> object:

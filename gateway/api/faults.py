@@ -21,6 +21,7 @@ from gateway.errors import (
     Damaged,
     DirectoryRefused,
     FormatError,
+    NotAllowed,
     OffsetOutOfRange,
     Refused,
     TuttiError,
@@ -38,6 +39,7 @@ _ERRORS: dict[str, type[flight.FlightError]] = {
     "busy": flight.FlightUnavailableError,
     "stopping": flight.FlightUnavailableError,
     "unavailable": flight.FlightUnavailableError,
+    "not_allowed": flight.FlightUnauthorizedError,
     "damaged": flight.FlightInternalError,
     "internal": flight.FlightInternalError,
 }
@@ -48,6 +50,7 @@ _CODES: tuple[tuple[type[TuttiError], str], ...] = (
     (Damaged, "damaged"),
     (FormatError, "damaged"),
     (DirectoryRefused, "internal"),
+    (NotAllowed, "not_allowed"),
     (Refused, "refused"),
     (UsageError, "malformed"),
 )

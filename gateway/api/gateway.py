@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.client.control import Control
+from gateway.client.credentials import Credentials
 from gateway.core import limits
 from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, TOKEN_BYTES
 from gateway.data.lanes import LaneName
@@ -26,9 +27,9 @@ UNKNOWN = "unknown"
 class GatewayLink:
     """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment."""
 
-    def __init__(self, url: str, status_fd: int | None) -> None:
+    def __init__(self, url: str, status_fd: int | None, credentials: Credentials | None = None) -> None:
         """Ask the gateway whose client port is `url` and that answers at `status_fd`; without that its status stays unknown."""
-        self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US)
+        self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
         self._socket = None if status_fd is None else socket.socket(fileno=status_fd)
         self._asking = threading.Lock()
         self._status: dict[str, Any] | None = None

@@ -23,7 +23,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.access import WHO
+from gateway.api.guard import Guard
 from gateway.core import limits
+from gateway.errors import NotAllowed
 from gateway.serving import BoundedProtocol, Server, problem
 
 US = 1_000_000
@@ -97,11 +100,37 @@ class NoBodies:
         await self._app(scope, receive, send)
 
 
-def application(pages: Mapping[str, Page]) -> ASGIApp:
-    """The application that serves `pages` by path."""
+#: Pages that take no token: who looks whether a gateway lives has none.
+OPEN = frozenset({"/healthz", "/readyz"})
+METRICS = "/metrics"
+#: Pages that any token opens; the others take one with `admin`.
+_FOR_ALL = frozenset({METRICS, "/v1/status"})
+
+
+def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_metrics: bool = False) -> ASGIApp:
+    """The application that serves `pages` by path, to those whom `guard` lets in."""
+    open_pages = OPEN | {METRICS} if open_metrics else OPEN
+
+    def check(request: Request) -> Response | None:
+        """The refusal of who may not see a page."""
+        path = request.url.path
+        if guard is None or path in open_pages:
+            return None
+        try:
+            access = guard.who(request.headers.get("authorization", ""))
+            if path not in _FOR_ALL:
+                guard.checked(lambda: access.require_admin(f"see {path}"))
+        except NotAllowed as error:
+            known = error.code != WHO
+            status = HTTPStatus.FORBIDDEN if known else HTTPStatus.UNAUTHORIZED
+            headers = {} if known else {"www-authenticate": "Bearer"}
+            return Response(problem(status, str(error)), status, headers, "application/json")
+        return None
 
     def handler(page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
+            if denied := check(request):
+                return denied
             status, media_type, body, headers = await asyncio.to_thread(page, dict(request.query_params))
             return Response(body, status, {**_HEADERS, **headers}, media_type)
 
@@ -123,11 +152,30 @@ def application(pages: Mapping[str, Page]) -> ASGIApp:
 class AdminServer:
     """The admin port, served by a thread of its own."""
 
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Page]) -> None:
-        """Serve `pages` on a socket that listens (or is bound)."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        pages: Mapping[str, Page],
+        guard: Guard | None = None,
+        tls: tuple[str, str] | None = None,
+        *,
+        open_metrics: bool = False,
+    ) -> None:
+        """Serve `pages` on a socket that listens (or is bound).
+
+        Args:
+            listener: the socket.
+            pages: by path.
+            guard: lets in who may see them; without it everybody may.
+            tls: files of the certificate and its key; without them nothing is encrypted.
+            open_metrics: whether metrics take no token.
+        """
         self._listener = listener
+        certificate, key = tls or (None, None)
         config = uvicorn.Config(
-            application(pages),
+            application(pages, guard, open_metrics=open_metrics),
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
             http=AdminProtocol,
             ws="none",
             lifespan="off",

@@ -20,6 +20,7 @@ from gateway.api.actions import Actions
 from gateway.api.browse import Browser
 from gateway.api.connections import Connections, Crowd
 from gateway.api.gateway import GatewayLink
+from gateway.api.guard import Files, Guard
 from gateway.api.history import History
 from gateway.api.http import AdminServer
 from gateway.api.others import Others
@@ -32,6 +33,7 @@ from gateway.api.shelf import Shelf
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
 from gateway.children import end_with_parent
+from gateway.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from gateway.core import limits
 from gateway.errors import ConfigError, TuttiError, Unavailable
 from gateway.lean import without_pandas
@@ -51,6 +53,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
     parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
     parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
+    for name in Files._fields:
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=f"the file `security.{name}` of the gateway")
+    parser.add_argument("--open-metrics", action="store_true", help="serve /metrics to who shows no token, too")
     parser.add_argument("--parent", type=int, help="process id of the gateway, with which this one ends")
     parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
     parser.add_argument("--status-fd", type=int, help="socket at which the gateway says how it is")
@@ -104,28 +109,40 @@ class Process:
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self._pulse = Pulse(self.reader.beat_us)
-        self.gateway = GatewayLink(options.client, options.status_fd)
+        self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
+        self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials())
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
         connections = Connections()
         self._crowd = Crowd(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)
-        self.others = Others(self.reader, self.gateway)
+        self.others = Others(self.reader, self.gateway, guard.credentials)
         plans = Plans(shelf, self.others.locations)
         actions = Actions(shelf, plans, self.gateway, self.watch, queries := Queries())
         try:
-            self.server = ReadsServer(_location(host, port), self.streams, plans, actions, connections)
+            self.server = ReadsServer(_location(host, port, guard), self.streams, plans, actions, connections, guard)
         except pa.ArrowException as error:
             raise Unavailable(
                 f"the reads port {options.reads} cannot be listened on ({error}); "
                 "end what uses it, or give the gateway another port"
             ) from error
-        self.others.own = f"grpc://{options.advertise}" if options.advertise else _location(host, self.server.port)
+        own = _location(host, self.server.port, guard)
+        self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
         browser = Browser(self.reader, self.gateway.elsewhere)
         self._past = History(self.gateway.status, self.streams.meters.read)
         pages = Pages(
-            self.reader, self.watch, self.streams, self.server.calls, self.gateway, queries, self.others, browser, self._past
+            self.reader,
+            self.watch,
+            self.streams,
+            self.server.calls,
+            self.gateway,
+            queries,
+            self.others,
+            browser,
+            self._past,
+            guard.facts,
         )
-        self.admin = AdminServer(listener, pages.table())
+        tls = (options.tls_certificate, options.tls_key) if options.tls_certificate else None
+        self.admin = AdminServer(listener, pages.table(), guard, tls, open_metrics=options.open_metrics)
         self.admin_port = int(listener.getsockname()[1])
 
     def run(self) -> int:
@@ -142,10 +159,27 @@ class Process:
                 LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
                 return 1
             self._look()
+            if self._renewed():
+                break
             self._crowd.look()
             busy = self._tidy(busy)
         self._stop()
         return 0
+
+    def _renewed(self) -> bool:
+        """Whether there is another certificate: this process ends in order, and the one that is started in its place has it."""
+        try:
+            renewed = self._guard.renewed()
+        except ConfigError as error:
+            if str(error) != self._told:
+                LOG.error("the new certificate cannot serve, the one before goes on", extra={"fields": {"error": str(error)}})
+            self._told = str(error)
+            return False
+        if renewed:
+            LOG.info("there is another certificate: the reads process is started again with it")
+        return renewed
+
+    _told = ""
 
     def _look(self) -> None:
         """Have nobody wait here while the gateway stands still."""
@@ -177,8 +211,9 @@ class Process:
         self.gateway.close()
 
 
-def _location(host: str, port: int) -> str:
-    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+def _location(host: str, port: int, guard: Guard) -> str:
+    scheme = "grpc" if guard.certificate is None else "grpc+tls"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _told_to_end(seconds: float) -> bool:
@@ -206,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()
     descriptors.set_aside()
+    for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
+        os.environ.pop(variable, None)  # of who started the gateway: this process is let in by the gateway's own key, or by none
     logs.set_up()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

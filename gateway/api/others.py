@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import zmq
 
+from gateway.client.credentials import Credentials
 from gateway.client.talk import Talk
 from gateway.core import limits
 from gateway.errors import TuttiError
@@ -52,8 +53,11 @@ class Others:
         own: this gateway's, as a URI.
     """
 
-    def __init__(self, reader: HasLog, gateway: KnowsGateways) -> None:
-        """Ask those that `gateway` knows of, for the log of `reader`."""
+    def __init__(
+        self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
+    ) -> None:
+        """Ask those that `gateway` knows of, for the log of `reader`; `credentials` let this process in there."""
+        self._credentials = credentials
         self._reader = reader
         self._gateway = gateway
         self.own = ""
@@ -106,7 +110,8 @@ class Others:
     def _told_by(self, url: str) -> Found | None:
         """What the gateway at `url` says of itself; None if it does not answer, cannot be asked or has another log."""
         try:
-            with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False) as talk:
+            credentials = self._credentials()
+            with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:
                 welcome = talk.welcome()
         except TuttiError:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -48,10 +48,12 @@ class Pages:
         others: Others,
         browser: Browser,
         past: History,
+        security: Callable[[], dict[str, object]] = dict,
     ) -> None:
         """Speak of the log of `reader`, of the gateway behind `gateway`, of what queries told here, of where `others` are, of what
-        `browser` finds, and of how it was in the `past`.
+        `browser` finds, of how it was in the `past`, and of who was refused.
         """
+        self._security = security
         self._queries = queries
         self._reader = reader
         self._watch = watch
@@ -170,6 +172,7 @@ class Pages:
                 "batches": meters.batches,
                 "bytes": meters.bytes,
             },
+            "security": self._security(),
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }
 

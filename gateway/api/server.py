@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from pyarrow import flight
 
+from gateway.access import ANYBODY
 from gateway.api.actions import ACTIONS, Actions
 from gateway.api.connections import Call, Connections
 from gateway.api.faults import Fault, told
+from gateway.api.guard import Guard, check_action
 from gateway.api.plans import Plans
 from gateway.api.requests import Command, Ticket, decode, encode
 from gateway.api.slots import Lease, Slots
@@ -42,8 +44,10 @@ class Answer:
 class ReadsServer(flight.FlightServerBase):
     """Serves one log. Calls run in threads of the library; it listens from its construction on."""
 
-    def __init__(self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections) -> None:
-        """Listen at `location` (grpc://HOST:PORT; port 0 takes a free one, see `port`).
+    def __init__(
+        self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections, guard: Guard
+    ) -> None:
+        """Listen at `location` (grpc://HOST:PORT, grpc+tls://... with a certificate; port 0 takes a free one, see `port`).
 
         Raises:
             pa.ArrowException: the port is in use, or cannot be listened on.
@@ -53,22 +57,30 @@ class ReadsServer(flight.FlightServerBase):
         self._actions = actions
         self._connections = connections
         self.calls = Slots("calls", limits.CALLS_MAX)
-        super().__init__(location)
+        self._guard = guard
+        certificate = guard.certificate
+        certificates = None if certificate is None else [certificate]
+        super().__init__(location, tls_certificates=certificates, middleware=guard.middleware())
         connections.port = self.port
 
     @told
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """A stream of records."""
-        call = self._connections.call(context.peer())
-        return self._streams.open(decode(Ticket, ticket.ticket, "the ticket"), call, context.is_cancelled)
+        access, call = self._guard.caller(context), self._connections.call(context.peer())
+        asked = decode(Ticket, ticket.ticket, "the ticket")
+        self._guard.checked(lambda: access.require_read(asked.topics))
+        return self._streams.open(asked, call, context.is_cancelled)
 
     @told
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """Endpoints of a range, one a split."""
+        access = self._guard.caller(context)
+        command = _command(descriptor)
+        self._guard.checked(lambda: access.require_read(command.topics))
         lease = self.calls.take()
         try:
             call = self._connections.call(context.peer())
-            info = self._plans.info(_command(descriptor), descriptor, context.is_cancelled)
+            info = self._plans.info(command, descriptor, context.is_cancelled)
             del call  # it was at work until now
             return info
         finally:
@@ -79,6 +91,7 @@ class ReadsServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """The schema of what a command reads."""
+        self._guard.caller(context)
         return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
 
     @told
@@ -86,6 +99,8 @@ class ReadsServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         """The whole log, as one flight."""
+        access = self._guard.caller(context)
+        self._guard.checked(lambda: access.require_read(None))
         command = Command()
         descriptor = flight.FlightDescriptor.for_command(encode(command))
         return iter([self._plans.info(command, descriptor, context.is_cancelled)])
@@ -95,14 +110,18 @@ class ReadsServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
         """Names of the actions, each with a sentence."""
+        self._guard.caller(context)
         return [(name, action.sentence) for name, action in ACTIONS.items()]
 
     @told
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """One action: JSON in, JSON out."""
+        access, body = self._guard.caller(context), action.body.to_pybytes()
+        if access is not ANYBODY and action.type in ACTIONS:
+            self._guard.checked(lambda: check_action(access, action.type, body))
         call, lease = self._connections.call(context.peer()), self.calls.take()
         try:
-            return Answer(self._actions.act(action.type, action.body.to_pybytes(), context.is_cancelled), lease, call)
+            return Answer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
             lease.release()
             raise

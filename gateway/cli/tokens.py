@@ -42,12 +42,20 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
     "--produce", multiple=True, metavar="TOPICS", help="Topics that it may write to, * for any characters; may be repeated."
 )
 @click.option("--read", multiple=True, metavar="TOPICS", help="Topics that it may read, '*' for all; may be repeated.")
+@click.option("--producer", "producers", multiple=True, metavar="NAMES", help="Producers' names that it may write under; else all.")
 @click.option("--admin", is_flag=True, help="It may see and change the group: members, roster, leave, fence, forget.")
 @click.option("--expires", metavar="TIME", help="Days, hours or minutes for which it holds: 30d, 12h, 90m. Without it: for ever.")
 @_file_option
 @json_option
 def new(
-    name: str, produce: tuple[str, ...], read: tuple[str, ...], admin: bool, expires: str | None, path: Path, as_json: bool
+    name: str,
+    produce: tuple[str, ...],
+    read: tuple[str, ...],
+    producers: tuple[str, ...],
+    admin: bool,
+    expires: str | None,
+    path: Path,
+    as_json: bool,
 ) -> None:
     """Make the token NAME and print it, this once; its SHA-256 is added to the file, which is made if it is missing.
 
@@ -56,7 +64,7 @@ def new(
     from gateway.access import digest_of, new_token
 
     token = new_token()
-    access = _made(name, digest_of(token), produce, read, admin, expires)
+    access = _made(Access(name, digest_of(token), produce, read, admin, 0, producers or ("*",)), expires)
 
     def add(known: dict[str, Access]) -> None:
         if name in known:
@@ -70,7 +78,7 @@ def new(
         print(token)
 
 
-def _made(name: str, digest: str, produce: tuple[str, ...], read: tuple[str, ...], admin: bool, expires: str | None) -> Access:
+def _made(access: Access, expires: str | None) -> Access:
     import time
 
     from gateway.access import check_pattern
@@ -78,16 +86,15 @@ def _made(name: str, digest: str, produce: tuple[str, ...], read: tuple[str, ...
     from gateway.core import limits
     from gateway.data.names import check_name
 
-    check_name("token", name)
-    for option, patterns in (("--produce", produce), ("--read", read)):
+    check_name("token", access.name)
+    for option, patterns in (("--produce", access.produce), ("--read", access.read), ("--producer", access.producers)):
         for pattern in patterns:
             check_pattern(pattern, option)
         if len(patterns) > limits.RIGHT_PATTERNS_MAX:
             raise UsageError(f"{option} was given {len(patterns)} times: {limits.RIGHT_PATTERNS_MAX} are taken")
-    if not (produce or read or admin):
-        raise UsageError(f"{name} would have no rights: say --produce TOPICS, --read TOPICS or --admin")
-    until_us = (int(time.time()) * _US + parse_duration(expires)) if expires else 0
-    return Access(name, digest, produce, read, admin, until_us)
+    if not (access.produce or access.read or access.admin):
+        raise UsageError(f"{access.name} would have no rights: say --produce TOPICS, --read TOPICS or --admin")
+    return access._replace(expires_us=int(time.time()) * _US + parse_duration(expires)) if expires else access
 
 
 @tokens.command(name="list")
@@ -102,10 +109,17 @@ def listed(path: Path, as_json: bool) -> None:
         print_json([{**line._asdict(), "expires_us": line.expires_us or None} for line in known])
         return
     rows = [
-        (line.name, ", ".join(line.produce), ", ".join(line.read), "yes" if line.admin else "", _until(line.expires_us))
+        (
+            line.name,
+            ", ".join(line.produce),
+            ", ".join(line.read),
+            ", ".join(line.producers),
+            "yes" if line.admin else "",
+            _until(line.expires_us),
+        )
         for line in known
     ]
-    print_table(("name", "produce", "read", "admin", "expires"), rows, empty="no tokens")
+    print_table(("name", "produce", "read", "producers", "admin", "expires"), rows, empty="no tokens")
 
 
 def _until(expires_us: int) -> str:

@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.client.credentials import Credentials
     from gateway.client.producer import Producer
     from gateway.client.reader import Reader, Record
     from gateway.client.receipt import Receipt, Resume
 
 _HOMES = {
+    "Credentials": "gateway.client.credentials",
     "Producer": "gateway.client.producer",
     "Reader": "gateway.client.reader",
     "Record": "gateway.client.reader",
@@ -21,7 +23,7 @@ _HOMES = {
     "Resume": "gateway.client.receipt",
 }
 
-__all__ = ["Producer", "Reader", "Receipt", "Record", "Resume"]
+__all__ = ["Credentials", "Producer", "Reader", "Receipt", "Record", "Resume"]
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from gateway.client.credentials import Credentials
 from gateway.client.link import Link, News, no_link
 from gateway.client.peek import misheard, peek
 from gateway.client.route import Route
@@ -27,9 +28,11 @@ class Channel:
         peeks: whether it may look, for half a second, who is where no gateway answers.
     """
 
-    def __init__(self, session: Session, route: Route, wake_fd: int) -> None:
-        """Prepare; `wake_fd` is the descriptor that ends a wait of the link."""
+    def __init__(self, session: Session, route: Route, wake_fd: int, credentials: Credentials | None = None) -> None:
+        """Prepare; `wake_fd` is the descriptor that ends a wait of the link, `credentials` let it in."""
         self.session = session
+        self._credentials = credentials
+        session.token = credentials.token if credentials is not None else ""
         self.link: Link | None = None
         self.peeks = True
         self._route = route
@@ -54,7 +57,7 @@ class Channel:
         if self.link is None and self._connect_at <= now:
             self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
             try:
-                self.link = Link(self.route.present, self._wake_fd)
+                self.link = Link(self.route.present, self._wake_fd, self._credentials)
             except OSError as error:
                 self.session.trouble = no_link(error)
                 self._connect_at = now + limits.RETRY_US_MAX / US

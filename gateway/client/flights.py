@@ -10,10 +10,11 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.client.credentials import Credentials
 from gateway.client.forking import after_fork
 from gateway.client.peek import STANDS_STILL
 from gateway.core import limits
-from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from gateway.errors import Behind, Damaged, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,
@@ -47,14 +48,17 @@ _OPTIONS: list[tuple[str, int | str]] = [
 _UNANSWERED = "ping timeout"
 
 _lock = threading.Lock()
-_clients: dict[str, Any] = {}
+_clients: dict[tuple[str, str], Any] = {}  # by location, and who is trusted
+_TLS = "grpc+tls://"
 _pid = 0
 
 
-def client_of(location: str) -> Any:
-    """The process's client for a location (`grpc://HOST:PORT`), made when first asked for and shared by all threads.
+def client_of(location: str, credentials: Credentials | None = None) -> tuple[Any, Any]:
+    """The process's client for a location (`grpc://HOST:PORT`, `grpc+tls://...`), made when first asked for and shared by all
+    threads, and what goes with each call to show the credentials.
 
     Raises:
+        ConfigError: the credentials are not to be shown there.
         UsageError: the process was forked from one that had such clients. gRPC does not survive that: every call would hang.
     """
     global _pid  # noqa: PLW0603 - the process that the clients belong to
@@ -65,16 +69,20 @@ def client_of(location: str) -> Any:
                 "child: start it by spawn (multiprocessing.get_context('spawn')), or open the first reader after the fork"
             )
         _pid = os.getpid()
-        if location not in _clients:
-            _clients[location] = flight.FlightClient(location, generic_options=_OPTIONS)
-        return _clients[location]
+        headers, certificates = ([], "") if credentials is None else (credentials.headers(location), credentials.certificates)
+        key = location, certificates
+        if key not in _clients:
+            trusted = certificates if certificates and location.startswith(_TLS) else None
+            _clients[key] = flight.FlightClient(location, tls_root_certs=trusted, generic_options=_OPTIONS)
+        return _clients[key], headers
 
 
 def drop(location: str) -> None:
     """Forget a client whose gateway did not answer; calls under way go on with it."""
     with _lock:
         if _pid == os.getpid():
-            _clients.pop(location, None)
+            for key in [key for key in _clients if key[0] == location]:
+                del _clients[key]
 
 
 def _renew_after_fork() -> None:
@@ -97,6 +105,8 @@ def translate(error: BaseException) -> TuttiError:
         code = told.get("code")
         if code == "other_log":
             return Refused(message, "log")
+        if code == "not_allowed":
+            return NotAllowed(message, str(told.get("reason", "rights")))
         if code == "refused":
             return Refused(message, str(told.get("reason", "refused")))
         kind = _CODES.get(str(code))

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gateway.client.forking import after_fork
 from gateway.client.url import Address
@@ -26,6 +27,11 @@ from gateway.names import Names, addresses, number
 from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong, ready
 from gateway.zmtp.outgoing import Outgoing
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream
+
+if TYPE_CHECKING:
+    from gateway.client.credentials import Credentials
+    from gateway.zmtp.curve import Calling
+    from gateway.zmtp.sealed import Opening
 
 _MS = 1000
 _HELLO = GREETING + ready(b"DEALER", b"")
@@ -48,8 +54,9 @@ class News(enum.Enum):
 class Link:
     """A connection to `address`; made, used and closed by one thread."""
 
-    def __init__(self, address: Address, wake: int | None = None) -> None:
-        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read.
+    def __init__(self, address: Address, wake: int | None = None, credentials: Credentials | None = None) -> None:
+        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read. With
+        `credentials` it speaks to nobody but the gateways whose keys are in them, encrypted.
 
         Raises:
             OSError: no descriptor is left for it.
@@ -59,11 +66,13 @@ class Link:
         self.was_up = False
         self.readable = self.has_news = self.woken = True
         self._wake = wake
+        self._credentials = credentials
         self._refused = ""
         self._news: deque[News] = deque()
         self._came: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
-        self._handshake: Handshake | None = None
+        self._handshake: Handshake | Calling | None = None
+        self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._outgoing: Outgoing | None = None
         self._beat_s = 0.0  # when it is looked whether anything came
@@ -139,7 +148,7 @@ class Link:
 
     def _end(self, news: News) -> None:
         connection, self._socket = self._socket, None
-        self._handshake = self._stream = self._outgoing = None
+        self._handshake = self._stream = self._outgoing = self._opening = None
         self._news.append(news)
         self.has_news = True
         if connection is not None:
@@ -161,32 +170,53 @@ class Link:
             elif code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._refuse(os.strerror(code).lower())
             else:
-                self._handshake = Handshake(b"ROUTER")
-                connection.sendall(_HELLO)  # the first bytes of a connection: there is room
+                self._greet(connection)
                 self._watch(_READ)
         except BlockingIOError:
             return
         except FormatError as error:
             if self._stream is not None:
                 self._came.append(error)
+            elif self._credentials is not None:
+                self._refused = str(error)
             self._end(News.DOWN)
         except (OSError, Ended):
             self._end(News.DOWN)
 
-    def _shake(self, connection: socket.socket, handshake: Handshake) -> None:
+    def _greet(self, connection: socket.socket) -> None:
+        """The first bytes of a connection: there is room for them."""
+        if self._credentials is None:
+            self._handshake = Handshake(b"ROUTER")
+            connection.sendall(_HELLO)
+        else:
+            self._handshake = calling = self._credentials.calling()
+            connection.sendall(calling.said())
+
+    def _shake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
+            if self._credentials is not None:
+                self._refused = "the gateway ended the connection: it has no keys, or others than those that are known here"
             raise Ended
         rest = handshake.take(data)
+        if said := handshake.said():
+            connection.sendall(said)  # as above
         if rest is None:
             return
         self._handshake = None
+        source: socket.socket | Opening = connection
         self._outgoing = Outgoing(connection)
+        if handshake.box is not None:
+            from gateway.zmtp.sealed import Opening, Sealing  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+            self._outgoing = Sealing(connection, handshake.box)
+            source = self._opening = Opening(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
+            rest = b""
         scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._stream = Stream(connection, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
+        self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
         self._beat_s = time.monotonic() + _BEAT_S
         self._news.append(News.UP)
-        if rest:
+        if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
     def _command(self, command: bytes) -> None:
@@ -235,8 +265,12 @@ class Link:
 
     def _read(self, stream: Stream) -> None:
         self._unanswered = 0
-        for parts, _ in stream.read():
-            self._came.append(bytes(parts[0]))
+        opening = self._opening
+        while True:
+            for parts, _ in stream.read():
+                self._came.append(bytes(parts[0]))
+            if opening is None or not opening.unread:
+                return
 
     def receive(self) -> bytes | None:
         """The next message of the gateway, None when there is none.
@@ -327,7 +361,7 @@ class Link:
                 self._outgoing.leave(linger_s)
             connection.close()
         self.up = False
-        self._handshake = self._stream = self._outgoing = None
+        self._handshake = self._stream = self._outgoing = self._opening = None
         self._poll.close()
 
 

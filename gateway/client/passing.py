@@ -14,6 +14,7 @@ from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import TuttiError, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from gateway.client.credentials import Credentials
     from gateway.client.progress import Progress
 
 _TURN_S = limits.ANSWER_WAIT_US_MAX / 1e6  # of one question: no signal is heard meanwhile, as of Ctrl-C
@@ -33,9 +34,10 @@ class _Query:
 class Passing:
     """The queries that receipts wait for. Thread-safe; nothing is connected before the first wait."""
 
-    def __init__(self, route: Route, log: str) -> None:
+    def __init__(self, route: Route, log: str, credentials: Credentials | None = None) -> None:
         """Ask the gateways of `route`, those that are known when it is first waited, about log `log`."""
         self._route = route
+        self._credentials = credentials
         self._log = log
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -60,7 +62,7 @@ class Passing:
             if self._gateways is None:
                 from gateway.client.progress import Progress  # noqa: PLC0415 - Flight is loaded by who waits alone
 
-                self._gateways = Progress(list(self._route.addresses), log=self._log)
+                self._gateways = Progress(list(self._route.addresses), log=self._log, credentials=self._credentials)
             query = self._queries.setdefault(name, _Query())
         try:
             end = self._gateways.frontier(patience=_patience(deadline)).offset if offset == OFFSET_UNKNOWN else offset + count

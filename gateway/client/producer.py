@@ -8,11 +8,13 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 
+from gateway.client.credentials import Credentials, given
 from gateway.client.delivery import Delivery
 from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
 from gateway.client.feed import Feed
@@ -67,7 +69,8 @@ class Producer:
             next producer of this name with that spool sends it first. No gateway is needed to open it, nothing times out, and
             after an abort it goes on by itself.
         spool_bytes: what the spool may take, at least 16 MiB; `on_full` says what happens above it.
-        credentials: not built yet.
+        credentials: what it is let in with: a `Credentials`, or the path of a file with them; those that `TUTTI_TOKEN_FILE` names
+            when left out.
 
     Raises:
         DirectoryRefused, WrongDirectory, Damaged: the spool is used by another process or belongs to another producer, or what it
@@ -75,7 +78,7 @@ class Producer:
         ConfigError: the url is none, or names a port that speaks something else.
         UsageError: an option or the name is wrong, or this is not Linux.
         Unavailable: no gateway let it in within `connect_timeout`; the message says what was met at each.
-        Refused: the gateway does not take this producer.
+        Refused: the gateway does not take this producer (NotAllowed: not with these credentials).
     """
 
     staged = False  # whether what is sent waits for a transaction
@@ -94,15 +97,14 @@ class Producer:
         connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = limits.SPOOL_BYTES,
-        credentials: None = None,
+        credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and begin an epoch; with a spool these are not waited for."""
         self._pump: Pump | None = None
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
-        if credentials is not None:
-            raise UsageError("credentials are not built yet: gateways take every client that reaches them")
+        known = given(credentials)
         name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
         options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
         check_seconds("connect_timeout", connect_timeout)
@@ -111,12 +113,12 @@ class Producer:
         self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
         if self._spool is None:
             self._feed = Feed(options)
-            self._pump = Pump(Delivery(identity, self._feed), addresses)
+            self._pump = Pump(Delivery(identity, self._feed), addresses, known)
         else:
             self._feed, spooler = self._spool
-            self._pump = Pump(SpooledDelivery(identity, self._feed), addresses)
+            self._pump = Pump(SpooledDelivery(identity, self._feed), addresses, known)
             self._pump.spooler = spooler
-            self._feed.passing = Passing(self._pump.route, self._feed.log)
+            self._feed.passing = Passing(self._pump.route, self._feed.log, known)
         self._hold, self._slot = self._feed.hold, self._feed.slot
         self._beside = _NOWHERE  # the same of unordered records, from the first on
         self._feed.wake = self._pump.wake
@@ -132,7 +134,7 @@ class Producer:
         except BaseException:
             self._pump.stop()
             raise
-        self._feed.passing = Passing(self._pump.route, self._delivery.log)
+        self._feed.passing = Passing(self._pump.route, self._delivery.log, known)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import time
 import weakref
 
 from gateway.client.channel import Channel
+from gateway.client.credentials import Credentials
 from gateway.client.delivery import Delivery
 from gateway.client.feed import Feed, nobody
 from gateway.client.lanes import Lanes
@@ -29,9 +30,10 @@ US = 1e6
 class Pump:
     """Runs a delivery over one connection at a time, to one address after another, and lanes beside it."""
 
-    def __init__(self, delivery: Delivery, addresses: list[Address]) -> None:
+    def __init__(self, delivery: Delivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
         """Prepare; `start` begins."""
         self.delivery = delivery
+        self._credentials = credentials
         self.lanes: Lanes | None = None
         self.spooler: Spooler | None = None
         self.pid = os.getpid()
@@ -44,7 +46,7 @@ class Pump:
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll = select.poll()
         self._poll.register(self._wake_fd, select.POLLIN)
-        self._first = Channel(delivery, Route(addresses), self._wake_fd)
+        self._first = Channel(delivery, Route(addresses), self._wake_fd, credentials)
         self._channels: dict[Session, Channel] = {delivery: self._first}
         self._thread = threading.Thread(target=self._run, name=f"tutti-{delivery.identity.name}", daemon=True)
 
@@ -185,7 +187,7 @@ class Pump:
                     address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
                 }
                 route = Route(self._addresses, gateways=lanes.gateways, last=waiting)
-                self._channels[lane] = channel = Channel(lane, route, self._wake_fd)
+                self._channels[lane] = channel = Channel(lane, route, self._wake_fd, self._credentials)
                 channel.peeks = False
 
     def _sleep(self, timeout: float) -> None:

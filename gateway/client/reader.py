@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from gateway.client.credentials import Credentials, given
 from gateway.client.cursor import Cursor, Reading
 from gateway.client.files import Files, Paths
 from gateway.client.origins import Origins, lane_named
@@ -61,9 +63,12 @@ class Reader:
             after another, and while following new ones as they appear. `start` and `end` are offsets only with an origin.
         connect_timeout: seconds to find a gateway; no more than `patience`.
         patience: seconds that it looks for a gateway later on before it raises `Unavailable`.
+        credentials: what it is let in with: a `Credentials`, or the path of a file with them; those that `TUTTI_TOKEN_FILE` names
+            when left out.
 
     Raises:
         UsageError, ConfigError: an argument is wrong.
+        NotAllowed: the credentials are not known, or not for these topics.
         OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
         Unavailable: no gateway answered; the message says what was met at each, and after how long. Or the log has not begun, as
             before its group is founded; who follows waits for that.
@@ -84,6 +89,7 @@ class Reader:
         origin: str | None = None,
         connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
         patience: float = limits.READ_RETRY_US / 1e6,
+        credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and find the range."""
         _check_ordering(ordering, origin, name, path)
@@ -102,7 +108,7 @@ class Reader:
         self._patience = patience
         self._source: Reads | Files
         if url is not None:
-            self._source = Reads(parse_url(url), connect_timeout, patience)
+            self._source = Reads(parse_url(url), connect_timeout, patience, credentials=given(credentials))
         else:
             self._source = Files(path if path is not None else "")
         self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one

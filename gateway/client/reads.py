@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.client.credentials import Credentials, given
 from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
 from gateway.client.route import Route
 from gateway.client.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, time_us_of
@@ -51,6 +52,7 @@ class Reads:
         seen: a frontier that was shown before, to another instance.
         log: uuid of the only log that will do; "" takes the one that is met first.
         lane: NUMBER-INCARNATIONHEX; offsets are of that lane then, where unordered sends are, and not of the log.
+        credentials: what it is let in with; those of the environment when left out.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
@@ -68,8 +70,10 @@ class Reads:
         seen: int = 0,
         log: str = "",
         lane: str = "",
+        credentials: Credentials | None = None,
     ) -> None:
         """Prepare; nothing is connected yet."""
+        self._credentials = given(credentials)
         self._of = {"lane": lane} if lane else {}
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
@@ -200,7 +204,7 @@ class Reads:
 
     def of_lane(self, lane: LaneInfo) -> Reads:
         """The same for a lane that some gateway told of: who is behind that is passed by."""
-        return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane)
+        return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
     def reaching_back(self) -> tuple[Reads, int]:
         """The same, beginning with the gateway that holds most of it (retention is each one's own), and its first offset there.
@@ -218,7 +222,9 @@ class Reads:
 
     def _through(self, addresses: Iterable[Address]) -> Reads:
         with self._lock:
-            return Reads(addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""))
+            return Reads(
+                addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""), self._credentials
+            )
 
     def readers(self) -> dict[str, int]:
         """What named readers saved."""
@@ -276,8 +282,7 @@ class Reads:
 
         `left` tells, in seconds, how long a gateway may be waited for at this moment, where that is less than the patience.
         """
-        wanted = check_columns(columns)
-        chosen = check_topics(topics)
+        wanted, chosen = check_columns(columns), check_topics(topics)
         schema = schema_of(wanted)
         # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
         asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
@@ -321,11 +326,12 @@ class Reads:
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
-        options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6)
         stream = None
         try:
             try:
-                stream = client_of(self._location()).do_get(flight.Ticket(ticket), options)
+                client, headers = client_of(self._location(), self._credentials)
+                options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
+                stream = client.do_get(flight.Ticket(ticket), options)
                 told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._same_log(told.get("log", ""))
                 self.saw(told.get("frontier", 0))
@@ -367,8 +373,7 @@ class Reads:
     def _act(self, action: str, asked: dict[str, object], timeout: float | None = None, patience: float | None = None) -> Any:
         body = orjson.dumps(asked | self._known())
 
-        def act(client: Any, seconds: float) -> Any:
-            options = flight.FlightCallOptions(timeout=seconds)
+        def act(client: Any, options: flight.FlightCallOptions) -> Any:
             results = list(client.do_action(flight.Action(action, body), options))
             if len(results) != 1:
                 raise FormatError(f"{self._route.present} answered {action} with {len(results)} results")
@@ -376,15 +381,14 @@ class Reads:
 
         return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
-    def _call(self, call: Callable[[Any, float], Answer], seconds: float, patience: float) -> Answer:
+    def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
         """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
-        began = time.monotonic()
-        kind = Unavailable
+        began, kind = time.monotonic(), Unavailable
         while True:
             try:
-                client = client_of(self._location())
+                client, headers = client_of(self._location(), self._credentials)
                 try:
-                    answer = call(client, seconds)
+                    answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
                 except FLIGHT_ERRORS as error:
                     raise translate(error) from error
                 self._went_well()
@@ -398,7 +402,7 @@ class Reads:
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with Talk([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1) as talk:
+            with Talk([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
                 try:
                     welcome = talk.welcome()
                 except (ConfigError, Unavailable) as error:

@@ -18,7 +18,7 @@ from gateway.data import wire
 from gateway.data.frame import Buffer
 from gateway.data.names import is_nameless
 from gateway.data.states import CUT_OFF
-from gateway.errors import ConfigError, Refused, TuttiError, Unavailable, invariant
+from gateway.errors import ConfigError, NotAllowed, Refused, TuttiError, Unavailable, invariant
 
 CLIENT = "tutti-python"
 US = 1e6
@@ -26,6 +26,8 @@ _SILENCE_MIN = limits.SILENCE_US_MIN / US
 _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
+#: Codes of what a client may not do, whoever is asked.
+NOT_ALLOWED = frozenset({"token", "rights"})
 #: What another gateway may do although this one does not, as it says of a request, and of itself.
 ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
 
@@ -102,6 +104,7 @@ class Session(abc.ABC):
         self.epoch = 0  # under which batches were sent
         self.wanted = 1  # the epoch asked for; above `epoch` while that one is over and the next has not begun
         self.topics: dict[str, int] = {}
+        self.token = ""  # that lets it in, by a connection that is encrypted
         self._starting = True  # tries above the epoch that another instance holds; a running one is fenced by it
         self._tries = 0
         self._log = ""
@@ -200,7 +203,7 @@ class Session(abc.ABC):
 
     def _hello(self, now: float) -> None:
         self._hello_since = self._heard = now
-        self._say(wire.Hello(wire.PROTOCOL, CLIENT, self.identity.session))
+        self._say(wire.Hello(wire.PROTOCOL, CLIENT, self.identity.session, self.token))
 
     def _ask_epoch(self, now: float) -> None:
         self._ask_at = None
@@ -304,6 +307,8 @@ class Session(abc.ABC):
         text = f"{answer.reason} ({answer.code})"
         if answer.code == "protocol":
             self.end(ConfigError(f"the gateway does not speak this client's protocol: {answer.reason}"))
+        elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or mine):
+            self.end(NotAllowed(f"producer {self.identity.name!r} is not let in: {answer.reason}", answer.code))
         elif answer.request == 0:
             self._leave(text)
         elif answer.retry:
@@ -312,7 +317,8 @@ class Session(abc.ABC):
             if mine:
                 self._ask_at = self._retry_at
         elif topic is not None:
-            self.topic_refused(topic, Refused(f"topic {topic!r} was refused: {text}", answer.code))
+            kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
+            self.topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code))
         elif mine:
             self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
 

@@ -12,14 +12,15 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from gateway.client.credentials import Credentials, given
 from gateway.client.link import Link, News, no_link
 from gateway.client.peek import misheard, peek
 from gateway.client.route import CONNECTED, Route
-from gateway.client.session import CLIENT
+from gateway.client.session import CLIENT, NOT_ALLOWED
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
 from gateway.data import wire
-from gateway.errors import ConfigError, FormatError, Refused, Unavailable
+from gateway.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
 
 _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but there was no answer"
@@ -38,11 +39,12 @@ class Talk:
         timeout: seconds that one question may take, connecting included.
         rounds: how often everyone may be tried in that time; None is as often as it goes.
         learn: whether other gateways of the group may answer, too; False: only those that the url names.
+        credentials: what it is let in with; those of the environment when left out.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message says what was met at each.
         ConfigError: every address is a port that speaks something else.
-        Refused: the gateway would not do it.
+        Refused: the gateway would not do it (NotAllowed: not for these credentials).
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class Talk:
         rounds: int | None = None,
         *,
         learn: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
         """Prepare; nothing is connected yet."""
+        self._credentials = given(credentials)
         self._learn = learn
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
@@ -169,7 +173,8 @@ class Talk:
             self._link = self._welcome = None
 
     def _hello(self) -> wire.Hello:
-        return wire.Hello(wire.PROTOCOL, CLIENT, self._session)
+        token = self._credentials.token if self._credentials is not None else ""
+        return wire.Hello(wire.PROTOCOL, CLIENT, self._session, token)
 
     def _connected(self, deadline: float) -> wire.Welcome:
         """Be connected, and welcomed there."""
@@ -177,7 +182,7 @@ class Talk:
             self._welcome = None
             if self._link is None:
                 try:
-                    self._link = Link(self._route.present)
+                    self._link = Link(self._route.present, None, self._credentials)
                 except OSError as error:
                     self._met = self._trouble = no_link(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
@@ -254,7 +259,7 @@ class Talk:
             self._pause(self._retry_us / 1e6, deadline)
             self._retry_us = min(2 * self._retry_us, limits.RETRY_US_MAX)
         else:
-            raise Refused(denied.reason, denied.code)
+            raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
 
     def _leave(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
         """Go on to the next gateway; without a reason, look who is there. `wrong`: the address is no client port."""

@@ -24,13 +24,12 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
         )
         do = "found it with an odd number; where the group has begun already nothing is to be done, as its log names the members"
         found.append(Mistake("group.members", None, what, do))
-    if config.security.has_keys and not is_loopback(config.client_address.host):
+    security = config.security
+    if security.has_keys and security.missing and not is_loopback(config.client_address.host):
         ports = ", ".join(str(address.port) for address in (config.client_address, config.reads_address, config.admin_address))
-        what = (
-            "can be reached by others, and keys protect only the port between gateways: clients, reads and admin pages are neither "
-            "encrypted nor authenticated"
-        )
-        found.append(Mistake("listen", None, what, f"let only networks that you trust reach ports {ports}"))
+        what = "can be reached by others, and keys alone protect only the port between gateways"
+        do = f"name {', '.join(security.missing)} in [security], or let only networks that you trust reach ports {ports}"
+        found.append(Mistake("listen", None, what, do))
     keyless = _keyless(config)
     if keyless:
         what = f"{config.security.public_keys} lists no key of {', '.join(keyless)}, so that neither lets the other in"

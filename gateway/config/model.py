@@ -177,8 +177,9 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may come in. With keys, gateways encrypt what they say to each other (CURVE) and let in only each other; clients, reads
-    and admin pages are not protected yet, with keys or without.
+    """Who may come in (docs/security.md). With keys, gateways encrypt what they say to each other (CURVE) and let in only each
+    other, and clients may encrypt what they say to a gateway; with tokens they have to, and each may do what is listed for its
+    token. Reads and admin pages are encrypted with a certificate (TLS).
     """
 
     secret_key: Annotated[
@@ -189,14 +190,46 @@ class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str | None,
         Meta(description="file of the public keys of all gateways of the group, the same everywhere; read again when it changes"),
     ] = None
+    tokens: Annotated[
+        str | None,
+        Meta(
+            description="file of the tokens of clients, made by `tutti tokens new`, the same everywhere; read again when it "
+            "changes; takes keys, too"
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        str | None,
+        Meta(description="file of this gateway's certificate and those of who signed it (PEM), for reads and admin pages"),
+    ] = None
+    tls_key: Annotated[str | None, Meta(description="file of the certificate's secret key (PEM), which only its user may read")] = (
+        None
+    )
+    open_metrics: Annotated[bool, Meta(description="true: `/metrics` takes no token, as `/healthz` and `/readyz` take none")] = (
+        False
+    )
     insecure: Annotated[
-        bool, Meta(description="true: listen beyond this machine although nothing is encrypted or authenticated")
+        bool, Meta(description="true: listen beyond this machine although not everything is encrypted and authenticated")
     ] = False
 
     @property
     def has_keys(self) -> bool:
         """Whether gateways are told by their keys."""
         return bool(self.secret_key and self.public_keys)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether reads and admin pages are encrypted."""
+        return bool(self.tls_certificate and self.tls_key)
+
+    @property
+    def missing(self) -> list[str]:
+        """What is not there of what protects a gateway that others can reach."""
+        has = {
+            "keys (`tutti keys new`; secret_key, public_keys)": self.has_keys,
+            "tokens (`tutti tokens new`; tokens)": bool(self.tokens),
+            "a certificate (tls_certificate, tls_key)": self.has_tls,
+        }
+        return [what for what, there in has.items() if not there]
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
+from gateway.access import read_tokens
 from gateway.config.lines import key_lines, line_of
 from gateway.config.mistakes import KeyPath, Mistake
 from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from gateway.config.relations import Relations
 from gateway.errors import ConfigError
+from gateway.keyfiles import check_certificate
 
 AStruct = TypeVar("AStruct", bound=Struct)
 
@@ -40,7 +42,7 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
     if text is None:
         return None, mistakes
     config, mistakes = parse_config(text)
-    if config is None or not config.security.has_keys:
+    if config is None or not (config.security.has_keys or config.security.has_tls):
         return config, mistakes
     config = _beside(config, Path(path).parent)
     found = _mistake_in_keys(config, key_lines(text))
@@ -98,21 +100,30 @@ def _tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
 
 
 def _beside(config: Config, directory: Path) -> Config:
-    """With the files of keys looked for beside the configuration."""
+    """With the files of keys and tokens looked for beside the configuration."""
     security = config.security
-    paths = {name: str(directory / getattr(security, name)) for name in ("secret_key", "public_keys")}
+    files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
+    paths = {name: str(directory / path) for name in files if (path := getattr(security, name)) is not None}
     return msgspec.structs.replace(config, security=msgspec.structs.replace(security, **paths))
 
 
 def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | None:
-    from gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
-
     security = config.security
+    kind = "keys"
     try:
-        Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
+        if security.has_keys:
+            from gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+            Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
+        if security.tokens is not None:
+            kind = "tokens"
+            read_tokens(security.tokens)
+        if security.has_tls:
+            kind = "a certificate"
+            check_certificate(security.tls_certificate or "", security.tls_key or "")
     except ConfigError as error:
         what, _, do = str(error).partition(": ")
-        return Mistake("security", line_of(lines, ("security",)), f"names keys that do not serve, {what}", do)
+        return Mistake("security", line_of(lines, ("security",)), f"names {kind} that do not serve, {what}", do)
     return None
 
 

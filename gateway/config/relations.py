@@ -132,17 +132,19 @@ class Relations:
     def _reach(self, listen: Address, members: dict[str, MemberAddress]) -> None:
         """What others can reach is not left open by an oversight."""
         config = self._config
-        if not config.security.insecure and not config.security.has_keys:
+        missing = config.security.missing
+        if not config.security.insecure and missing:
             do = (
-                "name keys (`tutti keys new`) in [security] secret_key and public_keys, keep to 127.0.0.1, or say so with "
-                "[security] insecure = true where the network is trusted"
+                f"name {', '.join(missing)} in [security], keep to 127.0.0.1, or say so with [security] insecure = true where the "
+                "network is trusted"
             )
+            lacks = "without keys nothing is encrypted or authenticated" if not config.security.has_keys else "not all is protected"
             beyond = [name for name, address in members.items() if not is_loopback(address.clients.host)]
             if not is_loopback(listen.host):
-                what = f"is {config.listen!r}, which others can reach, and without keys nothing is encrypted or authenticated"
+                what = f"is {config.listen!r}, which others can reach, and {lacks}"
                 self._mistake(("listen",), what, do)
             elif beyond:
-                what = f"is {config.group.members[beyond[0]]!r}, beyond this machine, and there are no keys"
+                what = f"is {config.group.members[beyond[0]]!r}, beyond this machine, and {lacks}"
                 self._mistake(("group", "members", beyond[0]), what, do)
         if config.advertise is None and (nobody := unreachable(listen.host)):
             self._mistake(("advertise",), f"is missing, and {nobody}", "add HOST:PORT for clients")
@@ -156,6 +158,14 @@ class Relations:
                 self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
             elif path == "":
                 self._mistake(("security", name), "is empty", "name a file that `tutti keys new` made")
+        if security.tokens is not None and not security.has_keys and self._good("security", "tokens"):
+            what = "is there, and no keys are: a token is shown in a connection that is encrypted with them"
+            self._mistake(("security", "tokens"), what, "name keys, too (`tutti keys new`; secret_key, public_keys)")
+        pair = {"tls_certificate": security.tls_certificate, "tls_key": security.tls_key}
+        for name, path in pair.items():
+            other = next(one for one in pair if one != name)
+            if not path and pair[other] and self._good("security", name):
+                self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
 
     def _multicast(self, listen: Address | None) -> None:
         config = self._config

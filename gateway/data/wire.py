@@ -36,11 +36,18 @@ _RECEIPT = struct.Struct("<QQqII")
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a connection: protocol version, name and version of the client, and its session (16 random bytes)."""
+    """First message of a connection: protocol version, name and version of the client, and its session (16 random bytes); the token
+    that lets it in, where one is wanted, by an encrypted connection alone.
+    """
 
     protocol: int
     client: str
     session: bytes
+    token: str = ""
+
+    def __repr__(self) -> str:
+        """Without the token: this may land in a log."""
+        return f"Hello(protocol={self.protocol}, client={self.client!r})"
 
 
 class OpenProducer(msgspec.Struct, frozen=True, tag=True):
@@ -246,7 +253,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 class Denied(msgspec.Struct, frozen=True, tag=True):
     """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
-    unknown, limit, roster; busy, space, not_primary, leaving, halted (these pass: `retry`).
+    unknown, limit, roster, token, rights; busy, space, not_primary, leaving, halted (these pass: `retry`).
     """
 
     request: int

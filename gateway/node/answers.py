@@ -99,6 +99,8 @@ class Answers:
                 self._meters.refused[message.code] += 1
             elif isinstance(message, REQUEST_ANSWERS):
                 session.requests.discard(message.request)
+                if isinstance(message, EpochOpened):
+                    session.producers.add(message.producer)
             packed.append(encode_control(message))
         if receipts:
             packed.append(encode_receipts(receipts))

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
@@ -167,8 +168,10 @@ class Books:
         group: GroupFacts,
         lanes: LanesFacts,
         incarnation: bytes,
+        security: Callable[[], dict[str, object]] = dict,
     ) -> None:
-        """Keep what is asked; `incarnation` is that of this gateway's disk."""
+        """Keep what is asked; `incarnation` is that of this gateway's disk, `security` tells of tokens."""
+        self._security = security
         self._config = config
         self._stack = stack
         self._driver = driver
@@ -182,8 +185,9 @@ class Books:
         self._version = release()
         host = config.advertised_address.host
         self._url = f"tutti://{config.advertised_address}"
-        self._reads_url = f"grpc://{Address(host, config.reads_address.port)}"
-        self._admin_url = f"http://{Address(host, config.admin_address.port)}"
+        grpc, http = ("grpc+tls", "https") if config.security.has_tls else ("grpc", "http")
+        self._reads_url = f"{grpc}://{Address(host, config.reads_address.port)}"
+        self._admin_url = f"{http}://{Address(host, config.admin_address.port)}"
 
     @property
     def gateway(self) -> str:
@@ -311,6 +315,7 @@ class Books:
                 "transport": transport,
                 "repair": self._group.repair,
                 "memory": {"resident_bytes": memory.resident_bytes()},
+                "security": self._security(),
                 "reads_process": {"pid": self._reads.pid, "starts": self._reads.starts},
                 **driver.meters.to_dict(),
             }

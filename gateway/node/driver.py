@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -67,6 +67,9 @@ from gateway.node.reception import Reception
 from gateway.node.sessions import Session, Sessions
 from gateway.node.underway import Awaited, Landed, UnderWay
 
+if TYPE_CHECKING:  # for those alone who have tokens
+    from gateway.node.admission import Admission
+
 Happening = Event | Located | StatusAsked
 
 
@@ -91,6 +94,7 @@ class Driver:
         sessions_max: int = limits.SESSIONS_MAX,
         undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX,
         entropy: bytes,
+        admission: Admission | None = None,
     ) -> None:
         """Put a gateway together; `start` sets it off.
 
@@ -102,6 +106,7 @@ class Driver:
             meters, log: for the operator.
             sessions_max, undecided_bytes_max: bounds.
             entropy: 16 random bytes.
+            admission: decides about clients; without it everybody may do everything.
         """
         self._stack = stack
         self._clock = clock
@@ -118,9 +123,7 @@ class Driver:
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
-        self._reception = Reception(
-            self._step, sessions=self.sessions, answers=self.answers, fences=self._fences, books=self.books, meters=meters, log=log
-        )
+        self._reception = Reception(self._step, self.sessions, self.answers, self._fences, self.books, meters, log, admission)
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
         self._delivered: list[Deliver] = []
@@ -240,6 +243,7 @@ class Driver:
         """Forget clients that have been silent for long, and tell the others what changed; called about once a second."""
         for session in self.sessions.idle(self._clock.now().mono_us - limits.SESSION_IDLE_US):
             self._reception.close(session)
+        self._reception.sweep()
         self._news.look()
 
     def drop_clients(self) -> None:

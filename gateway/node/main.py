@@ -92,7 +92,16 @@ def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
         *("--notify-fd", str(notify_fd)),
         *("--status-fd", str(status_fd)),
         *("--parent", str(os.getpid())),
+        *_security_options(config),
     ]
+
+
+def _security_options(config: Config) -> list[str]:
+    """Where the files are; nothing of what they hold stands in a command line."""
+    security = config.security
+    files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
+    told = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
+    return [*told, "--open-metrics"] if security.open_metrics else told
 
 
 def _raise_file_limit() -> None:

@@ -11,7 +11,8 @@ import contextlib
 import errno
 import select
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import Buffer
@@ -20,6 +21,9 @@ from gateway.node.ports import PortInUse, in_use_text
 from gateway.zmtp.caller import Terms
 from gateway.zmtp.callers import Callers, Sent
 from gateway.zmtp.listening import open_port
+
+if TYPE_CHECKING:  # the crypto, for those alone who have keys
+    from gateway.zmtp.curve import Pair
 
 __all__ = ["PARTS_MAX", "ClientPort", "Message", "Sent"]
 
@@ -60,8 +64,8 @@ class ClientPort:
         room_fd: readable when there is something to `flush`.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        """Listen; port 0 is a free one.
+    def __init__(self, host: str, port: int, keys: Pair | None = None, knows: Callable[[bytes], bool] | None = None) -> None:
+        """Listen; port 0 is a free one. With `keys` clients may encrypt; `knows` tells who was let in, where not everybody is.
 
         Raises:
             PortInUse: the address is taken.
@@ -72,7 +76,9 @@ class ClientPort:
         with contextlib.ExitStack() as opened:
             try:
                 self._epoll = opened.enter_context(select.epoll())
-                self._callers = Callers(_TERMS, self._epoll, _clock_us, tell=lambda reason: self._told.update({reason: None}))
+                self._callers = Callers(
+                    _TERMS, self._epoll, _clock_us, knows=knows, tell=lambda reason: self._told.update({reason: None}), keys=keys
+                )
             except OSError as error:
                 raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
             opened.callback(self._callers.close, 0)
@@ -125,6 +131,10 @@ class ClientPort:
     def send(self, routing: bytes, data: bytes) -> Sent:
         """Send one answer, or drop it; never waits."""
         return self._callers.say(routing, data)
+
+    def peer(self, routing: bytes) -> bytes | None:
+        """The public key that a client encrypts with, None of one that does not."""
+        return self._callers.peer(routing)
 
     def keep(self, *, reads: bool) -> list[str]:
         """Called about once a second: tell clients that their connections stand, and close those that are silent while they are

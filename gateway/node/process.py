@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow.compute  # noqa: F401 - pyarrow's own first use of it may come when there is no descriptor to load it by
 
+from gateway.access import Tokens
 from gateway.config import Config
 from gateway.core import limits
 from gateway.core.events import Identity, StackConfig, Started
@@ -50,6 +51,10 @@ from gateway.node.recorder import Recorder, header_of
 from gateway.node.supervisor import Notifier, Supervisor
 from gateway.node.trace import Tracer
 from gateway.node.transports import open_transport
+
+if TYPE_CHECKING:
+    from gateway.node.admission import Admission
+    from gateway.transport.keys import Keyring
 
 US = 1_000_000
 US_PER_MS = 1000
@@ -89,7 +94,8 @@ class Gateway:
         name, group = config.name, config.group
         self._directory = open_directory(config.data, gateway=name, group=group.name)
         opened.callback(self._close_directory)
-        self._port = opened.enter_context(contextlib.closing(ClientPort(*config.client_address)))
+        self._keyring, self._tokens = _security(config)
+        self._port = opened.enter_context(contextlib.closing(self._open_port()))
         options = _log_options(config)
         writer, self._recovered = LogWriter.open(self._directory, options)
         if self._directory.renewed:
@@ -119,6 +125,29 @@ class Gateway:
         for lookups in (self._lookups, self._lane_lookups):
             lookups.start()
             opened.callback(lookups.stop, self._hurried)
+
+    def _open_port(self) -> ClientPort:
+        config = self._config
+        if self._keyring is None:
+            return ClientPort(*config.client_address)
+        from gateway.zmtp.curve import pair_of  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+        own = self._keyring.own
+        return ClientPort(
+            *config.client_address, pair_of(own.public, own.secret), self._knows if self._tokens is not None else None
+        )
+
+    def _knows(self, routing: bytes) -> bool:
+        """Whether somebody who was let in comes by that connection."""
+        return self._driver.sessions.knows(routing)
+
+    def _admission(self, stack: Stack) -> Admission | None:
+        """Who decides about clients, where not everybody is let in."""
+        if self._keyring is None or self._tokens is None:
+            return None
+        from gateway.node.admission import Admission  # noqa: PLC0415 - for those alone who have tokens
+
+        return Admission(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; what closes them is returned."""
@@ -151,6 +180,7 @@ class Gateway:
         config = self._config
         stack = Stack(_stack_config(config))
         self._survey = Survey(stack)
+        admission = self._admission(stack)
         return Driver(
             observed(stack),
             clock=Clock(),
@@ -171,12 +201,14 @@ class Gateway:
                 self._survey,
                 self._lanes,
                 self._directory.incarnation,
+                dict if admission is None else admission.facts,
             ),
             meters=Meters(),
             log=self._log,
             sessions_max=config.limits.sessions,
             undecided_bytes_max=config.limits.undecided_bytes,
             entropy=os.urandom(16),
+            admission=admission,
         )
 
     def _look(self) -> None:
@@ -277,6 +309,21 @@ class Gateway:
     def _let_signals_be(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+
+def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
+    """The keys and the tokens that are asked of clients.
+
+    Raises:
+        ConfigError: a file of them is wrong.
+    """
+    security = config.security
+    if not (security.secret_key and security.public_keys):
+        return None, None
+    from gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+    tokens = None if security.tokens is None else Tokens(security.tokens)
+    return Keyring.open(security.secret_key, security.public_keys, config.name), tokens
 
 
 def stop_us_max(heartbeat_us: int) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.access import ANYBODY, WHO
 from gateway.core import limits
 from gateway.core.events import Event, SessionClosed, Submitted, SubmittedUnordered
 from gateway.data.frame import Frame
@@ -25,13 +27,16 @@ from gateway.data.wire import (
     decode_request,
     decode_submit,
 )
-from gateway.errors import FormatError, UsageError
+from gateway.errors import FormatError, NotAllowed, UsageError
 from gateway.node import requests
 from gateway.node.answers import Answers
 from gateway.node.ingest import Gate
 from gateway.node.meters import Meters
 from gateway.node.port import PARTS_MAX, Message
 from gateway.node.sessions import Session, Sessions
+
+if TYPE_CHECKING:  # for those alone who have tokens
+    from gateway.node.admission import Admission
 
 CLIENT_NAME_CHARACTERS_MAX = 100
 _SUBMITS = (SUBMIT, SUBMIT_UNORDERED)
@@ -44,15 +49,16 @@ class Reception:
     def __init__(
         self,
         step: Callable[[Event], None],
-        *,
         sessions: Sessions,
         answers: Answers,
         fences: requests.Fences,
         books: requests.Books,
         meters: Meters,
         log: FilteringBoundLogger,
+        admission: Admission | None = None,
     ) -> None:
-        """`step` has the stack take an event; the rest is the driver's."""
+        """`step` has the stack take an event; the rest is the driver's. Without `admission` everybody may do everything."""
+        self._admission = admission
         self._step = step
         self._sessions = sessions
         self._answers = answers
@@ -97,6 +103,9 @@ class Reception:
         good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
         meters = self._meters
         meters.frames += len(frames)
+        if self._admission is not None and good:
+            good, beyond = self._admission.judge(session, good)
+            refused += beyond
         meters.records += sum(frame.count for frame in good)
         if refused:
             self._answers.add(session.number, refused)
@@ -133,9 +142,14 @@ class Reception:
             self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
             return
         try:
+            if self._admission is not None:
+                self._admission.check(session, asked)
             event = requests.take(asked, number, self._books, self._fences, self._turn)
         except UsageError as error:
             self._answers.add_one(number, Denied(asked.request, "name", str(error)))
+            return
+        except NotAllowed as error:
+            self._answers.add_one(number, Denied(asked.request, error.code, str(error)))
             return
         if isinstance(event, Event):
             self._step(event)
@@ -156,6 +170,13 @@ class Reception:
         if len(hello.session) != SESSION_BYTES:
             self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
             return
+        access = ANYBODY
+        if self._admission is not None:
+            try:
+                access = self._admission.access(routing, hello)
+            except NotAllowed as error:
+                self._deny(routing, error.code, str(error))
+                return
         session, gone = self._sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
         for other in gone:
             self.end(other.number)
@@ -167,7 +188,18 @@ class Reception:
                 retry=True,
             )
             return
+        if session.access != access:
+            session.access = access
+            session.topics.clear()
         self._answers.add_one(session.number, self._books.welcome())
+
+    def sweep(self) -> None:
+        """Called about once a second: end the sessions of those who are not let in any more."""
+        if self._admission is not None:
+            for session in self._admission.over(self._sessions.everyone()):
+                self._log.info("a token holds no longer: its session ends", token=session.access.name, client=session.client)
+                self._deny(session.routing, WHO, "the token was taken back, or has expired: ask for a new one")
+                self.close(session)
 
     def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
         self._answers.send_to(routing, Denied(request, code, reason, retry))

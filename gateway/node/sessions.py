@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.access import ANYBODY, Access
 from gateway.core import limits
 
 _US = 1_000_000
@@ -17,7 +18,8 @@ _US = 1_000_000
 @dataclass(slots=True)
 class Session:
     """One client. `requests` numbers what it asked and was not yet answered; `heard_us` is when it last said something (mono).
-    `form` is that of its submits, for the ordered log or for the lane; empty before the first.
+    `form` is that of its submits, for the ordered log or for the lane; empty before the first. `access` says what it may do;
+    `topics` are those that it was found to be allowed to write to, `producers` those of whom it opened an epoch.
     """
 
     number: int
@@ -27,6 +29,9 @@ class Session:
     heard_us: int
     requests: set[int] = field(default_factory=set)
     form: bytes = b""
+    access: Access = ANYBODY
+    topics: set[int] = field(default_factory=set)
+    producers: set[int] = field(default_factory=set)
     _tables: float = 0.0  # bytes of tables that it was sent, less what time gave back until `_tables_us`
     _tables_us: int = 0
 
@@ -61,6 +66,10 @@ class Sessions:
         if session is not None:
             session.heard_us = now_us
         return session
+
+    def knows(self, routing: bytes) -> bool:
+        """Whether somebody who was let in comes by that connection."""
+        return routing in self._by_routing
 
     def get(self, number: int) -> Session | None:
         """The client of that number, None if it is gone."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.zmtp.form import Handshake
 from gateway.zmtp.outgoing import Outgoing
 from gateway.zmtp.stream import Stream
+
+if TYPE_CHECKING:  # the crypto, for those alone who have keys
+    from gateway.zmtp.curve import Listening
+    from gateway.zmtp.sealed import Opening
 
 
 class Terms(NamedTuple):
@@ -41,17 +45,21 @@ class Terms(NamedTuple):
 
 
 class Caller:
-    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message."""
+    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message; `peer`: the other
+    end's public key, None for one that does not encrypt.
+    """
 
     __slots__ = (
-        *("broken", "full", "handshake", "heard", "held_back", "outgoing", "routing", "silent"),
+        *("broken", "full", "handshake", "heard", "held_back", "opening", "outgoing", "peer", "routing", "silent"),
         *("since_us", "socket", "spoke", "stream", "waiting_bytes", "waits"),
     )
 
     def __init__(self, connection: socket.socket, since_us: int) -> None:
         self.socket = connection
         self.since_us = since_us
-        self.handshake = Handshake(b"DEALER")
+        self.handshake: Handshake | Listening = Handshake(b"DEALER")
+        self.opening: Opening | None = None
+        self.peer: bytes | None = None
         self.stream: Stream | None = None
         self.outgoing = Outgoing(connection)
         self.broken = False  # nothing can be said to it any more; what it said before may be unread
@@ -67,4 +75,5 @@ class Caller:
     @property
     def held(self) -> int:
         """Bytes of memory that its unfinished message has."""
-        return 0 if self.stream is None else self.stream.held
+        sealed = 0 if self.opening is None else self.opening.held
+        return sealed if self.stream is None else sealed + self.stream.held

@@ -12,6 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from gateway.core import limits
 from gateway.data.frame import Buffer
@@ -20,6 +21,10 @@ from gateway.zmtp.caller import Caller, Terms
 from gateway.zmtp.form import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, frame, pong, ready
 from gateway.zmtp.listening import Door
 from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
+
+if TYPE_CHECKING:
+    from gateway.zmtp.curve import Box, Pair
+    from gateway.zmtp.sealed import Opening
 
 _HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
@@ -55,6 +60,7 @@ class Callers:
         *,
         knows: Callable[[bytes], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        keys: Pair | None = None,
     ) -> None:
         """Nobody can call yet: `door.listen` comes next.
 
@@ -64,10 +70,12 @@ class Callers:
             clock_us: a monotonic clock, us.
             knows: of whom, by its routing, large messages are kept; without it, of all.
             tell: an operator must know it.
+            keys: with them who calls may encrypt (CURVE); `peer` tells who did.
 
         Raises:
             OSError: no descriptor is left.
         """
+        self._keys = keys
         self._terms = terms
         self._epoll = epoll
         self._clock_us = clock_us
@@ -131,12 +139,19 @@ class Callers:
     def _take(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         fd = connection.fileno()
+        caller = Caller(connection, self._clock_us())
+        hello = _HELLO
+        if self._keys is not None:
+            from gateway.zmtp.curve import Listening  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+            caller.handshake = shaking = Listening(self._keys)
+            hello = shaking.said()
         try:
-            connection.send(_HELLO)  # the first bytes of a connection: there is room
+            connection.send(hello)  # the first bytes of a connection: there is room
         except OSError:
             connection.close()
             return
-        self._callers[fd] = self._mute[fd] = Caller(connection, self._clock_us())
+        self._callers[fd] = self._mute[fd] = caller
         self._epoll.register(fd, _READ)
 
     def _greet(self, caller: Caller) -> None:
@@ -146,6 +161,8 @@ class Callers:
             if not data:
                 raise Ended
             rest = caller.handshake.take(data)
+            if self._keys is not None and (said := caller.handshake.said()):
+                caller.socket.sendall(said)  # few: there is room
         except BlockingIOError:
             return
         except (OSError, Ended, FormatError):
@@ -153,6 +170,10 @@ class Callers:
             return
         if rest is None:
             return
+        self._begin(caller, rest)
+
+    def _begin(self, caller: Caller, rest: bytes) -> None:
+        """The handshake is over; `rest` came behind it."""
         self._made += 1
         identity = caller.handshake.identity
         if not identity or identity[0] == 0:  # nobody may choose what is given here
@@ -162,8 +183,16 @@ class Callers:
             self._drop(earlier)
         caller.routing = identity
         self._routed[identity] = caller
+        connection: socket.socket | Opening = caller.socket
+        if caller.handshake.box is not None:
+            try:
+                connection = self._sealed(caller, caller.handshake.box, caller.handshake.peer, rest)
+            except FormatError:
+                self._drop(caller)
+                return
+            rest = b""
         caller.stream = Stream(
-            caller.socket,
+            connection,
             self._scratch,
             limits.MESSAGE_BYTES_MAX,
             lambda size: self._keeps(caller, size),
@@ -172,8 +201,22 @@ class Callers:
             forgives=self._terms.forgives,
             command=lambda command: self._command(caller, command),
         )
-        if rest:
+        if rest or (caller.opening is not None and caller.opening.unread):
             self._has_some(caller)
+
+    def _sealed(self, caller: Caller, box: Box, peer: bytes, rest: bytes) -> Opening:
+        """What comes by a connection that is encrypted."""
+        from gateway.zmtp.sealed import Opening, Sealing  # noqa: PLC0415 - as above
+
+        caller.peer = peer
+        caller.outgoing = Sealing(caller.socket, box)
+        caller.opening = Opening(caller.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: self._keeps(caller, size))
+        return caller.opening
+
+    def peer(self, routing: bytes) -> bytes | None:
+        """The public key of who called, None for one that does not encrypt, or is gone."""
+        caller = self._routed.get(routing)
+        return None if caller is None else caller.peer
 
     def _keeps(self, caller: Caller, size: int) -> bool:
         """Whether a message of so many bytes is kept until it is complete; who takes most makes room for it, if need be.

@@ -80,10 +80,11 @@ def form(parts: Sequence[Buffer]) -> Formed:
 
 def ready(socket_type: bytes, identity: bytes) -> bytes:
     """The command behind the greeting."""
-    return frame(_READY + _property(b"Socket-Type", socket_type) + _property(b"Identity", identity), COMMAND)
+    return frame(_READY + property_of(b"Socket-Type", socket_type) + property_of(b"Identity", identity), COMMAND)
 
 
-def _property(name: bytes, value: bytes) -> bytes:
+def property_of(name: bytes, value: bytes) -> bytes:
+    """One of the things that an end says of itself."""
     return bytes((len(name),)) + name + _VALUE_LENGTH.pack(len(value)) + value
 
 
@@ -93,6 +94,9 @@ class Handshake:
     Attributes:
         identity: what it wants to be known as; empty if it does not care. Known once the handshake is over.
     """
+
+    box: None = None  # nothing is sealed
+    peer = b""
 
     def __init__(self, expected: bytes) -> None:
         """`expected` is the type of socket that the other end is to have."""
@@ -126,11 +130,14 @@ class Handshake:
         self._meet(came[start : start + length])
         return came[start + length :]
 
+    def said(self) -> bytes:
+        """What is to be said now: all of it was, with the greeting."""
+        return b""
+
     def _meet(self, command: bytes) -> None:
-        properties = _properties(command)
-        if properties.get(b"socket-type") != self._expected:
-            raise Mismatch(f"the other end is a {properties.get(b'socket-type')!r}, not a {self._expected!r}")
-        self.identity = properties.get(b"identity", b"")
+        if not command.startswith(_READY):
+            raise Mismatch(f"the other end begins with {command[:20]!r}")
+        self.identity = properties(command[len(_READY) :], self._expected).get(b"identity", b"")
 
 
 def _check_greeting(came: bytes) -> None:
@@ -144,11 +151,14 @@ def _check_greeting(came: bytes) -> None:
         raise Mismatch(f"the other end wants another mechanism: {told!r}")
 
 
-def _properties(command: bytes) -> dict[bytes, bytes]:
-    if not command.startswith(_READY):
-        raise Mismatch(f"the other end begins with {command[:20]!r}")
+def properties(command: bytes, expected: bytes) -> dict[bytes, bytes]:
+    """What the other end says of itself, which has to be a socket of the `expected` type.
+
+    Raises:
+        Mismatch: it is of another type, or what it says is cut short.
+    """
     found: dict[bytes, bytes] = {}
-    at = len(_READY)
+    at = 0
     while at < len(command):
         name_end = at + 1 + command[at]
         value_at = name_end + _VALUE_LENGTH.size
@@ -159,6 +169,8 @@ def _properties(command: bytes) -> dict[bytes, bytes]:
             raise Mismatch("a property of the other end's is cut short")
         found[command[at + 1 : name_end].lower()] = command[value_at:end]
         at = end
+    if found.get(b"socket-type") != expected:
+        raise Mismatch(f"the other end is a {found.get(b'socket-type')!r}, not a {expected!r}")
     return found
 
 

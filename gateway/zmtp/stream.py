@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
 from gateway.zmtp.form import COMMAND, LENGTH, LONG, MORE
+
+if TYPE_CHECKING:
+    from gateway.zmtp.sealed import Opening
 
 _FLAGS = MORE | LONG | COMMAND
 _LENGTH_OF = LENGTH.unpack_from
@@ -53,7 +57,7 @@ class Stream:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: socket.socket | Opening,
         scratch: memoryview,
         part_max: int,
         keeps: Callable[[int], bool],

@@ -143,6 +143,12 @@ def test_what_is_refused_names_the_right_and_not_the_token() -> None:
             refuse()
         assert refused.value.code == "rights"
         assert "0" * 64 not in str(refused.value)
+    only = Access("jfk", produce=("*",), producers=("jfk-*",))
+    only.require_producer("jfk-1")
+    only.require_producer("~4f2a")
+    for refused_one, name in ((only, "lga-1"), (Access("r", read=("*",)), "jfk-1"), (Access("r", read=("*",)), "~4f2a")):
+        with pytest.raises(NotAllowed):
+            refused_one.require_producer(name)
     ANYBODY.require_read(None)
     ANYBODY.require_produce("x")
     ANYBODY.require_admin("fence")
@@ -185,7 +191,7 @@ def test_a_file_that_everybody_may_write_is_refused(path: Path) -> None:
 
 def test_what_is_written_is_what_is_read(path: Path) -> None:
     accesses = [
-        Access("a.b", digest_of("1"), ("x*", "y"), ("*",), True, NOW),
+        Access("a.b", digest_of("1"), ("x*", "y"), ("*",), True, NOW, ("jfk-*",)),
         Access("plain", digest_of("2"), read=("z",)),
     ]
     put(path, *accesses)

@@ -34,7 +34,7 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(path: Path, capsys: pytest
     assert token not in path.read_text()
     code, out, _ = run(capsys, "list")
     assert token not in out
-    assert out.splitlines()[1].startswith("feed\tflights*\t*\t-\t20")
+    assert out.splitlines()[1].startswith("feed\tflights*\t*\t*\t-\t20")
     code, out, _ = run(capsys, "list", "--json")
     assert json.loads(out)[0]["produce"] == ["flights*"]
 

@@ -72,7 +72,8 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
         ({"buffer_bytes": 10}, UsageError, "buffer_bytes=10"),
         ({"delivery_timeout": 0}, UsageError, "must be longer than linger"),
         ({"connect_timeout": float("inf")}, UsageError, "connect_timeout"),
-        ({"credentials": "secret"}, UsageError, "not built yet"),
+        ({"credentials": 7}, UsageError, "are a Credentials or the path of a file with them, not int"),
+        ({"credentials": "/no/such/file"}, ConfigError, "/no/such/file cannot be read"),
     ],
 )
 def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception], said: str) -> None:

@@ -70,9 +70,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
     """Where connections were made to."""
     places: list[Address] = []
 
-    def link(address: Address) -> Link:
+    def link(address: Address, wake: int | None, credentials: None) -> Link:
         places.append(address)
-        return Link(address)
+        return Link(address, wake, credentials)
 
     monkeypatch.setattr(client_talk, "Link", link)
     return places

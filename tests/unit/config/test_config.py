@@ -13,6 +13,7 @@ from gateway.config.model import PRESETS
 from gateway.core import limits
 from gateway.errors import ConfigError
 from gateway.transport.keys import generate
+from tests.certificates import certificate
 
 GOOD = 'name = "jfk"\ndata = "data/jfk"\nlisten = "127.0.0.1:7400"\n'
 CONF = Path(__file__).parents[3] / "conf"
@@ -105,11 +106,13 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[group]\nmembers = { jfk = "127.0.0.1:7400/x" }\n', "f.toml:5: group.members.jfk is", "HOST:PORT/GROUP-PORT"),
         (
             '[group.members]\njfk = "127.0.0.1:7400"\nlga = "10.0.0.2:7400"\n',
-            "f.toml:6: group.members.lga is '10.0.0.2:7400', beyond this machine, and there are no keys",
+            "f.toml:6: group.members.lga is '10.0.0.2:7400', beyond this machine, and without keys nothing is encrypted",
             "`tutti keys new`",
         ),
         ('[security]\nsecret_key = "a"\n', "f.toml:4: security.public_keys is missing", "name both files, or none"),
         ('[security]\npublic_keys = "a"\n', "f.toml:4: security.secret_key is missing", "name both files, or none"),
+        ('[security]\ntokens = "t"\n', "f.toml:5: security.tokens is there, and no keys are", "name keys, too"),
+        ('[security]\ntls_key = "a"\n', "f.toml:4: security.tls_certificate is missing, and tls_key is there", "name both files"),
         ('[security]\nsecret_key = ""\npublic_keys = "a"\n', "f.toml:5: security.secret_key is empty", "`tutti keys new`"),
         ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, as that of listen is", "a port of its own"),
         ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
@@ -218,13 +221,18 @@ def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said
         '[group]\nmembers = { jfk = "10.0.0.1:7400", lga = "10.0.0.2:7400", ewr = "10.0.0.3:7400" }\n'
         '[security]\nsecret_key = "keys/jfk.secret"\npublic_keys = "keys/group.keys"\n'
     )
+    config, [refused, *_] = check_config(file)
+    assert config is None
+    assert "listen is '10.0.0.1:7400', which others can reach, and not all is protected" in refused.text(str(file))
+    assert "name tokens (`tutti tokens new`; tokens), a certificate (tls_certificate, tls_key) in [security]" in refused.do
+    file.write_text(f"{file.read_text()}insecure = true\n")
     config, mistakes = check_config(file)
     assert not mistakes
     assert config is not None
     assert config.security.secret_key == str(tmp_path / "keys" / "jfk.secret")
     [said] = advice(config)
     assert said.key == "listen"
-    assert "keys protect only the port between gateways" in said.what
+    assert "keys alone protect only the port between gateways" in said.what
     assert "7400, 7402, 7403" in said.do
 
 
@@ -362,6 +370,8 @@ def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -
 @pytest.mark.parametrize("file", sorted(CONF.glob("*.toml")), ids=lambda file: file.name)
 def test_the_examples_load(file: Path, tmp_path: Path) -> None:
     generate(tmp_path / "keys", ["jfk", "lga", "ewr"])
+    certificate(tmp_path / "tls", "jfk")
+    (tmp_path / "tokens.toml").touch()
     here = tmp_path / file.name
     here.write_text(file.read_text())
     config, mistakes = check_config(here)
@@ -380,6 +390,8 @@ def test_what_the_full_example_shows_as_defaults_are_the_defaults() -> None:
     assert shown.group.members == {"jfk": "127.0.0.1:7400", "lga": "127.0.0.1:7410", "ewr": "127.0.0.1:7420"}
     assert (shown.ports.group, shown.ports.reads, shown.ports.admin) == (7401, 7402, 7403)
     assert (shown.security.secret_key, shown.security.public_keys) == ("keys/jfk.secret", "keys/group.keys")
+    assert (shown.security.tokens, shown.security.has_tls) == ("tokens.toml", True)
+    assert shown.security.open_metrics == plain.security.open_metrics
     assert shown.security.insecure == plain.security.insecure
     assert shown.multicast.interface == "127.0.0.1"
     assert msgspec.structs.replace(shown.multicast, interface=None) == plain.multicast

@@ -1,0 +1,266 @@
+"""Proves that an encrypted connection is what ZeroMQ says by CURVE, on both ends, and that whatever is changed, sent again or meant
+for others ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import FormatError
+from gateway.zmtp.curve import Box, Calling, Listening, Pair, greeting, new_pair
+from gateway.zmtp.form import GREETING, MORE, PING, Formed, Mismatch, form, ready
+from gateway.zmtp.sealed import Opening, Sealing
+from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream
+
+SERVER, OTHER = new_pair(), new_pair()
+
+
+def shake(calling: Calling, listening: Listening, piece: int = 10_000) -> tuple[Box, Box]:
+    """Have both ends speak, in pieces of so many bytes; their boxes."""
+    to_caller, to_listener = listening.said(), calling.said()
+    rests: list[bytes | None] = [None, None]
+    while to_caller or to_listener:
+        if to_listener:
+            rests[0], to_listener = listening.take(to_listener[:piece]), to_listener[piece:]
+            to_caller += listening.said()
+        if to_caller:
+            rests[1], to_caller = calling.take(to_caller[:piece]), to_caller[piece:]
+            to_listener += calling.said()
+    assert rests == [b"", b""]
+    assert calling.box is not None
+    assert listening.box is not None
+    return calling.box, listening.box
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 10_000])
+def test_two_ends_know_each_other_however_their_words_are_cut(piece: int) -> None:
+    own = new_pair()
+    calling, listening = Calling([OTHER.public, SERVER.public], own), Listening(SERVER)
+    mine, theirs = shake(calling, listening, piece)
+    assert listening.peer == own.public
+    for flags, data in ((0, b""), (MORE, b"x" * 300), (0, b"y" * 70_000)):
+        for one, other in ((mine, theirs), (theirs, mine)):
+            sealed = one.seal(flags, data)
+            body = sealed[9:] if sealed[0] & 2 else sealed[2:]
+            assert data == b"" or data not in sealed
+            assert other.open(body) == (flags, data)
+
+
+def test_who_has_another_key_is_not_spoken_with() -> None:
+    calling, listening = Calling([OTHER.public]), Listening(SERVER)
+    listening.take(calling.said())
+    with pytest.raises(Mismatch, match="another key than those that are known here"):
+        calling.take(listening.said())
+    calling = Calling([OTHER.public])  # one who says that it has the key that is wanted, and has not
+    calling.take(greeting(serves=True, hint=OTHER.public))
+    hello = calling.said()
+    with pytest.raises(Mismatch, match="does not open"):
+        Listening(SERVER).take(hello)
+    with pytest.raises(Mismatch, match="does not encrypt, and nothing is said in the clear"):
+        Calling([OTHER.public]).take(GREETING + ready(b"ROUTER", b""))
+
+
+def test_who_does_not_encrypt_is_met_as_without_keys() -> None:
+    listening = Listening(SERVER)
+    first = listening.said()
+    assert listening.take(GREETING[:20]) is None
+    assert listening.take(GREETING[20:] + ready(b"DEALER", b"me") + b"rest") == b"rest"
+    assert first + listening.said() == GREETING + ready(b"ROUTER", b"")
+    assert (listening.box, listening.peer, listening.identity) == (None, b"", b"me")
+
+
+def test_a_recorded_connection_opens_nothing_when_it_is_sent_again() -> None:
+    calling, listening = Calling([SERVER.public]), Listening(SERVER)
+    recorded = []
+    to_caller = listening.said()
+    while said := calling.said():
+        recorded.append(said)
+        listening.take(said)
+        to_caller += listening.said()
+        calling.take(to_caller)
+        to_caller = b""
+    again = Listening(SERVER)
+    again.said()
+    assert [again.take(said) for said in recorded[:-1]] == [None] * (len(recorded) - 1)
+    with pytest.raises(Mismatch, match="another connection"):
+        again.take(recorded[-1])
+
+
+def test_a_frame_opens_once_in_its_place_unchanged() -> None:
+    mine, theirs = shake(Calling([SERVER.public]), Listening(SERVER))
+    first, second = mine.seal(0, b"one")[2:], mine.seal(0, b"two")[2:]
+    with pytest.raises(FormatError, match="changed on its way"):
+        theirs.open(first[:-1] + bytes([first[-1] ^ 1]))
+    mine, theirs = shake(Calling([SERVER.public]), Listening(SERVER))
+    first, second = mine.seal(0, b"one")[2:], mine.seal(0, b"two")[2:]
+    assert theirs.open(second) == (0, b"two")
+    for late in (first, second):
+        with pytest.raises(FormatError, match="came before"):
+            theirs.open(late)
+    other, _ = shake(Calling([SERVER.public]), Listening(SERVER))
+    with pytest.raises(FormatError):
+        theirs.open(other.seal(0, b"x")[2:][:8] + b"\xff" * 8 + other.seal(0, b"x")[18:])
+
+
+@given(st.binary(max_size=600), st.integers(0, 3), st.data())
+def test_garbage_ends_a_handshake_and_nothing_else(garbage: bytes, steps: int, data: st.DataObject) -> None:
+    calling, listening = Calling([SERVER.public]), Listening(SERVER)
+    to_caller = listening.said()
+    with contextlib.suppress(Mismatch):
+        for _ in range(steps):
+            said = calling.said()
+            listening.take(said)
+            to_caller, answer = b"", to_caller + listening.said()
+            calling.take(answer)
+        ends: list[Calling | Listening] = [calling, listening]
+        end = data.draw(st.sampled_from(ends))
+        if isinstance(end, Calling) or end.box is None:
+            end.take(garbage)
+
+
+# Against ZeroMQ itself
+
+
+@contextlib.contextmanager
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield made
+    finally:
+        made.destroy(0)
+
+
+def text(pair: Pair) -> tuple[bytes, bytes]:
+    from zmq.utils import z85
+
+    return z85.encode(pair.public), z85.encode(pair.secret)
+
+
+class End:
+    """One of our ends over a socket."""
+
+    def __init__(self, connection: socket.socket, shaking: Calling | Listening) -> None:
+        connection.settimeout(10)
+        connection.sendall(shaking.said())
+        rest = None
+        while rest is None:
+            rest = shaking.take(connection.recv(1024))
+            connection.sendall(shaking.said())
+        assert shaking.box is not None
+        connection.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN | select.POLLOUT)
+        self._poll_in = select.poll()
+        self._poll_in.register(connection, select.POLLIN)
+        self._came: list[list[bytes]] = []
+        self.opening = Opening(connection, shaking.box, rest, 1 << 24, lambda _: True)
+        self._stream = Stream(self.opening, memoryview(bytearray(SCRATCH_BYTES)), 1 << 24, lambda _: True, parts_max=9)
+        self._outgoing = Sealing(connection, shaking.box)
+
+    def send(self, message: Formed) -> None:
+        self._outgoing.put(message)
+        while self._outgoing:
+            self._poll.poll(10_000)
+            self._outgoing.send()
+
+    def receive(self) -> list[bytes]:
+        while not self._came:
+            if not self.opening.unread:
+                assert self._poll_in.poll(10_000)
+            with contextlib.suppress(BlockingIOError):
+                self._came += [[bytes(part) for part in parts] for parts, _ in self._stream.read()]
+        return self._came.pop(0)
+
+
+MESSAGES = [[b"one"], [b"", b"x" * 255, b"y" * 256], [b"z" * 3_000_000, b"end"]]
+
+
+def test_zeromq_calls_us() -> None:
+    own = new_pair()
+    with context() as zeromq, socket.create_server(("127.0.0.1", 0)) as server:
+        dealer = zeromq.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, text(SERVER)[0])
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, text(own)[0])
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, text(own)[1])
+        dealer.setsockopt(zmq.RCVTIMEO, 10_000)
+        dealer.connect(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        connection, _ = server.accept()
+        with connection:
+            listening = Listening(SERVER)
+            end = End(connection, listening)
+            assert listening.peer == own.public
+            for parts in MESSAGES:
+                dealer.send_multipart(parts)
+                assert end.receive() == parts
+                end.send(form(parts))
+                end.send(Formed([PING], len(PING)))
+                assert dealer.recv_multipart() == parts
+
+
+def test_we_call_zeromq() -> None:
+    with context() as zeromq:
+        router = zeromq.socket(zmq.ROUTER)
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, text(SERVER)[1])
+        router.setsockopt(zmq.RCVTIMEO, 10_000)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            end = End(connection, Calling([SERVER.public]))
+            for parts in MESSAGES:
+                end.send(form(parts))
+                who, *came = router.recv_multipart()
+                assert came == parts
+                router.send_multipart([who, *parts])
+                assert end.receive() == parts
+
+
+def test_what_is_read_of_an_encrypted_connection_is_as_of_a_plain_one() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        mine, other = shake(Calling([SERVER.public]), Listening(SERVER))
+        ours.setblocking(False)
+        opening = Opening(ours, mine, b"", 100_000, lambda size: size < 80_000)
+        room = memoryview(bytearray(200_000))
+        with pytest.raises(BlockingIOError):
+            opening.recv_into(room)
+        sealed = other.seal(0, b"a" * 70_000)
+        theirs.sendall(sealed[:1000])
+        with pytest.raises(BlockingIOError):
+            opening.recv_into(room)
+        assert opening.held == len(sealed)
+        theirs.sendall(sealed[1000:])
+        assert opening.recvmsg_into((room[:60_000], room[60_000:60_100])) == (60_100,)
+        assert (opening.held, opening.unread) == (0, True)
+        assert opening.recv_into(room) == 70_009 - 60_100
+        theirs.sendall(other.seal(0, b"b"))
+        theirs.shutdown(socket.SHUT_WR)
+        assert opening.recv_into(room) == 3
+        assert opening.recv_into(room) == 0
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        mine, other = shake(Calling([SERVER.public]), Listening(SERVER))
+        opening = Opening(ours, mine, b"", 100_000, lambda size: size < 80_000)
+        theirs.sendall(other.seal(0, b"a" * 90_000)[:100])
+        with pytest.raises(FormatError, match="not let in"):
+            opening.recv_into(room)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        opening = Opening(ours, mine, b"", 100_000, lambda _: True)
+        theirs.sendall(b"\x02" + (1 << 40).to_bytes(8, "big"))
+        with pytest.raises(FormatError, match="sealed frame of"):
+            opening.recv_into(room)
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        opening = Opening(ours, mine, b"", 100_000, lambda _: True)
+        stream = Stream(opening, memoryview(bytearray(SCRATCH_BYTES)), 100, lambda _: True)
+        with pytest.raises(Ended):
+            list(stream.read())
