@@ -94,45 +94,70 @@ def _fetch(folder: Path, wanted: tuple[str, ...], alone: bool) -> bool:
     return True
 
 
+class Broker:
+    """A broker of one node, which may be killed and started again on the same logs.
+
+    Attributes:
+        address: HOST:PORT to bootstrap from.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        """Prepare its directory under `root`; `folder` has the jars."""
+        self._own = Path(tempfile.mkdtemp(prefix="kafka-", dir=root))
+        [base] = free_bases(1)
+        self.address = f"127.0.0.1:{base}"
+        self._settings = self._own / "server.properties"
+        self._settings.write_text(_SETTINGS.format(port=base, controller=base + 1, logs=self._own / "logs", partitions=PARTITIONS))
+        self._java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{folder}/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+        format_it = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(self._settings)]
+        with (self._own / "log").open("wb") as log:
+            subprocess.run([*self._java, *format_it], stdout=log, stderr=log, check=True)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with (self._own / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._settings)],
+                stdout=log,
+                stderr=log,
+                preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
+            )
+        self._wait(self._process)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        host, _, port = self.address.partition(":")
+        deadline = time.monotonic() + _START_S
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+            except OSError:
+                time.sleep(0.2)
+            else:
+                return
+        raise RuntimeError(f"the Kafka broker at {self.address} did not start (exit code {process.poll()})")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """End it, and remove its directory."""
+        self.kill()
+        shutil.rmtree(self._own, ignore_errors=True)
+
+
 @contextmanager
-def broker(root: Path, folder: Path) -> Iterator[str]:
-    """A broker of one node with its logs under `root`; HOST:PORT to bootstrap from. It ends with the block."""
-    own = Path(tempfile.mkdtemp(prefix="kafka-", dir=root))
-    [base] = free_bases(1)
-    address = f"127.0.0.1:{base}"
-    settings = own / "server.properties"
-    settings.write_text(_SETTINGS.format(port=base, controller=base + 1, logs=own / "logs", partitions=PARTITIONS))
-    java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{folder}/*"]
-    identity = str(uuid.uuid4())
-    format_it = [*java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(settings)]
-    with (own / "log").open("wb") as log:
-        subprocess.run(format_it, stdout=log, stderr=log, check=True)
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings)],
-            stdout=log,
-            stderr=log,
-            preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
-        )
-        try:
-            _wait(address, process)
-            yield address
-        finally:
-            process.kill()
-            process.wait()
-            shutil.rmtree(own, ignore_errors=True)
-
-
-def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
-    host, _, port = address.partition(":")
-    deadline = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return
-    raise RuntimeError(f"the Kafka broker at {address} did not start (exit code {process.poll()})")
+def broker(root: Path, folder: Path) -> Iterator[Broker]:
+    """A broker with its logs under `root`; it ends with the block."""
+    made = Broker(root, folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 def fill(rows: Any, address: str, topic: str) -> None:

@@ -62,7 +62,7 @@ class _Bench:
         found = kafka.jars()
         self.measured: Measured = self._stack.enter_context(gateway(self._directory))
         if found is not None:
-            self.broker = self._stack.enter_context(kafka.broker(self._directory, found[0]))
+            self.broker = self._stack.enter_context(kafka.broker(self._directory, found[0])).address
         self.spark = session(self._name, None if found is None else found[1])
         self._stack.callback(self.spark.stop)
         self.spark.dataSource.register(_memory_source())

@@ -6,14 +6,13 @@ import click
 
 from connectors.files.command import files
 from connectors.http.command import http
-from connectors.kafka.command import kafka_in
+from connectors.kafka.command import kafka_in, kafka_out
 
 
 @click.group()
 def connect() -> None:
-    """Bring records into the log from elsewhere."""
+    """Bring records into the log from elsewhere, and out of it."""
 
 
-connect.add_command(files)
-connect.add_command(kafka_in)
-connect.add_command(http)
+for command in (files, http, kafka_in, kafka_out):
+    connect.add_command(command)

@@ -1,6 +1,9 @@
-"""`tutti connect kafka-in`: one instance of the connector, until it is told to end."""
+"""`tutti connect kafka-in` and `kafka-out`: one instance of a connector, until it is told to end."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -20,11 +23,45 @@ def kafka_in(path: str) -> int:
     from connectors.running import run
 
     config = load_inflow(path)
-    try:
+    with _client():
         from connectors.kafka.inflow import Connector
-    except ImportError as error:
-        raise ConfigError(f"{error}: install Kafka's client, pip install 'tutti-ingest[kafka]'") from error
-    from connectors.kafka.metrics import Metrics
+    from connectors.kafka.metrics import InflowMetrics
 
     connector = Connector(config)
-    return run(connector, {"name": config.name, "topics": config.kafka.topics}, config.metrics, Metrics(connector))
+    return run(connector, {"name": config.name, "topics": config.kafka.topics}, config.metrics, InflowMetrics(connector))
+
+
+@click.command("kafka-out")
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/kafka-out.toml is an example."
+)
+def kafka_out(path: str) -> int:
+    """Bring the log, or topics of it, to Kafka, each record once, in the log's order.
+
+    It writes in transactions that hold its position, too. One instance of a name runs: a second one takes over, and the first ends
+    with exit code 1. One line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: what
+    was taken is committed, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where Kafka or the gateways
+    do not answer at the start.
+    """
+    from connectors.kafka.config import load_outflow
+    from connectors.running import run
+
+    config = load_outflow(path)
+    with _client():
+        from connectors.kafka.sink import Sink
+    from connectors.kafka.metrics import OutflowMetrics
+    from connectors.kafka.outflow import Outflow
+    from connectors.kafka.source import CommittedLog
+
+    connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
+    told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
+    return run(connector, told, config.metrics, OutflowMetrics(connector))
+
+
+@contextmanager
+def _client() -> Iterator[None]:
+    """Say what to install where Kafka's client is not there."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{error}: install Kafka's client, pip install 'tutti-ingest[kafka]'") from error

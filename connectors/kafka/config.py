@@ -1,4 +1,4 @@
-"""What a connector from Kafka is told: a TOML file, checked as a gateway's is."""
+"""What the connectors from and to Kafka are told: a TOML file each, checked as a gateway's is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from connectors.config import TOPIC_BYTES_MAX, check_connector_name, check_gateways, check_topic, example, is_name
+from connectors.kafka import limits
 from gateway.config.reading import load_struct
 from gateway.errors import ConfigError
 
@@ -65,4 +66,98 @@ def load_inflow(path: str) -> Inflow:
     if config.topic:
         check_topic(path, "topic", config.topic)
     check_gateways(path, config.gateways)
+    return config
+
+
+class Transaction(Struct, frozen=True):
+    """Table [transaction]: how much goes into one. More is more a second, less is sooner.
+
+    Attributes:
+        records, bytes: it is committed when it has so many.
+        wait_ms: and so long after its first record was there.
+    """
+
+    records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
+    bytes: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_BYTES_MAX)] = limits.TRANSACTION_BYTES
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.TRANSACTION_MS_MAX)] = limits.TRANSACTION_MS
+
+
+class Target(Struct, frozen=True):
+    """Table [kafka] of the way out.
+
+    Attributes:
+        servers: `HOST:PORT[,HOST:PORT...]` to find Kafka by.
+        topic: the topic of all records; each goes to the topic of its own name without it.
+        names: of topics that are called something else in Kafka: name in the log -> name there.
+        order: "key": records of one key stay in order, those without one likewise; "total": all of a topic, in one partition.
+        partitions: of topics that are not there and are made; 0 makes none.
+        offset_header: of the header that says each record's offset in the log; none without it.
+        position_topic: where its position stands; `tutti.NAME.position` without it.
+        settings: for Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
+    """
+
+    servers: Annotated[str, example("127.0.0.1:9092")]
+    topic: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+    order: Literal["key", "total"] = "key"
+    partitions: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    offset_header: str = ""
+    position_topic: str = ""
+    settings: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
+class Outflow(Struct, frozen=True):
+    """From the log to Kafka.
+
+    Attributes:
+        name: the connector's: its transactional id in Kafka and its position go by it.
+        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
+        kafka: the target.
+        quarantine: directory for records that Kafka does not take.
+        topics: of the log; all without it.
+        start: where to begin when Kafka has no position.
+        lost: what to do where the log's retention has removed records that are not in Kafka.
+        metrics: HOST:PORT of a page for Prometheus; none without it.
+        transaction: how much goes into one.
+    """
+
+    name: Annotated[str, example("orders-out")]
+    gateways: Annotated[str, example("tutti://127.0.0.1:7400")]
+    kafka: Target
+    quarantine: Annotated[str, example("quarantine/orders-out")]
+    topics: list[str] = field(default_factory=list)
+    start: Literal["earliest", "latest"] = "earliest"
+    lost: Literal["fail", "skip"] = "fail"
+    metrics: str = ""
+    transaction: Transaction = field(default_factory=Transaction)
+
+    @property
+    def position_topic(self) -> str:
+        """Where its position stands in Kafka."""
+        return self.kafka.position_topic or f"tutti.{self.name}.position"
+
+
+def load_outflow(path: str) -> Outflow:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+    """
+    config = load_struct(path, Outflow)
+    check_connector_name(path, config.name)
+    check_gateways(path, config.gateways)
+    kafka = config.kafka
+    for topic in config.topics:
+        check_topic(path, "topics has", topic)
+    for key, name in (("kafka.topic", kafka.topic), ("kafka.position_topic", kafka.position_topic)):
+        if name:
+            check_topic(path, key, name)
+    for topic, name in kafka.names.items():
+        check_topic(path, f"kafka.names.{topic}", name)
+    if kafka.topic and kafka.names:
+        raise ConfigError(
+            f"{path}: kafka.topic and kafka.names: all records go to one topic, or some by names; leave one of them out"
+        )
+    if config.position_topic in {kafka.topic, *kafka.names.values()}:
+        raise ConfigError(f"{path}: kafka.position_topic is {config.position_topic!r}, which records go to: name one of its own")
     return config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +18,10 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
+from connectors.kafka.client import EARLIEST, LATEST, LOG, NEVER, explained, made, settings_of
 from connectors.kafka.partition import Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, producer_name
 from connectors.kafka.records import Source, cuts, offset_of, sorted_out
@@ -33,10 +32,6 @@ from gateway.errors import ConfigError, FormatError, TuttiError, Unavailable, Us
 if TYPE_CHECKING:
     from connectors.kafka.config import Inflow
 
-LOG = logging.getLogger("tutti.kafka")
-
-_OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its types are not told
-_EARLIEST, _LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
 #: What no configuration may change: the log alone says where to go on, and nothing of an open transaction is taken.
 _FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -65,9 +60,10 @@ class Connector:
         self.config = config
         self.partitions: dict[Key, Partition] = {}
         self.quarantine = Quarantine(config.quarantine)
-        self._settings = _settings(config)
-        self._consumer = _made(Consumer, self._settings)
-        self._admin = _made(AdminClient, {key: value for key, value in self._settings.items() if key not in _OF_CONSUMERS})
+        fixed = {**_FIXED, "group.id": f"tutti-{config.name}"}
+        self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, _DEFAULTS)
+        self._consumer = made(Consumer, self._settings)
+        self._admin = made(AdminClient, {key: value for key, value in self._settings.items() if key not in _OF_CONSUMERS})
         self._topics: dict[str, Source] = {}
         self._openings: dict[Key, Future[tuple[Producer, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
@@ -105,7 +101,7 @@ class Connector:
             told = self._admin.describe_topics(TopicCollection(names), request_timeout=limits.KAFKA_S)
             return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
         except KafkaException as error:
-            raise _explained(error, f"Kafka at {self.config.kafka.servers}") from error
+            raise explained(error, f"Kafka at {self.config.kafka.servers}") from error
 
     # What Kafka's client calls, inside of `consume`.
 
@@ -180,7 +176,7 @@ class Connector:
         try:
             messages: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
         except KafkaException as error:
-            raise _explained(error, f"Kafka at {self.config.kafka.servers}") from error
+            raise explained(error, f"Kafka at {self.config.kafka.servers}") from error
         wrong = [message for message in messages if message.error() is not None]
         for message in wrong:
             self._hear(message)
@@ -213,8 +209,8 @@ class Connector:
         key = message.topic() or "", -1 if message.partition() is None else int(message.partition() or 0)
         partition = self.partitions.get(key)
         source = f"{key[0]}[{key[1]}]" if key[0] else f"Kafka at {self.config.kafka.servers}"
-        if error.fatal() or error.code() in _NEVER:
-            self._end_by(_explained(KafkaException(error), source))
+        if error.fatal() or error.code() in NEVER:
+            self._end_by(explained(KafkaException(error), source))
         elif error.code() != KafkaError._AUTO_OFFSET_RESET:
             LOG.warning("%s: %s", source, error.str())
         elif partition is not None and partition.state is State.FLOWING:
@@ -270,7 +266,7 @@ class Connector:
             return producer, self._still_there(partition, place.next)
         except KafkaException as error:
             producer.close()
-            raise _explained(error, f"{partition.topic}[{partition.number}]") from error
+            raise explained(error, f"{partition.topic}[{partition.number}]") from error
         except BaseException:
             producer.close()
             raise
@@ -281,7 +277,7 @@ class Connector:
         Raises:
             ConfigError: it has not, and somebody has to say that this may be.
         """
-        low, high = self._edge(partition, _EARLIEST), self._edge(partition, _LATEST)
+        low, high = self._edge(partition, EARLIEST), self._edge(partition, LATEST)
         if low <= following <= high:
             return following
         source = f"{partition.topic}[{partition.number}]"
@@ -297,13 +293,13 @@ class Connector:
     def _beginning(self, partition: Partition) -> int:
         """Where a partition begins that the log has nothing of."""
         if self.config.kafka.start == "earliest":
-            return self._edge(partition, _EARLIEST)
+            return self._edge(partition, EARLIEST)
         one = TopicPartition(partition.topic, partition.number)
         # What comes from now on is taken, also when this instance ends before the first of it is in the log: it is noted in Kafka.
         asked = ConsumerGroupTopicPartitions(self._settings["group.id"], [one])
         noted = self._admin.list_consumer_group_offsets([asked], request_timeout=limits.KAFKA_S)[asked.group_id].result()
         place = int(noted.topic_partitions[0].offset)
-        return place if place >= 0 else self._edge(partition, _LATEST)
+        return place if place >= 0 else self._edge(partition, LATEST)
 
     def _edge(self, partition: Partition, which: Any) -> int:
         """The first offset of Kafka, or the one behind the last. Its consumer answers no such question while it is polled."""
@@ -376,35 +372,3 @@ def _close_opened(opening: Future[tuple[Producer, int]]) -> None:
 
 
 _OF_CONSUMERS = {*_FIXED, *_DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
-_NEVER = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-}
-
-
-def _settings(config: Inflow) -> dict[str, Any]:
-    """For Kafka's client, checked."""
-    given = config.kafka.settings
-    own = {**_FIXED, "bootstrap.servers": config.kafka.servers, "group.id": f"tutti-{config.name}"}
-    for name in given.keys() & own.keys():
-        raise ConfigError(f'kafka.settings: "{name}" is the connector\'s own ({own[name]!r}): leave it out')
-    return {**_DEFAULTS, **given, **own, "logger": LOG}
-
-
-def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    try:
-        return kind(settings)
-    except (KafkaException, TypeError, ValueError) as error:
-        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        raise ConfigError(f"kafka.settings: {reason}: see librdkafka's list of settings") from error
-
-
-def _explained(error: KafkaException, where: str) -> TuttiError:
-    """What Kafka's client raised, in the project's terms."""
-    told: KafkaError = error.args[0]
-    if told.code() in _NEVER:
-        return ConfigError(f"{where}: {told.str()}: name a topic that is there, and that this client may read")
-    return Unavailable(f"{where}: {told.str()}")

@@ -1,4 +1,4 @@
-"""What a connector says of itself to Prometheus, collected when it is asked."""
+"""What the connectors from and to Kafka say of themselves to Prometheus, collected when they are asked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from connectors.kafka.partition import State
 
 if TYPE_CHECKING:
     from connectors.kafka.inflow import Connector
+    from connectors.kafka.outflow import Outflow
 
 _LABELS = ["connector", "topic", "partition"]
 
 
-class Metrics(Collector):
-    """Collector of one connector."""
+class InflowMetrics(Collector):
+    """Collector of one connector from Kafka."""
 
     def __init__(self, connector: Connector) -> None:
         """Look at it from another thread; nothing is changed."""
@@ -43,3 +44,36 @@ class Metrics(Collector):
         quarantined = GaugeMetricFamily("tutti_kafka_in_quarantined", "Records in quarantine.", labels=_LABELS[:1])
         quarantined.add_metric([name], self._connector.quarantine.count)
         yield from (records, place, lag, up, failures, quarantined)
+
+
+class OutflowMetrics(Collector):
+    """Collector of one connector to Kafka."""
+
+    def __init__(self, connector: Outflow) -> None:
+        """Look at it from another thread; nothing is changed."""
+        self._connector = connector
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        one, labels = self._connector, _LABELS[:1]
+        counters = {
+            "records": ("Records committed by this instance.", one.records),
+            "transactions": ("Transactions committed by this instance.", one.transactions),
+            "failures": ("Times that it had to begin again.", one.failures),
+        }
+        for name, (about, value) in counters.items():
+            family = CounterMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
+            family.add_metric([one.config.name], value)
+            yield family
+        gauges: dict[str, tuple[str, float]] = {
+            "flowing": ("1 while it flows, 0 while it waits.", float(one.flowing)),
+            "quarantined": ("Records in quarantine.", one.quarantine.count),
+        }
+        following, frontier = one.next, one.frontier
+        if following >= 0:
+            gauges["offset"] = ("Offset of the log up to which Kafka has it.", following)
+            gauges["lag"] = ("Records of the log, of all topics, that were not looked at yet.", max(0, frontier - following))
+        for name, (about, level) in gauges.items():
+            gauge = GaugeMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
+            gauge.add_metric([one.config.name], level)
+            yield gauge

@@ -126,6 +126,7 @@ class Reader:
         lane = ""
         # From now on one log, and gateways that know the names in it as far as this one does; who follows waits for it to begin.
         frontier = self._source.frontier() if self._follow else begun(self._source, min(timeout, self._patience))
+        self._log = frontier.log
         if ordering == "unordered" and isinstance(self._source, Reads):
             if origin is None:
                 return Origins(self._source, start, end, *how)
@@ -184,6 +185,11 @@ class Reader:
         Of all lanes, a dict, as `position`.
         """
         return self._reading.end
+
+    @property
+    def log(self) -> str:
+        """Uuid of the log, hex: its offsets mean nothing in another one. "" if it had not begun when this was opened."""
+        return self._log
 
     @property
     def lane(self) -> str:

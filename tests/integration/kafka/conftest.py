@@ -6,17 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.kafka import broker, broker_jars
+from benchmarks.kafka import Broker, broker, broker_jars
 from tests.faults.three import Three
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a broker of this test run."""
+def the_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of this test run: who kills it starts it again."""
     folder = broker_jars()
     assert folder is not None, "Kafka's jars could not be fetched from Maven's central repository, or there is no pyspark or Java"
-    with broker(tmp_path_factory.mktemp("kafka"), folder) as address:
-        yield address
+    with broker(tmp_path_factory.mktemp("kafka"), folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def kafka(the_broker: Broker) -> str:
+    """HOST:PORT of it."""
+    return the_broker.address
 
 
 @pytest.fixture(scope="module")

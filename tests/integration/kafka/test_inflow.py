@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
 from tests.faults.three import Three
-from tests.integration.kafka.inflows import WAIT_S, Inflow, fill, new_topic, records, until, until_there
+from tests.integration.kafka.connectors_there import WAIT_S, Inflow, fill, new_topic, records, until, until_there
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 

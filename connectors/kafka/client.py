@@ -1,0 +1,91 @@
+"""What both directions ask of Kafka's client: settings, its words in the project's terms, its troubles told once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import admin as kafka_admin
+
+from connectors.kafka import limits
+from gateway.errors import ConfigError, TuttiError, Unavailable
+
+LOG = logging.getLogger("tutti.kafka")
+
+_OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its types are not told
+EARLIEST, LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
+
+#: What trying again does not mend.
+NEVER = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
+def settings_of(servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """For Kafka's client, checked.
+
+    Raises:
+        ConfigError: one is the connector's own.
+    """
+    own = {**fixed, "bootstrap.servers": servers}
+    for name in given.keys() & own.keys():
+        raise ConfigError(f'kafka.settings: "{name}" is the connector\'s own ({own[name]!r}): leave it out')
+    return {**defaults, **given, **own, "logger": CLIENT_LOG}
+
+
+def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+    """A client of Kafka.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    try:
+        return kind(settings)
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise ConfigError(f"kafka.settings: {reason}: see librdkafka's list of settings") from error
+
+
+def explained(error: KafkaException, where: str) -> TuttiError:
+    """What Kafka's client raised, in the project's terms."""
+    told: KafkaError = error.args[0]
+    if told.code() in NEVER:
+        return ConfigError(f"{where}: {told.str()}: name a topic that is there, and that this client may use")
+    return Unavailable(f"{where}: {told.str()}")
+
+
+class Once(logging.Filter):
+    """Lets the same line pass once a while: Kafka's client says every second, of each broker, that it is away."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was said yet."""
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is new; what differs in numbers alone is not."""
+        text, now = _VARYING.sub("", record.getMessage()), self._clock()
+        if now < self._said.get(text, 0.0):
+            return False
+        if len(self._said) >= limits.LINES_MAX:
+            self._said.clear()
+        self._said[text] = now + limits.SAME_LINE_S
+        return True
+
+
+_VARYING = re.compile(r"\(.*\)|\d+")
+CLIENT_LOG = logging.getLogger("tutti.kafka.client")
+CLIENT_LOG.addFilter(Once())

@@ -1,0 +1,369 @@
+"""Kafka's side of the way out: a transactional producer, and the position that it commits with the records.
+
+What may happen is said by the errors: `Again` (begin anew with `open`, which tells what is in Kafka), `NotTaken` (the same, because
+some record is refused), `Fenced` (another instance of the connector has taken over), `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from connectors.kafka import limits
+from connectors.kafka.client import LATEST, LOG, NEVER, explained, made, settings_of
+from connectors.kafka.errors import Again, NotTaken
+from connectors.kafka.position import Position, decode_position
+from gateway.errors import ConfigError, Fenced, TuttiError
+
+if TYPE_CHECKING:
+    from connectors.kafka.config import Outflow
+    from connectors.kafka.outgoing import Outgoing
+
+#: Of the broker's answers: one record is what it does not take, not all of them.
+_OF_A_RECORD = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+_TAKEN_OVER = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+_NO_RIGHT = NEVER - _NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+_POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
+_TOTAL_PARTITION = 0
+
+
+class Sink:
+    """One transactional producer after another under one id, so that the newest fences those before it, in any process.
+
+    Used by one thread.
+
+    Attributes:
+        instance: this one's id, in each position that it commits.
+        batch_bytes: what Kafka takes at once: a record that has more, without compression, may be refused.
+    """
+
+    def __init__(self, config: Outflow) -> None:
+        """Prepare; nothing is connected yet.
+
+        Raises:
+            ConfigError: a setting of Kafka's client is wrong, or one that the connector decides.
+        """
+        self.instance = secrets.token_hex(8)
+        self._name, self._kafka, self._where = config.name, config.kafka, f"Kafka at {config.kafka.servers}"
+        self._position_topic = config.position_topic
+        self._partition = _TOTAL_PARTITION if config.kafka.order == "total" else -1
+        fixed: dict[str, Any] = {
+            "transactional.id": f"tutti-{config.name}",
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2",  # Java's; records without a key go where an empty key would, so that they stay in order
+            # The largest transaction has room, so that nobody waits for it.
+            "queue.buffering.max.messages": 2 * limits.TRANSACTION_RECORDS_MAX,
+            "queue.buffering.max.kbytes": 2 * limits.TRANSACTION_BYTES_MAX // 1024,
+        }
+        defaults: dict[str, Any] = {
+            "message.max.bytes": limits.MESSAGE_BYTES_MAX,
+            "batch.size": 1_000_000,  # what a broker takes that was told nothing; a larger record goes alone
+            "linger.ms": 5,
+        }
+        self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, defaults)
+        self._settings["error_cb"] = _logged  # without one, `poll` raises
+        other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_OF_PRODUCERS}}
+        other["error_cb"] = _logged
+        self._reading = {
+            **other,
+            "group.id": f"tutti-{config.name}",  # asked for, and not joined
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._admin = made(AdminClient, other)
+        self._producer: Any = None
+        self.batch_bytes = int(self._settings["batch.size"])
+        self._there: set[str] = set()
+        self._claimed = False
+
+    def open(self) -> Position | None:
+        """Fence who had the id before, and learn what is in Kafka: nothing of an older transaction is undecided any more.
+
+        Raises:
+            Again: Kafka does not answer.
+            Fenced: another instance has taken over since this one began.
+            ConfigError, FormatError: the position's topic is not what it has to be.
+        """
+        self.give_up()
+        try:
+            self._ensure_position_topic()
+            if self._claimed:
+                self._check_own(self._read(IsolationLevel.READ_COMMITTED))  # before the newer one is fenced
+            producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
+            producer.init_transactions(limits.KAFKA_S)
+        except KafkaException as error:
+            raise self._away(error) from error
+        self._producer = producer
+        position = self._read(IsolationLevel.READ_UNCOMMITTED)
+        if self._claimed:
+            self._check_own(position)
+        return position
+
+    def target_of(self, topic: str) -> str:
+        """The topic in Kafka for one of the log, which is there when this returns.
+
+        Raises:
+            ConfigError: it is not, and is not made.
+            Again: Kafka does not answer, or wants smaller batches, which another producer has to make.
+        """
+        target = self._kafka.topic or self._kafka.names.get(topic, topic)
+        if target not in self._there:
+            if target == self._position_topic:
+                raise ConfigError(f"topic {topic!r} would go to {target}, where the connector's position is: map it, kafka.names")
+            try:
+                self._ensure(target, topic)
+                most = int(self._told_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
+            except KafkaException as error:
+                raise self._away(error) from error
+            if len(self._there) >= limits.TARGETS_MAX:
+                self._there.clear()
+            if most < self.batch_bytes:
+                self.batch_bytes = max(1, most)
+                raise Again(f"{self._where}: topic {target} takes {most} bytes at once: batches are made smaller from now on")
+            self._there.add(target)
+        return target
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def add(self, target: str, records: Iterable[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """Records of one topic, in order. Returns those that can never be sent, and why; they are in no transaction for it.
+
+        Raises:
+            Again, Fenced: the transaction is over.
+        """
+        produce, partition = self._producer.produce, self._partition
+        refused = []
+        for record in records:
+            if record.time_ms < 0:
+                refused.append((record, record.reason))
+                continue
+            try:
+                # Kafka's client takes a time of 0 for none, and would put the present one there.
+                produce(target, record.value, record.key, partition, timestamp=record.time_ms or 1, headers=record.headers)
+            except (KafkaException, BufferError) as error:
+                if not _is_of_a_record(error):
+                    raise self._failed(self._reason(error)) from error
+                refused.append((record, error.args[0].str()))
+        self._producer.poll(0)
+        return refused
+
+    def commit(self, log: str, following: int, stop: threading.Event) -> None:
+        """Commit what was added, with the position behind it.
+
+        Raises:
+            NotTaken: it is not, because of a record. `open` again.
+            Again: it is not known whether it is committed, or it is not.
+            Fenced: it is not, and another instance has taken over.
+        """
+        value = Position(log, following, self.instance).encode()
+        began, told, end_at = time.monotonic(), False, 0.0
+        try:
+            self._producer.produce(self._position_topic, value, self._name, 0)
+        except (KafkaException, BufferError) as error:
+            raise self._failed(self._reason(error)) from error
+        while True:
+            try:
+                self._producer.commit_transaction(limits.COMMIT_S)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise self._failed(error) from error
+                now = time.monotonic()
+                end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
+                if end_at and now >= end_at:
+                    raise Again(f"{self._where}: {error.args[0].str()}") from error
+                if not told and now >= began + limits.TELL_S:
+                    LOG.warning("%s: a transaction waits: %s", self._where, error.args[0].str())
+                    told = True
+            else:
+                self._claimed = True
+                if told:
+                    LOG.info("%s: the transaction is through after %.0f s", self._where, time.monotonic() - began)
+                return
+
+    def give_up(self) -> None:
+        """Let go of the producer and of what it has; the next one under its id aborts its transaction."""
+        producer, self._producer = self._producer, None
+        self._there.clear()
+        if producer is not None:
+            with contextlib.suppress(KafkaException):  # of one that was fenced
+                producer.purge()
+
+    # -- what went wrong
+
+    def _away(self, error: KafkaException) -> TuttiError:
+        told: KafkaError = error.args[0]
+        if told.code() in NEVER:
+            return explained(error, self._where)
+        return Again(f"{self._where}: {told.str()}")
+
+    def _failed(self, error: Exception) -> TuttiError:
+        """The transaction is over, by what error; the next producer has it taken back."""
+        if not isinstance(error, KafkaException):
+            return Again(f"{self._where}: {error}")
+        told: KafkaError = error.args[0]
+        if told.code() in _NO_RIGHT:
+            return explained(error, self._where)
+        if told.code() in _OF_A_RECORD:
+            return NotTaken(told.str())
+        return Again(f"{self._where}: {told.str()}")
+
+    def _reason(self, error: Exception) -> Exception:
+        """Why nothing can be added: where a transaction has failed already, only its commit says by what."""
+        if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
+            try:
+                self._producer.commit_transaction(limits.COMMIT_S)
+            except KafkaException as told:
+                return told
+        return error
+
+    def _check_own(self, position: Position | None) -> None:
+        """Refuse to go on where another instance has begun since.
+
+        Raises:
+            Fenced: it has.
+            ConfigError: the position is gone.
+        """
+        if position is None:
+            raise ConfigError(
+                f"{self._where}: the position that was in topic {self._position_topic} is gone: find out who removed it before you "
+                f"start again, which would begin at `start`"
+            )
+        if position.instance != self.instance:
+            raise Fenced(
+                f"another instance of connector {self._name!r} has taken over at offset {position.next}: let one of that name run"
+            )
+
+    # -- topics
+
+    def _ensure(self, target: str, topic: str) -> None:
+        """See that a topic is there, or make it."""
+        if self._partitions_of(target):
+            return
+        if not self._kafka.partitions:
+            raise ConfigError(
+                f"{self._where} has no topic {target!r}, which records of {topic!r} go to: make it, map the topic to another one "
+                f"(kafka.names), or have the connector make those that are not there (kafka.partitions)"
+            )
+        self._make(NewTopic(target, self._kafka.partitions, -1))
+        LOG.info("%s: topic %s was made with %d partitions", self._where, target, self._kafka.partitions)
+
+    def _ensure_position_topic(self) -> None:
+        name = self._position_topic
+        if not self._partitions_of(name):
+            self._make(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
+            LOG.info("%s: topic %s was made for the position", self._where, name)
+        policy = self._told_of(name)["cleanup.policy"].value
+        if policy != "compact":
+            raise ConfigError(
+                f"{self._where}: topic {name}, where the position is kept, has cleanup.policy={policy}, which would remove it some "
+                f"day: set cleanup.policy=compact, or name another one, kafka.position_topic"
+            )
+
+    def _told_of(self, name: str) -> Any:
+        """The configuration of a topic."""
+        asked = ConfigResource(ResourceType.TOPIC, name)
+        return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
+
+    def _partitions_of(self, name: str) -> int:
+        try:
+            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
+            return len(asked[name].result().partitions)
+        except KafkaException as error:
+            if error.args[0].code() in _NO_TOPIC:
+                return 0
+            raise
+
+    def _make(self, topic: Any) -> None:
+        try:
+            for future in self._admin.create_topics([topic], request_timeout=limits.KAFKA_S).values():
+                future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    # -- the position
+
+    def _read(self, isolation: Any) -> Position | None:
+        """The last position that is committed, among what is decided (READ_COMMITTED), or once all is decided that there is.
+
+        Raises:
+            Again: Kafka does not answer.
+            FormatError: something else stands there.
+        """
+        one = TopicPartition(self._position_topic, 0)
+        consumer = made(Consumer, self._reading)
+        try:
+            asked = self._admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
+            high = int(asked[one].result().offset)
+            low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
+            back = limits.POSITION_LOOK_BACK
+            while True:
+                start = max(low, high - back)
+                position = self._last(consumer, start, high)
+                if position is not None or start == low:
+                    return position
+                back *= 16
+        except KafkaException as error:
+            raise self._away(error) from error
+        finally:
+            consumer.close()
+
+    def _last(self, consumer: Any, start: int, high: int) -> Position | None:
+        """The last position among the messages of its topic in [start, high)."""
+        deadline = time.monotonic() + limits.KAFKA_S
+        consumer.assign([TopicPartition(self._position_topic, 0, start)])
+        found = None
+        reached = start
+        while reached < high:
+            if time.monotonic() > deadline:
+                raise Again(f"{self._where}: the position in {self._position_topic} is not read to its end, {reached} of {high}")
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                reached = max(reached, message.offset() + (error is None))
+                if error is None and message.key() == self._name.encode():
+                    found = decode_position(message.value() or b"", self._position_topic)
+                    deadline = time.monotonic() + limits.KAFKA_S  # it goes on
+        return found
+
+
+def _logged(_error: KafkaError) -> None:
+    """Kafka's client logs its troubles itself, and each call says what has become of it."""
+
+
+def _is_of_a_record(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _OF_A_RECORD
+
+
+#: Settings that consumers and admins do not know, and would complain of.
+_OF_PRODUCERS = {
+    "compression.type", "compression.codec", "compression.level", "batch.num.messages", "queue.buffering.max.ms", "retries",
+    "message.send.max.retries", "retry.backoff.ms", "message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms",
+    "request.required.acks", "transaction.timeout.ms", "max.in.flight", "max.in.flight.requests.per.connection",
+    "sticky.partitioning.linger.ms", "delivery.report.only.error", "dr_cb", "dr_msg_cb",
+}  # fmt: skip
