@@ -29,7 +29,7 @@ COMMANDS = {
     "log": Place("gateway.cli.log:log", "Look into a data directory or a recorded run, or repair."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
     "backfill": Place("streaming.backfill.command:backfill", "Bring a range of the log into a table, each record once."),
-    "connect": Place("connectors.command:connect", "Bring records into the log from elsewhere."),
+    "connect": Place("connectors.command:connect", "Bring records into the log from elsewhere, and out of it."),
     "trace": Place("gateway.cli.trace:trace", "Follow one message through all gateways, in their logs."),
     "keys": Place("gateway.cli.keys:keys", "Make and show the keys by which gateways know each other."),
     "tokens": Place("gateway.cli.tokens:tokens", "Make, list and remove the tokens by which clients are let in."),
