@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.access import WHO
+from gateway.access import WHO, Access
 from gateway.api.guard import Guard
 from gateway.core import limits
 from gateway.errors import NotAllowed
@@ -100,26 +100,39 @@ class NoBodies:
         await self._app(scope, receive, send)
 
 
-#: Pages that take no token: who looks whether a gateway lives has none.
-OPEN = frozenset({"/healthz", "/readyz"})
 METRICS = "/metrics"
-#: Pages that any token opens; the others take one with `admin`.
-_FOR_ALL = frozenset({METRICS, "/v1/status"})
+#: Pages that take no token: who looks whether a gateway lives has none, and the console asks people for theirs.
+_OPEN = frozenset({"/", "/healthz", "/readyz"})
+_CONSOLE = "/console/"
+#: Pages that any token opens; those of topics take one that may read them, all others one with `admin`.
+_FOR_ALL = frozenset({METRICS, "/v1/status", "/v1/history"})
+
+
+def check_page(access: Access, path: str, topic: str | None) -> None:
+    """Refuse a page (of a topic; None: of all) that somebody may not see.
+
+    Raises:
+        NotAllowed: they may not.
+    """
+    if path in ("/v1/records", "/v1/topics"):
+        access.require_read(None if topic is None else [topic])
+    elif path not in _FOR_ALL:
+        access.require_admin(f"see {path}")
 
 
 def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_metrics: bool = False) -> ASGIApp:
     """The application that serves `pages` by path, to those whom `guard` lets in."""
-    open_pages = OPEN | {METRICS} if open_metrics else OPEN
+    open_pages = _OPEN | {METRICS} if open_metrics else _OPEN
 
     def check(request: Request) -> Response | None:
         """The refusal of who may not see a page."""
         path = request.url.path
-        if guard is None or path in open_pages:
+        if guard is None or path in open_pages or path.startswith(_CONSOLE):
             return None
         try:
             access = guard.who(request.headers.get("authorization", ""))
-            if path not in _FOR_ALL:
-                guard.checked(lambda: access.require_admin(f"see {path}"))
+            topic = request.query_params.get("topic") or None
+            guard.checked(lambda: check_page(access, path, topic if path == "/v1/records" else None))
         except NotAllowed as error:
             known = error.code != WHO
             status = HTTPStatus.FORBIDDEN if known else HTTPStatus.UNAUTHORIZED

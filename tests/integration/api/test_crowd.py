@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.api.connections import Connections, peer_of
+from gateway.api.guard import Files, Guard
 from gateway.api.server import ReadsServer
 from gateway.api.slots import Slots
 from gateway.api.streams import Stream, StreamMeters
@@ -24,7 +25,7 @@ class Serves(ReadsServer):
 
     def __init__(self, connections: Connections, most: int) -> None:
         self.places = Slots("streams", most)
-        super().__init__("grpc://127.0.0.1:0", None, None, None, connections)  # type: ignore[arg-type]  # they are not asked
+        super().__init__("grpc://127.0.0.1:0", None, None, None, connections, Guard(Files()))  # type: ignore[arg-type]  # they are not asked
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         call = self._connections.call(context.peer())
