@@ -47,6 +47,12 @@ def _unordered(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return unordered(directory, rounds, quick)
 
 
+def _http(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.http import http
+
+    return http(directory, rounds, quick)
+
+
 def _rejoin(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.joins import rejoin
 
@@ -119,6 +125,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "latency": Benchmark("one record at a time, and paced", False, _latency),
     "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
     "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
+    "http": Benchmark("posts over HTTP beside the plain Producer", False, _http),
     "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),
     "growth": Benchmark("a group of one with a log grows to three and five while records commit", False, _growth),
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),

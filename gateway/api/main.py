@@ -82,8 +82,8 @@ def listen(address: str, what: str) -> socket.socket:
     """
     host, port = split_address(address, what)
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind)
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)  # named: asyncio else leaves TCP_NODELAY off
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
         listener.listen(limits.HTTP_CONNECTIONS_MAX)  # now, so that nobody who comes early is refused
