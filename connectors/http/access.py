@@ -1,32 +1,87 @@
-"""Who may do what: bearer tokens, by the file that gateways take too."""
+"""Who may do what: bearer tokens, by a file of the form that gateways take (docs/security.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.requests import Request
 
+from connectors.http.problems import Problem
+from gateway.access import ANYBODY, Access, Tokens
+from gateway.errors import NotAllowed
 
-class Anybody:
-    """Who asks where nobody is asked who they are."""
-
-    def require_produce(self, topic: str) -> None:
-        """May write to all topics."""
-
-    def require_read(self, topics: Iterable[str] | None) -> None:
-        """May read all topics."""
-
-    def require_producing(self) -> None:
-        """May write to some topic."""
-
-    def may_read(self, topic: str) -> bool:
-        """May read all topics."""
-        return True
+_BEARER = "bearer"
 
 
 class Guard:
-    """Knows who asks."""
+    """Knows who asks. `tokens`: None where everybody may do everything."""
 
-    def of(self, request: Request) -> Anybody:
-        """Who asks."""
-        return Anybody()
+    def __init__(self, path: str, name: str) -> None:
+        """Read the file of tokens; none if `path` is empty. `name` is the connector's.
+
+        Raises:
+            ConfigError: it cannot be read, or something in it is wrong.
+        """
+        self.tokens = Tokens(path) if path else None
+        self._name = name
+
+    def known(self, request: Request) -> Access:
+        """Who asks.
+
+        Raises:
+            Problem: 401: nobody is known by what came.
+        """
+        if self.tokens is None:
+            return ANYBODY
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        try:
+            return self.tokens.who(token.strip() if kind.lower() == _BEARER else None)
+        except NotAllowed as error:
+            told = str(error) if token else "a token is wanted here: send the header Authorization: Bearer TOKEN"
+            raise Problem(401, told, close=True) from error
+
+    def produce(self, request: Request, topic: str, producer: str | None) -> None:
+        """Refuse who may not write to a topic, or under a producer's name.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access = self.known(request)
+        self._check(lambda: access.require_produce(topic))
+        if producer is not None:
+            self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
+
+    def resume(self, request: Request, producer: str) -> None:
+        """Refuse who may not write under a producer's name.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access = self.known(request)
+        self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
+
+    def read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
+        """Refuse who may not read topics (None: all); what is returned says whether they still may.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access, tokens = self.known(request), self.tokens
+        self._check(lambda: access.require_read(topics))
+
+        def still() -> bool:
+            if tokens is None:
+                return True
+            tokens.refresh()
+            now = tokens.still(access)
+            return now is not None and (now.may_read_all if topics is None else all(map(now.may_read, topics)))
+
+        return still
+
+    def _check(self, required: Callable[[], None]) -> None:
+        try:
+            required()
+        except NotAllowed as error:
+            if self.tokens is not None:
+                self.tokens.count_refused(error)
+            raise Problem(403, str(error)) from error

@@ -60,5 +60,6 @@ READ_S = 10.0  # for a gateway to answer
 # Health
 LOOK_S = 1.0  # between two looks at the group
 LOOK_WAIT_S = 3.0
+CERTIFICATE_LOOK_S = 10.0  # between two looks whether the certificate is a new one
 
 RETRY_AFTER_S = 1  # told to who is to come again

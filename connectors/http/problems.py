@@ -12,6 +12,7 @@ from gateway.errors import (
     Aborted,
     BufferFull,
     Fenced,
+    NotAllowed,
     OffsetOutOfRange,
     Refused,
     TooLarge,
@@ -61,6 +62,8 @@ def problem_of(error: TuttiError) -> Problem:
         return Problem(503, text, committed="unknown")
     if isinstance(error, Aborted):
         return Problem(503, text, committed="no")
+    if isinstance(error, NotAllowed):
+        return Problem(503, f"the gateways do not let the connector do this: {text}", committed="no")
     if isinstance(error, Unavailable):
         return Problem(503, text)
     if isinstance(error, OffsetOutOfRange):

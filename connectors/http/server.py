@@ -21,6 +21,7 @@ from connectors.http.health import Health
 from connectors.http.service import Service
 from gateway.client.reads import Reads
 from gateway.errors import ConfigError, Unavailable
+from gateway.keyfiles import check_certificate, stamp
 from gateway.serving import BoundedProtocol, Server
 
 LOG = logging.getLogger("tutti.http")
@@ -93,9 +94,9 @@ class Connector:
             ConfigError: the address cannot be listened on, or a file of keys or tokens is none.
         """
         self.config = config
-        self._guard = Guard()
+        self._guard = Guard(config.tokens, config.name)
         self._listener = _listen(config)
-        self._tls = _tls(config)
+        self._tls = Tls(config.tls.certificate, config.tls.key)
         # It warns of each request that is none: strangers would fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
@@ -103,7 +104,7 @@ class Connector:
     def address(self) -> str:
         """Where it listens, as a URL."""
         host, port = self._listener.getsockname()[:2]
-        return f"http{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"http{'s' if self._tls.context else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
         """As `connectors.running.Connector`.
@@ -140,9 +141,9 @@ class Connector:
             h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
         )
         config.load()
-        config.ssl = self._tls
+        config.ssl = self._tls.context
         server = Server(config)
-        waiting = threading.Thread(target=_end_with, args=(stop, server, service), daemon=True)
+        waiting = threading.Thread(target=self._watch, args=(stop, server, service), daemon=True)
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.005)
@@ -152,11 +153,12 @@ class Connector:
         stop.set()
         await service.finish()
 
-
-def _end_with(stop: threading.Event, server: Server, service: Service) -> None:
-    stop.wait()
-    service.end()
-    server.end()
+    def _watch(self, stop: threading.Event, server: Server, service: Service) -> None:
+        """Until it is told to end; meanwhile a certificate that is renewed is taken for new connections."""
+        while not stop.wait(limits.CERTIFICATE_LOOK_S):
+            self._tls.refresh()
+        service.end()
+        server.end()
 
 
 def _listen(config: Http) -> socket.socket:
@@ -173,14 +175,37 @@ def _listen(config: Http) -> socket.socket:
     return listener
 
 
-def _tls(config: Http) -> ssl.SSLContext | None:
-    if not config.tls.certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(config.tls.certificate, config.tls.key)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"tls: {config.tls.certificate} and {config.tls.key} cannot be used: {reason}") from error
-    return context
+class Tls:
+    """The certificate. `context`: for the port, None without one."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        """Read both files.
+
+        Raises:
+            ConfigError: they cannot be used.
+        """
+        self._files = certificate, key
+        self.context: ssl.SSLContext | None = None
+        if certificate:
+            check_certificate(certificate, key)
+            self._stamps = self._seen()
+            self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+            self.context.load_cert_chain(certificate, key)
+
+    def refresh(self) -> None:
+        """Take files that have changed for new connections, if they can be used: else what was read before holds."""
+        if self.context is None or self._seen() == self._stamps:
+            return
+        self._stamps = self._seen()
+        try:
+            check_certificate(*self._files)
+            self.context.load_cert_chain(*self._files)
+        except (ConfigError, OSError) as error:
+            LOG.error("the certificate that was read before still holds: %s", error)
+            self._stamps = ()
+        else:
+            LOG.info("a new certificate was read from %s", self._files[0])
+
+    def _seen(self) -> tuple[object, ...]:
+        return tuple(stamp(file) for file in self._files)

@@ -56,10 +56,10 @@ class Service:
     async def post(self, request: Request, query: Query) -> Response:
         """Commit records."""
         topic = topic_named(request.path_params["topic"])
-        self.guard.of(request).require_produce(topic)
+        named = producer_and_sequence(request.headers)
+        self.guard.produce(request, topic, named and named[0])
         wait, plain = flag(query, "wait", True), flag(query, "plain", False)
         content_type = _content_type(request, plain)
-        named = producer_and_sequence(request.headers)
         if not self.health.ready:
             raise Problem(503, self.health.message, committed="no")
         if self.posts >= limits.POSTS_MAX:
@@ -131,14 +131,14 @@ class Service:
 
     async def receipt(self, request: Request, _query: Query) -> Response:
         """What became of a post."""
-        self.guard.of(request)
+        self.guard.known(request)
         return _json(self.receipts.look(request.path_params["id"]))
 
     async def producer(self, request: Request, _query: Query) -> Response:
         """Where a producer goes on."""
-        self.guard.of(request).require_producing()
         name = request.path_params["producer"]
         producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
+        self.guard.resume(request, name)
         return _json({"producer": name, "expected": await self.producers.expected(name)})
 
     # Reads.
@@ -146,7 +146,7 @@ class Service:
     async def records(self, request: Request, query: Query) -> Response:
         """A page."""
         topics = topics_of(query)
-        self.guard.of(request).require_read(topics)
+        self.guard.read(request, topics)
         form = _form(request.headers.get("accept", "*/*"))
         start: Bound = "earliest" if "start" not in query else _given(query, "start")
         limit = number(query, "limit", limits.PAGE_RECORDS, limits.PAGE_RECORDS_MAX)
@@ -161,7 +161,7 @@ class Service:
     async def stream(self, request: Request, query: Query) -> Response:
         """Records as they commit."""
         topics = topics_of(query)
-        self.guard.of(request).require_read(topics)
+        still = self.guard.read(request, topics)
         last = request.headers.get("last-event-id")
         start: Bound = "latest" if "start" not in query else _given(query, "start")
         if last:
@@ -169,11 +169,11 @@ class Service:
                 raise Problem(400, f"Last-Event-ID is {last[:40]!r}: it is the offset of the last event")
             start = int(last) + 1
         make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)
-        return await self.streams.begin(make, _key(query))
+        return await self.streams.begin(make, _key(query), still)
 
     async def topics(self, request: Request, _query: Query) -> Response:
         """The topics that may be read."""
-        mine = self.guard.of(request).may_read
+        mine = self.guard.known(request).may_read
         return Response(await self._read(partial(reading.topics, self.reads, mine)), 200, media_type=JSON)
 
     async def _read(self, act: Callable[[], Result]) -> Result:
@@ -206,7 +206,7 @@ class Service:
 
     async def metrics_page(self, request: Request, _query: Query) -> Response:
         """For Prometheus."""
-        self.guard.of(request)
+        self.guard.known(request)
         return Response(self.metrics.page(), 200, media_type=METRICS)
 
     # Its end.

@@ -34,8 +34,8 @@ class Streams:
         self.ending = False
         self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
 
-    async def begin(self, opened: Open, key: bytes | None) -> EventStream:
-        """A stream, once its reader stands.
+    async def begin(self, opened: Open, key: bytes | None, still: Callable[[], bool]) -> EventStream:
+        """A stream, once its reader stands; it ends when `still` says that its caller may not read any more.
 
         Raises:
             Problem: 429: all places are taken.
@@ -45,7 +45,7 @@ class Streams:
             raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: come again, or to another process")
         self.open += 1
         try:
-            return EventStream(self, await self.in_thread(opened), key)
+            return EventStream(self, await self.in_thread(opened), key, still)
         except BaseException:
             self.open -= 1
             raise
@@ -68,11 +68,11 @@ class EventStream(Response):
 
     media_type = EVENTS
 
-    def __init__(self, streams: Streams, reader: Reader, key: bytes | None) -> None:
+    def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still: Callable[[], bool]) -> None:
         """Nothing is sent yet."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._streams, self._reader, self._key = streams, reader, key
+        self._streams, self._reader, self._key, self._still = streams, reader, key, still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the other side goes away."""
@@ -91,7 +91,7 @@ class EventStream(Response):
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         told = time.monotonic()
         await send(_part(b"retry: %d\n\n" % int(limits.RETRY_AFTER_S * 1000)))
-        while not (gone.done() or self._streams.ending):
+        while not (gone.done() or self._streams.ending) and self._still():
             try:
                 batch = await self._streams.in_thread(poll)
             except TuttiError as error:

@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ class Front:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self._before = before
+        self.trusted: ssl.SSLContext | None = None  # by whom a certificate has to be signed
 
     def start(self, *, wait: bool = True) -> Self:
         """Start it and wait until it says that it is there."""
@@ -99,13 +101,19 @@ class Front:
 
     def ask(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> Answer:
         """One request on a connection of its own; names of headers have `_` in place of `-`."""
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        link = self.link()
         try:
             link.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = link.getresponse()
             return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         finally:
             link.close()
+
+    def link(self) -> http.client.HTTPConnection:
+        """A connection."""
+        if self.trusted is not None:
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=WAIT_S, context=self.trusted)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
 
     def post(self, topic: str, values: Iterable[object], query: str = "", **headers: str) -> Answer:
         """Post values, as text."""

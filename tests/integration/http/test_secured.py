@@ -1,0 +1,70 @@
+"""Proves that a process with a certificate and tokens lets in who may, says why to others, and keeps secrets out of its log."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from pathlib import Path
+
+import pytest
+
+from gateway.access import Access, change_tokens, digest_of, new_token
+from tests.certificates import certificate
+from tests.faults.three import Three
+from tests.integration.http.front import Front, until
+
+
+def a_token(path: Path, name: str, **rights: tuple[str, ...]) -> str:
+    text = new_token()
+    change_tokens(path, lambda tokens: tokens.update({name: Access(name, digest_of(text), **rights)}))  # type: ignore[arg-type]  # rights of topics alone
+    return text
+
+
+def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    feed = a_token(tokens, "feed", produce=("flights*",), producers=("web.feed*",))
+    board = a_token(tokens, "board", read=("flights",))
+    certificate(tmp_path, "front")
+    top = f'tokens = "{tokens}"\n[tls]\ncertificate = "{tmp_path}/front.pem"\nkey = "{tmp_path}/front.key"'
+    with Front(tmp_path, group.url, top=top, before="from connectors.http import limits as l\nl.STREAM_POLL_S = 0.1") as front:
+        assert front.url.startswith("https://")
+        front.trusted = ssl.create_default_context(cafile=str(tmp_path / "front.pem"))
+        assert [front.get(path).status for path in ("/healthz", "/readyz", "/docs", "/v1/openapi.json")] == [200] * 4
+        for answer in (front.post("flights", ["a"]), front.get("/metrics"), front.get("/v1/topics"), front.get("/v1/receipts/x")):
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        unknown = front.post("flights", ["a"], authorization=f"Bearer {new_token()}")
+        assert (unknown.status, "not known here" in unknown.json["message"]) == (401, True)
+        mine, theirs = {"authorization": f"Bearer {feed}"}, {"authorization": f"bearer {board}"}
+        assert front.post("flights", ["a"], **mine).status == 200
+        once = {"tutti_producer": "feed-1", "tutti_sequence": "1", **mine}
+        assert front.post("flights", ["b"], **once).status == 200
+        assert front.post("flights", ["b"], **{**once, "tutti_producer": "other"}).status == 403
+        refused = front.post("delays", ["a"], **mine)
+        assert (refused.status, "'delays'" in refused.json["message"]) == (403, True)
+        assert front.get("/v1/producers/feed-1", **mine).json["expected"] == 2
+        assert [front.get(f"/v1/producers/{name}", **who).status for name, who in (("other", mine), ("feed-1", theirs))] == [
+            403
+        ] * 2
+        assert front.post("flights", ["a"], **theirs).status == 403
+        assert len(front.get("/v1/records?topic=flights", **theirs).lines) == 2
+        assert [front.get(path, **theirs).status for path in ("/v1/records", "/v1/records?topic=delays", "/metrics")] == [
+            403,
+            403,
+            200,
+        ]
+        assert [topic["topic"] for topic in front.get("/v1/topics", **theirs).json["topics"]] == ["flights"]
+        link = front.link()
+        link.request("GET", "/v1/records/stream?topic=flights&start=earliest", headers=theirs)
+        stream = link.getresponse()
+        assert stream.readline().startswith(b"retry")
+        change_tokens(tokens, lambda all_of_them: all_of_them.pop("board"))  # type: ignore[arg-type]  # what it returns is not looked at
+        assert b"data" in stream.read(), "it ends with the token"
+        link.close()
+        until(lambda: front.get("/v1/topics", **theirs).status == 401)
+        assert feed not in front.told()
+        plain = http.client.HTTPConnection("127.0.0.1", front.port, timeout=30)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            plain.request("GET", "/healthz")
+            plain.getresponse()
+        plain.close()
+        assert front.end() == 0
