@@ -24,10 +24,12 @@ def kafka_in(path: str) -> int:
 
     config = load_inflow(path)
     with _client():
-        from connectors.kafka.inflow import Connector
+        from connectors.kafka.source import KafkaSource
+    from connectors.kafka.inflow import Connector
+    from connectors.kafka.log import producer_opener
     from connectors.kafka.metrics import InflowMetrics
 
-    connector = Connector(config)
+    connector = Connector(config, KafkaSource(config), producer_opener(config.gateways))
     return run(connector, {"name": config.name, "topics": config.kafka.topics}, config.metrics, InflowMetrics(connector))
 
 
@@ -49,9 +51,9 @@ def kafka_out(path: str) -> int:
     config = load_outflow(path)
     with _client():
         from connectors.kafka.sink import Sink
+    from connectors.kafka.log import CommittedLog
     from connectors.kafka.metrics import OutflowMetrics
     from connectors.kafka.outflow import Outflow
-    from connectors.kafka.source import CommittedLog
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
     told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}

@@ -1,48 +1,73 @@
-"""From Kafka into the log: one thread takes messages and hands them to the partitions' producers, others open and close those."""
+"""From Kafka into the log: one thread takes messages and hands them to the partitions' producers, others open and close those.
+
+No Kafka in here, and no gateway: `Kafka` and `Opener` are what is asked of them, so that tests play both.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
-
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
+from typing import TYPE_CHECKING, Protocol
 
 from connectors.kafka import limits
-from connectors.kafka.client import EARLIEST, LATEST, LOG, NEVER, explained, made, settings_of
-from connectors.kafka.partition import Partition, State, Turn
-from connectors.kafka.place import Place, check_same, decode_place, producer_name
+from connectors.kafka.partition import Key, Partition, State, Turn
+from connectors.kafka.place import Place, check_same, decode_place, note_of, producer_name
 from connectors.kafka.records import Source, cuts, offset_of, sorted_out
 from connectors.quarantine import Quarantine
-from gateway.client import Producer
 from gateway.errors import ConfigError, FormatError, TuttiError, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message
+
     from connectors.kafka.config import Inflow
+    from connectors.kafka.source import Consumed
+    from gateway.client import Producer
 
-#: What no configuration may change: the log alone says where to go on, and nothing of an open transaction is taken.
-_FIXED: dict[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "isolation.level": "read_committed",
-    "partition.assignment.strategy": "range",  # eager: each assignment says all, as `_assign` does
-}
-_DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
+LOG = logging.getLogger("tutti.kafka")
 
-Key = tuple[str, int]
+#: Opens the producer of a name, with so many bytes of buffer, and begins its epoch.
+Opener = Callable[[str, int], "Producer"]
+
+
+class Kafka(Protocol):
+    """As `connectors.kafka.source.KafkaSource`: errors and meaning stand there."""
+
+    def topics(self) -> dict[str, Source]:
+        """Ids of the topics."""
+
+    def edges(self, key: Key) -> tuple[int, int]:
+        """First offset, and that behind the last."""
+
+    def noted(self, key: Key) -> tuple[int, str]:
+        """What the group has noted."""
+
+    def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Take part in the group."""
+
+    def consume(self) -> Consumed:
+        """What there is."""
+
+    def assign(self, places: Mapping[Key, int]) -> None:
+        """Which partitions flow, and from where."""
+
+    def pause(self, keys: Iterable[Key]) -> None:
+        """Have these wait."""
+
+    def resume(self, keys: Iterable[Key]) -> None:
+        """Have these flow."""
+
+    def high(self, key: Key) -> int:
+        """How far a partition goes."""
+
+    def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
+        """Note offsets in the group."""
+
+    def close(self) -> None:
+        """Leave the group."""
 
 
 class Connector:
@@ -51,21 +76,18 @@ class Connector:
     `run` belongs to one thread; `partitions` may be looked at by others (metrics).
     """
 
-    def __init__(self, config: Inflow) -> None:
-        """Prepare; nothing is connected yet.
+    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener) -> None:
+        """Prepare; nothing is asked yet.
 
         Raises:
-            ConfigError: a setting of Kafka's client is wrong, or one that the connector decides.
+            ConfigError: the quarantine cannot be written.
         """
         self.config = config
         self.partitions: dict[Key, Partition] = {}
         self.quarantine = Quarantine(config.quarantine)
-        fixed = {**_FIXED, "group.id": f"tutti-{config.name}"}
-        self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, _DEFAULTS)
-        self._consumer = made(Consumer, self._settings)
-        self._admin = made(AdminClient, {key: value for key, value in self._settings.items() if key not in _OF_CONSUMERS})
+        self._kafka, self._opener = kafka, opener
         self._topics: dict[str, Source] = {}
-        self._openings: dict[Key, Future[tuple[Producer, int]]] = {}
+        self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
         self._checking: Future[dict[str, Source]] | None = None
         self._moved = False
@@ -81,10 +103,8 @@ class Connector:
             ConfigError: a topic is not there, or another one than before.
         """
         try:
-            self._topics = self._known_topics()
-            self._consumer.subscribe(
-                self.config.kafka.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-            )
+            self._topics = self._kafka.topics()
+            self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:
                 self._turn()
@@ -93,33 +113,19 @@ class Connector:
         finally:
             self._end()
 
-    def _known_topics(self) -> dict[str, Source]:
-        """The ids of the topics, which tell one that was made anew from the one before."""
-        names = self.config.kafka.topics
-        try:
-            cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
-            told = self._admin.describe_topics(TopicCollection(names), request_timeout=limits.KAFKA_S)
-            return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
-        except KafkaException as error:
-            raise explained(error, f"Kafka at {self.config.kafka.servers}") from error
-
     # What Kafka's client calls, inside of `consume`.
 
-    def _assigned(self, _consumer: Consumer, given: list[TopicPartition]) -> None:
-        for one in given:
-            target = self.config.topic or one.topic
-            self.partitions[one.topic, one.partition] = Partition(one.topic, one.partition, target)
+    def _assigned(self, given: list[Key]) -> None:
+        for topic, number in given:
+            self.partitions[topic, number] = Partition(topic, number, self.config.topic or topic)
         LOG.info("%s: %d partitions are this instance's", self.config.name, len(given))
-        self._consumer.assign([])  # each as soon as its producer says where to go on
         self._moved = False
 
-    def _revoked(self, _consumer: Consumer, _given: list[TopicPartition]) -> None:
+    def _revoked(self) -> None:
         wait(self._hand_over(), timeout=limits.HANDOVER_S)
-        self._consumer.unassign()
 
-    def _lost(self, _consumer: Consumer, _given: list[TopicPartition]) -> None:
+    def _lost(self) -> None:
         self._hand_over()
-        self._consumer.unassign()
 
     def _hand_over(self) -> list[Future[None]]:
         """Let go of all partitions; what they have on its way is delivered, unless another instance is there first."""
@@ -133,10 +139,16 @@ class Connector:
     # One turn.
 
     def _turn(self) -> None:
-        for key, messages in _by_partition(self._consumed()):
-            partition = self.partitions.get(key)
-            if partition is not None and partition.state is State.FLOWING:
+        consumed = self._kafka.consume()
+        for key, messages in _by_partition(consumed.messages):
+            if (partition := self._flowing(key)) is not None:
                 self._take(partition, messages)
+        for key, end in consumed.ended:
+            if (partition := self._flowing(key)) is not None:
+                partition.take((), end)
+        for key, told in consumed.missing:
+            if (partition := self._flowing(key)) is not None:
+                self._fail(partition, Unavailable(f"Kafka has nothing at offset {partition.next}: {told}"))  # `_open` looks why
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
             self._tend(key, partition, now)
@@ -148,14 +160,18 @@ class Connector:
             self._look()
         if now >= self._report_at:
             self._report_at = now + limits.REPORT_S
-            self._report(asynchronous=True)
+            self._report(wait=False)
         self._check_topics(now)
+
+    def _flowing(self, key: Key) -> Partition | None:
+        partition = self.partitions.get(key)
+        return partition if partition is not None and partition.state is State.FLOWING else None
 
     def _check_topics(self, now: float) -> None:
         """See that no topic was made anew under its name, whose records would be taken for those behind the old ones."""
         checking = self._checking
         if checking is None and now >= self._check_at:
-            self._checking = self._pool.submit(self._known_topics)
+            self._checking = self._pool.submit(self._kafka.topics)
         elif checking is not None and checking.done():
             self._checking, self._check_at = None, now + limits.CHECK_S
             error = checking.exception()
@@ -171,16 +187,6 @@ class Connector:
     def _end_by(self, error: Exception) -> None:
         """End with what trying again cannot mend; the first such reason counts."""
         self._fatal = self._fatal or error
-
-    def _consumed(self) -> list[Message]:
-        try:
-            messages: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
-        except KafkaException as error:
-            raise explained(error, f"Kafka at {self.config.kafka.servers}") from error
-        wrong = [message for message in messages if message.error() is not None]
-        for message in wrong:
-            self._hear(message)
-        return [message for message in messages if message.error() is None] if wrong else messages
 
     def _take(self, partition: Partition, messages: Sequence[Message]) -> None:
         """New messages of one partition: what can be a record waits for its producer, the rest goes into quarantine."""
@@ -200,21 +206,6 @@ class Connector:
             self._fail(partition, error)
             return
         partition.take(cuts(good), offset_of(fresh[-1]) + 1)
-
-    def _hear(self, message: Message) -> None:
-        """What Kafka says in place of a message: of a partition, of a topic or of the whole client."""
-        error: KafkaError | None = message.error()
-        if error is None:
-            return
-        key = message.topic() or "", -1 if message.partition() is None else int(message.partition() or 0)
-        partition = self.partitions.get(key)
-        source = f"{key[0]}[{key[1]}]" if key[0] else f"Kafka at {self.config.kafka.servers}"
-        if error.fatal() or error.code() in NEVER:
-            self._end_by(explained(KafkaException(error), source))
-        elif error.code() != KafkaError._AUTO_OFFSET_RESET:
-            LOG.warning("%s: %s", source, error.str())
-        elif partition is not None and partition.state is State.FLOWING:
-            self._fail(partition, Unavailable(f"Kafka has nothing at offset {partition.next}: {error.str()}"))  # `_open` looks why
 
     def _tend(self, key: Key, partition: Partition, now: float) -> None:
         """Open it when it is time, and hand its producer what waits."""
@@ -242,105 +233,99 @@ class Connector:
                 self._fail(partition, error)
 
     def _fail(self, partition: Partition, error: Exception) -> None:
+        known = partition.trouble
         producer = partition.failed(error, time.monotonic())
-        LOG.warning("%s[%d]: begins again behind %d: %s", partition.topic, partition.number, partition.committed, partition.trouble)
+        if partition.trouble.partition(":")[0] != known.partition(":")[0]:  # the same again and again is told once
+            LOG.warning(
+                "%s[%d]: begins again behind %d: %s", partition.topic, partition.number, partition.committed, partition.trouble
+            )
         if producer is not None:
             self._pool.submit(producer.close)
         self._moved = True
 
-    def _open(self, partition: Partition) -> tuple[Producer, int]:
-        """Begin an epoch, which ends that of whoever had the partition before; and the offset to go on with."""
-        config = self.config
-        name = producer_name(config.name, partition.topic, partition.number)
+    def _open(self, partition: Partition) -> tuple[Producer, int, int]:
+        """Begin an epoch, which ends that of whoever had the partition before; the offset to go on with, and the log's own."""
+        name = producer_name(self.config.name, partition.topic, partition.number)
         share = limits.BUFFER_BYTES_ALL // max(1, len(self.partitions))
-        room = min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share))
-        producer = Producer(config.gateways, producer=name, buffer_bytes=room, on_full="raise", delivery_timeout=limits.DELIVERY_S)
+        producer = self._opener(name, min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share)))
         try:
             progress = producer.resume().progress
             if not progress:
-                return producer, self._beginning(partition)
+                return producer, self._beginning(partition), -1
             place = decode_place(progress, name)
             topic = self._topics[partition.topic]
-            source = f"{partition.topic}[{partition.number}]"
-            check_same(place, Place(topic.cluster, topic.topic_id, 0), name, source)
-            return producer, self._still_there(partition, place.next)
-        except KafkaException as error:
-            producer.close()
-            raise explained(error, f"{partition.topic}[{partition.number}]") from error
+            check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
+            return producer, self._still_there(partition, place), place.next
         except BaseException:
             producer.close()
             raise
 
-    def _still_there(self, partition: Partition, following: int) -> int:
+    def _still_there(self, partition: Partition, place: Place) -> int:
         """Where to go on, if Kafka still has what comes next.
 
         Raises:
             ConfigError: it has not, and somebody has to say that this may be.
         """
-        low, high = self._edge(partition, EARLIEST), self._edge(partition, LATEST)
+        following = place.next
+        low, high = self._kafka.edges(partition.key)
+        if following < low:
+            # What is gone may have been no records: marks of transactions, or what is in quarantine. Who read it has noted it.
+            offset, note = self._kafka.noted(partition.key)
+            if note == note_of(place):
+                following = max(following, offset)
         if low <= following <= high:
             return following
-        source = f"{partition.topic}[{partition.number}]"
         if self.config.kafka.lost == "fail":
             raise ConfigError(
-                f"{source}: the log goes on at offset {following} of Kafka, which has {low} to {high}: what lies between was "
-                f'removed before it came, or Kafka lost its end. To go on with what is there, set lost = "skip" below [kafka]'
+                f"{partition.source}: the log goes on at offset {following} of Kafka, which has {low} to {high}: what lies between "
+                f'was removed before it came, or Kafka lost its end. To go on with what is there, set lost = "skip" below [kafka]'
             )
         there = low if following < low else high
-        LOG.warning("%s: Kafka has offsets %d to %d and the log goes on at %d: goes on at %d", source, low, high, following, there)
+        LOG.warning(
+            "%s: Kafka has offsets %d to %d and the log goes on at %d: goes on at %d", partition.source, low, high, following, there
+        )
         return there
 
     def _beginning(self, partition: Partition) -> int:
         """Where a partition begins that the log has nothing of."""
+        low, high = self._kafka.edges(partition.key)
         if self.config.kafka.start == "earliest":
-            return self._edge(partition, EARLIEST)
-        one = TopicPartition(partition.topic, partition.number)
+            return low
         # What comes from now on is taken, also when this instance ends before the first of it is in the log: it is noted in Kafka.
-        asked = ConsumerGroupTopicPartitions(self._settings["group.id"], [one])
-        noted = self._admin.list_consumer_group_offsets([asked], request_timeout=limits.KAFKA_S)[asked.group_id].result()
-        place = int(noted.topic_partitions[0].offset)
-        return place if place >= 0 else self._edge(partition, LATEST)
-
-    def _edge(self, partition: Partition, which: Any) -> int:
-        """The first offset of Kafka, or the one behind the last. Its consumer answers no such question while it is polled."""
-        one = TopicPartition(partition.topic, partition.number)
-        return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
+        offset, _ = self._kafka.noted(partition.key)
+        return offset if offset >= 0 else high
 
     def _assign(self) -> None:
         """Say to Kafka's client which partitions flow, and from where each: the one way in which places change."""
         self._moved = False
-        flowing = [one for one in self.partitions.values() if one.state is State.FLOWING]
-        self._consumer.assign([TopicPartition(one.topic, one.number, one.next) for one in flowing])
+        self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
 
     def _pause(self) -> None:
         """Have Kafka wait where a producer has no room."""
         full = {key for key, one in self.partitions.items() if one.state is State.FLOWING and one.full}
         if more := full - self._paused:
-            self._consumer.pause([TopicPartition(*key) for key in more])
+            self._kafka.pause(more)
         if less := self._paused - full:
-            self._consumer.resume([TopicPartition(*key) for key in less if key in self.partitions])
+            self._kafka.resume(key for key in less if key in self.partitions)
         self._paused = full
 
     def _look(self) -> None:
         """Note how much Kafka has, for the metrics: its consumer lets other threads wait as long as it is polled."""
-        for one in self.partitions.values():
+        for key, one in self.partitions.items():
             if one.state is State.FLOWING:
-                known = self._consumer.get_watermark_offsets(TopicPartition(one.topic, one.number), cached=True)
-                if known:
-                    one.high = int(known[1])
+                one.high = max(one.high, self._kafka.high(key))
 
-    def _report(self, *, asynchronous: bool) -> None:
-        """Tell Kafka what the log has: for those who watch the lag there, nothing goes by it."""
-        places = [
-            TopicPartition(one.topic, one.number, one.committed) for one in self.partitions.values() if one.state is State.FLOWING
-        ]
-        if not places:
-            return
-        try:
-            self._consumer.commit(offsets=places, asynchronous=asynchronous)
-        except KafkaException as error:
-            LOG.info("offsets were not told to Kafka: %s", error.args[0].str())
+    def _report(self, *, wait: bool) -> None:
+        """Tell Kafka what the log has: for those who watch the lag there, and how far what is no record reaches behind it."""
+        places = {}
+        for key, one in self.partitions.items():
+            if one.state is State.FLOWING:
+                topic = self._topics[one.topic]
+                logged = note_of(Place(topic.cluster, topic.topic_id, one.logged)) if one.logged >= 0 else ""
+                places[key] = one.committed, logged
+        if places:
+            self._kafka.note(places, wait=wait)
 
     def _end(self) -> None:
         """Deliver what was taken, and leave."""
@@ -349,9 +334,11 @@ class Connector:
         for one in flowing:
             if one.producer is not None:
                 one.producer.flush(max(0.0, deadline - time.monotonic()))
-        self._report(asynchronous=False)
+        for one in flowing:
+            one.settled()
+        self._report(wait=True)
         closing = self._hand_over()
-        self._consumer.close()
+        self._kafka.close()
         wait(closing, timeout=limits.HANDOVER_S)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -366,9 +353,6 @@ def _by_partition(messages: Iterable[Message]) -> list[tuple[Key, list[Message]]
     return list(found.items())
 
 
-def _close_opened(opening: Future[tuple[Producer, int]]) -> None:
+def _close_opened(opening: Future[tuple[Producer, int, int]]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[0].close()
-
-
-_OF_CONSUMERS = {*_FIXED, *_DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}

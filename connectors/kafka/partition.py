@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gateway.client import Producer, Receipt
 
 
+#: Topic and number in Kafka.
+Key = tuple[str, int]
+
+
 class State(enum.Enum):
     """Where a partition stands."""
 
@@ -54,7 +58,8 @@ class Partition:
 
     Attributes:
         next: offset of the next message to take from Kafka.
-        committed: all below it is in the log, or in quarantine.
+        committed: all below it is in the log, or in quarantine, or no record.
+        logged: the place that the log itself says; -1 while it says none.
         high: the offset behind the last message that Kafka has, as far as it was heard; -1 before.
         full: whether its producer has no room, so that Kafka is to wait.
         retry_at: when it is opened (monotonic), while it waits.
@@ -67,6 +72,7 @@ class Partition:
         self.producer: Producer | None = None
         self.next = 0
         self.committed = 0
+        self.logged = -1
         self.high = -1
         self.records = 0
         self.failures = 0
@@ -76,6 +82,17 @@ class Partition:
         self._failures: collections.deque[tuple[Producer, TuttiError]] = collections.deque()
         self._tries = 0
         self._fenced = 0
+        self._sent = self._settled = 0
+
+    @property
+    def key(self) -> Key:
+        """Its topic and number."""
+        return self.topic, self.number
+
+    @property
+    def source(self) -> str:
+        """Its name, for people."""
+        return f"{self.topic}[{self.number}]"
 
     @property
     def full(self) -> bool:
@@ -86,13 +103,13 @@ class Partition:
         """Change the state."""
         self.state = TRANSITIONS[self.state, turn]
 
-    def opened(self, producer: Producer, next_offset: int) -> None:
-        """Flow from there on."""
+    def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
+        """Flow from there on; `logged` is what the log says, which may lie before it."""
         self.turn(Turn.OPENED)
-        self.producer, self.next, self.committed = producer, next_offset, next_offset
+        self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
         self._failures.clear()
-        self.trouble = ""
+        self._sent = self._settled = 0
 
     def failed(self, error: Exception, now: float) -> Producer | None:
         """Wait before it is opened again; returns the producer that is of no use any more."""
@@ -144,6 +161,13 @@ class Partition:
             if receipt.done() and receipt.error is not None:
                 raise receipt.error  # before anything is sent whose progress lies behind it
             self._waiting.popleft()
+            self._sent += 1
+        self.settled()
+
+    def settled(self) -> None:
+        """Where nothing is on its way, all that was looked at is done: also what is no record, which no frame tells of."""
+        if not self._waiting and self._settled == self._sent:
+            self.committed = max(self.committed, self.next)
 
     def settle(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
         """The outcome of one frame, in the producer's own thread."""
@@ -154,7 +178,10 @@ class Partition:
             return
         self.records += receipt.count
         self.committed = max(self.committed, next_offset)
+        self.logged = next_offset
+        self._settled += 1
         self._tries = self._fenced = 0
+        self.trouble = ""
 
 
 class _Outcome:

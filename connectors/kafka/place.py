@@ -49,6 +49,14 @@ def decode_place(progress: bytes, producer: str) -> Place:
         ) from error
 
 
+def note_of(place: Place) -> str:
+    """What is noted in Kafka's group beside an offset: from the log's place up to that offset there is no record.
+
+    It holds for this topic and for this place alone: who finds another one in the log finds nothing said.
+    """
+    return f"{place.topic}:{place.next}"
+
+
 def producer_name(connector: str, topic: str, partition: int) -> str:
     """The name of the producer that brings in a partition; of a very long topic, its beginning and a digest."""
     name = f"{connector}.{topic}.{partition}"

@@ -1,45 +1,193 @@
-"""The committed log for the way out: how far it goes, and a reader from an offset on."""
+"""Kafka's side of the way in: a consumer in a group, and what is asked of Kafka beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
-from connectors.kafka.outgoing import COLUMNS
-from gateway.client import Reader
-from gateway.client.reads import Reads
-from gateway.client.source import begun
-from gateway.errors import ConfigError
+from connectors.kafka.client import CLIENT_LOG, EARLIEST, LATEST, LOG, NEVER, explained, made, settings_of
+from connectors.kafka.partition import Key
+from connectors.kafka.records import Source
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from connectors.kafka.config import Inflow
+
+#: What no configuration may change: the log alone says where to go on, and nothing of an open transaction is taken.
+_FIXED: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "partition.assignment.strategy": "range",  # eager: each assignment says all, as `assign` does
+}
+_DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
+_OF_CONSUMERS = {*_FIXED, *_DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
 
 
-class CommittedLog:
-    """The log of a group of gateways, or some topics of it."""
+class Consumed(NamedTuple):
+    """What a turn of the consumer brought.
 
-    def __init__(self, url: str, topics: Sequence[str]) -> None:
-        """Prepare; nothing is connected yet. No topics are all."""
-        self._url, self._topics = url, list(topics) or None
-        self._reads = Reads(url)
+    Attributes:
+        messages: of all partitions, each one's in its order.
+        ended: a partition was read to its end, which lies there: nothing committed is between its last message and that.
+        missing: partitions that Kafka has nothing of where they are read.
+    """
 
-    def span(self) -> tuple[str, int, int]:
-        """Its uuid, the first offset that it holds, and where what is committed ends.
+    messages: list[Message]
+    ended: list[tuple[Key, int]]
+    missing: list[tuple[Key, str]]
+
+
+class KafkaSource:
+    """Topics of Kafka, shared with others of the same group. One thread consumes, assigns and notes; the rest is for all."""
+
+    def __init__(self, config: Inflow) -> None:
+        """Prepare; nothing is connected yet.
 
         Raises:
-            Unavailable: no gateway answers, or no log has begun.
-            Refused: the gateways have another log than before.
+            ConfigError: a setting of Kafka's client is wrong, or one that the connector decides.
         """
-        frontier = begun(self._reads, limits.KAFKA_S)
-        return frontier.log, frontier.start, frontier.offset
+        self._names, self._where = config.kafka.topics, f"Kafka at {config.kafka.servers}"
+        self._group = f"tutti-{config.name}"
+        settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, _DEFAULTS)
+        self._consumer = made(Consumer, settings)
+        self._admin = made(AdminClient, {key: value for key, value in settings.items() if key not in _OF_CONSUMERS})
 
-    def read(self, uuid: str, start: int) -> Reader:
-        """Follow it from an offset on.
+    # -- asked of Kafka, by any thread
+
+    def topics(self) -> dict[str, Source]:
+        """The ids of the topics, which tell one that was made anew from the one before.
 
         Raises:
-            Unavailable: no gateway answers.
-            OffsetOutOfRange: it begins behind that offset, or ends before it at the gateway that answers.
-            ConfigError: it is another log.
+            Unavailable: Kafka does not answer.
+            ConfigError: a topic is not there, or may not be read.
         """
-        reader = Reader(self._url, self._topics, start=start, follow=True, columns=COLUMNS)
-        if reader.log != uuid:
-            reader.close()
-            raise ConfigError(f"{self._url}: its gateways have log {reader.log}, and had {uuid} before: start the connector again")
-        return reader
+        try:
+            cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
+            told = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
+            return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
+        except KafkaException as error:
+            raise explained(error, self._where) from error
+
+    def edges(self, key: Key) -> tuple[int, int]:
+        """The first offset that Kafka has of a partition, and the one behind the last.
+
+        Raises:
+            Unavailable, ConfigError: as `topics`.
+        """
+        try:
+            low, high = (self._edge(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
+        except KafkaException as error:
+            raise explained(error, _named(key)) from error
+        return low, high
+
+    def _edge(self, one: TopicPartition, which: Any) -> int:
+        """The consumer answers no such question while it is polled."""
+        return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
+
+    def noted(self, key: Key) -> tuple[int, str]:
+        """What the group has noted of a partition (`note`); -1 and nothing where it has not.
+
+        Raises:
+            Unavailable, ConfigError: as `topics`.
+        """
+        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*key)])
+        try:
+            told = self._admin.list_consumer_group_offsets([asked], request_timeout=limits.KAFKA_S)[self._group].result()
+        except KafkaException as error:
+            raise explained(error, _named(key)) from error
+        one = told.topic_partitions[0]
+        return max(-1, int(one.offset)), str(one.metadata or "")
+
+    # -- the consumer
+
+    def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Take part in the group; the three are called inside of `consume`. What is assigned flows by `assign` alone."""
+
+        def on_assign(consumer: Consumer, given: list[TopicPartition]) -> None:
+            assigned([(one.topic, one.partition) for one in given])
+            consumer.assign([])  # each as soon as its producer says where to go on
+
+        def on_revoke(consumer: Consumer, _given: list[TopicPartition]) -> None:
+            revoked()
+            consumer.unassign()
+
+        def on_lost(consumer: Consumer, _given: list[TopicPartition]) -> None:
+            lost()
+            consumer.unassign()
+
+        self._consumer.subscribe(self._names, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+
+    def consume(self) -> Consumed:
+        """What there is, within a turn.
+
+        Raises:
+            Unavailable, ConfigError: trying again does not mend it.
+        """
+        try:
+            got: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
+        except KafkaException as error:
+            raise explained(error, self._where) from error
+        consumed = Consumed([message for message in got if message.error() is None], [], [])
+        if len(consumed.messages) < len(got):
+            for message in got:
+                self._hear(message, consumed)
+        return consumed
+
+    def _hear(self, message: Message, consumed: Consumed) -> None:
+        """What Kafka says in place of a message: of a partition, of a topic or of the whole client."""
+        error = message.error()
+        if error is None:
+            return
+        number, offset = message.partition(), message.offset()
+        key = message.topic() or "", -1 if number is None else number
+        source = _named(key) if key[0] else self._where
+        if error.code() == KafkaError._PARTITION_EOF:
+            if offset is not None and offset >= 0:
+                consumed.ended.append((key, offset))
+        elif error.fatal() or error.code() in NEVER:
+            raise explained(KafkaException(error), source)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            consumed.missing.append((key, error.str()))
+        else:
+            CLIENT_LOG.warning("%s: %s", source, error.str())
+
+    def assign(self, places: Mapping[Key, int]) -> None:
+        """Which partitions flow, and from where each: what was fetched before is dropped, and what was paused flows."""
+        self._consumer.assign([TopicPartition(*key, offset) for key, offset in places.items()])
+
+    def pause(self, keys: Iterable[Key]) -> None:
+        """Have Kafka wait with these."""
+        self._consumer.pause([TopicPartition(*key) for key in keys])
+
+    def resume(self, keys: Iterable[Key]) -> None:
+        """Have these flow again."""
+        self._consumer.resume([TopicPartition(*key) for key in keys])
+
+    def high(self, key: Key) -> int:
+        """The offset behind the last message of a partition that flows, as far as it was heard; -1 before."""
+        known = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
+        return int(known[1]) if known else -1
+
+    def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
+        """Tell Kafka's group offsets and what they mean."""
+        told = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in places.items()]
+        try:
+            self._consumer.commit(offsets=told, asynchronous=not wait)
+        except KafkaException as error:
+            LOG.info("offsets were not told to Kafka: %s", error.args[0].str())
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+def _named(key: Key) -> str:
+    return f"{key[0]}[{key[1]}]"

@@ -105,6 +105,27 @@ def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tm
         assert [row["value"] for row in until_there(group.url, topic, 4, inflow)][3:] == [b"later"]
 
 
+def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Three, tmp_path: Path) -> None:
+    """Proves that the place moves over what is no record behind the last one, also when Kafka's retention has removed all of it."""
+    topic = new_topic(kafka)
+    producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"0")
+    producer.commit_transaction(WAIT_S)
+    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+        labels = f'{{connector="in",partition="0",topic="{topic}"}}'
+        until(lambda: inflow.measured().get(f"tutti_kafka_in_offset{labels}") == 2, "the place behind the mark")
+        assert inflow.measured()[f"tutti_kafka_in_lag{labels}"] == 0
+        assert inflow.end() == 0
+    there = TopicPartition(topic, 0, 2)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_records([there])[there].result(WAIT_S)
+    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+        fill(kafka, topic, [b"1"])
+        assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"0", b"1"]
+
+
 def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a record too large for the log is found in quarantine, with where it came from and why, and once."""
     topic = new_topic(kafka)

@@ -162,7 +162,7 @@ class FakeReceipt:
 def flowing(producer: Any, at: int = 10) -> Partition:
     partition = Partition("t", 0, "t")
     partition.turn(Turn.OPEN)
-    partition.opened(producer, at)
+    partition.opened(producer, at, at)
     return partition
 
 
@@ -205,7 +205,7 @@ def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed()
     assert (partition.state, partition.full, partition.retry_at > 100.0) == (State.WAITING, False, True)
     again: Any = FakeProducer(9)
     partition.turn(Turn.OPEN)
-    partition.opened(again, 12)
+    partition.opened(again, 12, 12)
     first(None, FakeReceipt())  # of the old one: nobody's any more
     second(Aborted("late"), FakeReceipt())
     partition.take([cut(14)], 14)

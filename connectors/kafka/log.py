@@ -1,0 +1,54 @@
+"""The gateways' side: the committed log for the way out, producers for the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from connectors.kafka import limits
+from connectors.kafka.outgoing import COLUMNS
+from gateway.client import Producer, Reader
+from gateway.client.reads import Reads
+from gateway.client.source import begun
+from gateway.errors import ConfigError
+
+
+class CommittedLog:
+    """The log of a group of gateways, or some topics of it."""
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        """Prepare; nothing is connected yet. No topics are all."""
+        self._url, self._topics = url, list(topics) or None
+        self._reads = Reads(url)
+
+    def span(self) -> tuple[str, int, int]:
+        """Its uuid, the first offset that it holds, and where what is committed ends.
+
+        Raises:
+            Unavailable: no gateway answers, or no log has begun.
+            Refused: the gateways have another log than before.
+        """
+        frontier = begun(self._reads, limits.KAFKA_S)
+        return frontier.log, frontier.start, frontier.offset
+
+    def read(self, uuid: str, start: int) -> Reader:
+        """Follow it from an offset on.
+
+        Raises:
+            Unavailable: no gateway answers.
+            OffsetOutOfRange: it begins behind that offset, or ends before it at the gateway that answers.
+            ConfigError: it is another log.
+        """
+        reader = Reader(self._url, self._topics, start=start, follow=True, columns=COLUMNS)
+        if reader.log != uuid:
+            reader.close()
+            raise ConfigError(f"{self._url}: its gateways have log {reader.log}, and had {uuid} before: start the connector again")
+        return reader
+
+
+def producer_opener(url: str) -> Callable[[str, int], Producer]:
+    """What opens producers for the way in: each says rather than waits when its buffer is full."""
+
+    def opened(name: str, buffer_bytes: int) -> Producer:
+        return Producer(url, producer=name, buffer_bytes=buffer_bytes, on_full="raise", delivery_timeout=limits.DELIVERY_S)
+
+    return opened

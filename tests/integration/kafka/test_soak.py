@@ -1,0 +1,66 @@
+"""From Kafka through the log back to Kafka, both connectors killed 50 times: `python -m pytest -m soak tests/integration/kafka`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults.three import Three
+from tests.integration.kafka.connectors_there import Inflow, Instance, Outflow, fill, new_topic, numbers, records, until_in_kafka
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
+KILLS, PARTITIONS = 50, 3
+PART = 4_000
+
+
+def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
+    """Proves that each record of Kafka is in the log once, in its partition's order, and in another topic of Kafka, in the log's."""
+    source, target = new_topic(kafka, PARTITIONS), new_topic(kafka)
+    inflows = [Inflow(tmp_path, kafka, group.url, source, name="soak-in").start() for _ in range(2)]
+    more = f'topic = "{target}"\norder = "total"'
+    outflow = Outflow(
+        tmp_path, kafka, group.url, source, name="soak-out", kafka=more, top="transaction = { records = 700, wait_ms = 10 }"
+    ).start()
+    found: list[str] = []
+
+    def kill(seed: int, victims: list[Inflow] | list[Outflow]) -> None:
+        chance = Random(seed)
+        for number in range(KILLS):
+            victim: Instance = chance.choice(victims)
+            time.sleep(chance.expovariate(1.0))
+            try:
+                if victim.process is not None and victim.process.poll() is not None:
+                    raise AssertionError(f"it ended by itself: {victim.told()[-3000:]}")
+                victim.end(signal.SIGKILL)
+                victim.start(wait=chance.random() < 0.7)
+            except (AssertionError, KeyError, ValueError) as error:
+                found.append(f"kill {number} of {seed}: {error!r}")
+                return
+
+    killers = [threading.Thread(target=kill, args=(seed, victims)) for seed, victims in ((1, inflows), (2, [outflow]))]
+    for one in killers:
+        one.start()
+    count = 0
+    try:
+        while any(one.is_alive() for one in killers):
+            fill(kafka, source, (b"%08d" % number + bytes(92) for number in range(count, count + PART)), PARTITIONS)
+            count += PART
+            time.sleep(1.0)
+        assert not found, found
+        there = numbers(until_in_kafka(kafka, target, count, outflow))
+        logged = [int(row["value"][:8]) for row in records(group.url, source)]
+    finally:
+        for one in killers:
+            one.join()
+        for instance in (*inflows, outflow):
+            instance.end(signal.SIGKILL)
+    assert len(logged) == len(set(logged)) == count
+    assert there == logged, "all of the log is in Kafka, once, in its order"
+    for partition in range(PARTITIONS):
+        of_it = [number for number in logged if number % PART % PARTITIONS == partition]
+        assert of_it == sorted(of_it)
