@@ -28,6 +28,7 @@ T = TypeVar("T")
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "path": "data directories separated by commas; a batch read may also name them in load([...])",
+    "archive": "the directory or the URL (s3://BUCKET/DIR) of the log's archive",
     "topics": "topic names separated by commas",
     "topicsPattern": "a regular expression that whole topic names match",
     "startingOffset": "earliest, latest or an offset from 0",
@@ -82,12 +83,13 @@ _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read asks for; exactly one of `gateways` and `paths` is set. `start_name` and `end_name` are those of the options that
-    said where, as they were given: ours or Kafka's.
+    """What a read asks for; one of `gateways` and `paths` is set, or `archive` alone, or with one of them. `start_name` and
+    `end_name` are those of the options that said where, as they were given: ours or Kafka's.
     """
 
     gateways: str | None = None
     paths: tuple[str, ...] = ()
+    archive: str | None = None
     topics: tuple[str, ...] | None = None
     topics_pattern: str | None = None
     start: Place = "earliest"
@@ -109,7 +111,7 @@ class ReadOptions:
     @property
     def origin(self) -> str:
         """Where the records come from, in words for messages."""
-        return self.gateways if self.gateways is not None else ", ".join(self.paths)
+        return self.gateways or ", ".join(self.paths) or self.archive or ""
 
 
 class _Given(dict[str, str]):
@@ -142,6 +144,8 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     """
     given = _canonical(options)
     gateways, paths = _origin(given, options)
+    if gateways is None and not paths and kind == "stream":
+        raise UsageError("a stream of records that are to come is read from gateways: give `gateways`, and `archive` with it")
     topics, pattern = _topics(given)
     if kind == "batch":
         _refuse(given, _STREAM_ONLY)
@@ -153,6 +157,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     return ReadOptions(
         gateways=gateways,
         paths=paths,
+        archive=_get(given, "archive", _archive),
         topics=topics,
         topics_pattern=pattern,
         start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
@@ -240,6 +245,8 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
         names = tuple(str(name) for name in json.loads(many))
     elif "path" in given:
         names = _names("path", given["path"])
+    elif "archive" in given:
+        names = ()
     else:
         raise UsageError(f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed")
     return None, tuple(os.path.abspath(_local(name)) for name in names)
@@ -258,6 +265,15 @@ def _local(name: str) -> str:
     if found is None:
         raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory of this machine")
     return found
+
+
+def _archive(option: str, text: str) -> str:
+    """A URL as it is, a directory made absolute here, where the caller's working directory still counts."""
+    name = text.strip()
+    if not name:
+        raise wrong(option, text, "it names none")
+    found = local_path(name)
+    return name if found is None else os.path.abspath(found)
 
 
 def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:

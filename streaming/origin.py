@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gateway.client.hosts import is_here
 from gateway.core import limits
 from gateway.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from gateway.archive.catalog import Archive
     from gateway.client.files import Files
     from gateway.client.source import Piece, Source
     from streaming.options import ReadOptions
@@ -28,19 +28,28 @@ _ADVICE: dict[type[TuttiError], str] = {
 
 def source_of(options: ReadOptions) -> Source:
     """What the options name, whatever log it has now. Connections to gateways belong to the process and are shared."""
+    log: Source | None = None
     if options.gateways is not None:
         from gateway.client.progress import Progress
 
-        return Progress(options.gateways)
-    from gateway.client.files import Files
+        log = Progress(options.gateways)
+    elif options.paths:
+        from gateway.client.files import Files
 
-    return Files(options.paths)
+        log = Files(options.paths)
+    if log is not None and options.archive is None:
+        return log
+    from gateway.client.archive_source import ArchiveSource
+    from gateway.client.archived import Archived
+
+    archive = _archive(options.archive or "", "")
+    return ArchiveSource(archive) if log is None else Archived(log, archive)
 
 
 def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
-    """The same for a worker that reads what was planned on log `log` when its frontier was at `seen` or above, and when `gateways`
-    (host and port) were known, in the order to turn to them: what the options name may be gone by now. Those of the worker's own
-    host come first.
+    """The log alone (or, where there is none, the archive) for a worker that reads what was planned on log `log` when its frontier
+    was at `seen` or above, and when `gateways` (host and port) were known, in the order to turn to them: what the options name may
+    be gone by now. Those of the worker's own host come first.
 
     Raises:
         UsageError: the directories hold another log by now.
@@ -52,6 +61,10 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
         return Reads(dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host))), seen=seen, log=log)
+    if not options.paths:
+        from gateway.client.archive_source import ArchiveSource
+
+        return ArchiveSource(_archive(options.archive or "", log))
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:
@@ -90,6 +103,28 @@ def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Pie
 
 
 def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    if options.archive is None or not _has_log(options):
+        return _of_log(source, options, partition, start)
+    from gateway.client.archived import across
+
+    return across(
+        _archive(options.archive, partition.log),
+        partition.begins,
+        start,
+        partition.end,
+        partition.topics,
+        options.columns,
+        lambda position: _of_log(source, options, partition, position),
+        lambda: source.frontier().start,
+    )
+
+
+def _has_log(options: ReadOptions) -> bool:
+    """Whether there is a log beside the archive."""
+    return options.gateways is not None or bool(options.paths)
+
+
+def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     asked = start, partition.end, partition.topics, options.columns
     here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
     if not here:
@@ -118,23 +153,12 @@ def _told(source: Source, options: ReadOptions, partition: RecordsPartition, sta
         raise
 
 
-@lru_cache(maxsize=limits.ADDRESSES_MAX)
-def is_here(host: str) -> bool:
-    """Whether that is this host: its name, or one of its addresses. No name is looked up."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        name = socket.gethostname()
-        return host.lower() in {"localhost", name.lower(), name.lower().partition(".")[0]}
-    if address.is_unspecified or address.is_multicast:
-        return False
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError:
-            return False
-    return True
+@lru_cache(maxsize=limits.ARCHIVES_OPEN_MAX)
+def _archive(where: str, log: str) -> Archive:
+    """Opened once a process, as directories are; by log, "" for whichever it is of."""
+    from gateway.archive.catalog import Archive
+
+    return Archive(where, log)
 
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)

@@ -24,11 +24,18 @@ class RecordsPartition(InputPartition):
     """Records [start, end) of log `log`, of `topics` (None: of all).
 
     `gateways` are those that were known when it was planned, in the order in which this partition turns to them: a task may begin
-    in a process that never asked one, at a time when none of those that the options name is left.
+    in a process that never asked one, at a time when none of those that the options name is left. `begins` is where the log began
+    then: what lies below is read from its archive.
     """
 
     def __init__(
-        self, log: str, start: int, end: int, topics: tuple[str, ...] | None, gateways: tuple[tuple[str, int], ...] = ()
+        self,
+        log: str,
+        start: int,
+        end: int,
+        topics: tuple[str, ...] | None,
+        gateways: tuple[tuple[str, int], ...] = (),
+        begins: int = 0,
     ) -> None:
         super().__init__(None)
         self.log = log
@@ -36,6 +43,7 @@ class RecordsPartition(InputPartition):
         self.end = end
         self.topics = topics
         self.gateways = gateways
+        self.begins = begins
 
     def __repr__(self) -> str:
         """As Spark shows it in its logs."""
@@ -100,13 +108,22 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0))]
+        return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0), _begins(source))]
     try:
         ranges = _cut(source, start, end, topics, options)
     except OffsetOutOfRange as error:
         return partitions(source, trimmed(source, frontier, error), start, end, options)
-    turns = _turns(source)
-    return [RecordsPartition(frontier.log, part.start, part.end, topics, turns(number)) for number, part in enumerate(ranges)]
+    turns, begins = _turns(source), _begins(source)
+    return [
+        RecordsPartition(frontier.log, part.start, part.end, topics, turns(number), begins) for number, part in enumerate(ranges)
+    ]
+
+
+def _begins(source: Source) -> int:
+    """Where the log of a source begins that has an archive, too."""
+    from gateway.client.archived import Archived
+
+    return source.begins if isinstance(source, Archived) else 0
 
 
 def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:

@@ -121,9 +121,11 @@ class Reporter:
 def _gateways_of(source: Source, options: ReadOptions) -> Progress | None:
     if options.gateways is None:
         return None
+    from gateway.client.archived import Archived
     from gateway.client.progress import Progress
 
-    return source if isinstance(source, Progress) else None
+    log = source.log if isinstance(source, Archived) else source
+    return log if isinstance(log, Progress) else None
 
 
 def driver_label() -> str:

@@ -47,6 +47,7 @@ GAUGES = (
     Figure("undecided.bytes", "tutti_undecided_bytes", "Bytes being made durable, not decided yet"),
     Figure("disk.free_bytes", "tutti_disk_free_bytes", "Free space of the log's file system"),
     Figure("disk.low", "tutti_disk_low", "1 when new messages are refused for want of space"),
+    Figure("retention.held_bytes", "tutti_retention_held_bytes", "What retention would remove and a named reader has not read"),
     Figure("memory.resident_bytes", "tutti_memory_resident_bytes", "Resident memory of the gateway's process"),
 )
 COUNTERS = (

@@ -28,6 +28,7 @@ COMMANDS = {
     "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),
     "log": Place("gateway.cli.log:log", "Look into a data directory or a recorded run, or repair."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
+    "archive": Place("gateway.cli.archive:archive", "Bring the log into an archive of Parquet files, and look at one."),
     "backfill": Place("streaming.backfill.command:backfill", "Bring a range of the log into a table, each record once."),
     "connect": Place("connectors.command:connect", "Bring records into the log from elsewhere, and out of it."),
     "trace": Place("gateway.cli.trace:trace", "Follow one message through all gateways, in their logs."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,8 +19,7 @@ from gateway.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gateway.client.files import Files
-    from gateway.client.reads import Reads
+    from gateway.client.source import Source
 
 Writer = Callable[["pa.RecordBatch"], Any]
 
@@ -27,6 +27,9 @@ Writer = Callable[["pa.RecordBatch"], Any]
 @click.command()
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="A gateway or several. [$TUTTI_URL]")
 @click.option("--path", metavar="DIR[,DIR]", help="Data directories instead; gateways may be down.")
+@click.option(
+    "--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what it has not any more; or alone."
+)
 @click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
 @click.option(
     "--start",
@@ -49,6 +52,7 @@ def replay(
     context: click.Context,
     url: str | None,
     path: str | None,
+    archive: str | None,
     topics: tuple[str, ...],
     start: Bound,
     end: Bound,
@@ -58,7 +62,8 @@ def replay(
     """Write a committed range to a file, gateways up or down.
 
     The file has the columns that Spark sees; jsonl has the lines that `tutti tail` prints. It appears under its name when it is
-    complete. From directories whose gateway is down the range ends at the last watermark that the gateway wrote.
+    complete. From directories whose gateway is down the range ends at the last watermark that the gateway wrote, from an archive
+    alone (--url '' where $TUTTI_URL is set) at its end.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path both say where to read: give one of them")
@@ -66,7 +71,7 @@ def replay(
         raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
-    with _source(url, path) as source:
+    with contextlib.closing(_source(url, path, archive)) as source:
         from gateway.cli.ranges import offset_of_damage, resolve
 
         low, high = resolve(source, start, end)
@@ -84,16 +89,13 @@ def replay(
         note(f"{counted(records, 'record')} of [{low}, {high}) written to {out}")
 
 
-def _source(url: str | None, path: str | None) -> Reads | Files:
-    if path is not None:
-        from gateway.client.files import Files
-
-        return Files(path.split(","))
-    if url is None:
-        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), or --path DIR")
+def _source(url: str | None, path: str | None, archive: str | None) -> Source:
+    from gateway.client.reader import source_of
     from gateway.client.reads import Reads
 
-    return Reads(url)
+    if path is None and not url and archive is None:
+        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+    return source_of(Reads(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ POLL_S = 0.5
 
 @click.command()
 @url_option
+@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what the log has not any more.")
 @click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
@@ -49,6 +50,7 @@ POLL_S = 0.5
 @click.option("--origin", metavar="NAME", help="With --unordered only the lane of this gateway, or the lane NUMBER-INCARNATION.")
 def tail(
     url: str,
+    archive: str | None,
     topics: tuple[str, ...],
     key: str | None,
     start: Bound | None,
@@ -71,12 +73,12 @@ def tail(
     Unordered records stand in the lane of the gateway that took them (field gateway), in order within it; offsets are the lane's.
     Numbers for --start and --end, and --last, take one lane: name it with --origin.
     """
-    which = _lanes(unordered, origin, start, end, last)
+    which = _lanes(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
     if last is not None and start is not None:
         raise UsageError("--last and --start both say where to begin: give one of them")
     wanted = key.encode() if key is not None else None
     if last is not None:
-        start, until = _start_of_last(url, topics, wanted, end, last, origin, absent_ok=follow)
+        start, until = _start_of_last(url, archive, topics, wanted, end, last, origin, absent_ok=follow)
         end = end if follow else until
     elif start is None:
         start = "latest" if follow else "earliest"
@@ -192,17 +194,26 @@ def _write(rows: pa.RecordBatch, form: str) -> None:
 
 
 def _start_of_last(
-    url: str, topics: tuple[str, ...], key: bytes | None, end: Bound | None, last: int, origin: str | None, *, absent_ok: bool
+    url: str,
+    archive: str | None,
+    topics: tuple[str, ...],
+    key: bytes | None,
+    end: Bound | None,
+    last: int,
+    origin: str | None,
+    *,
+    absent_ok: bool,
 ) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
     with Loading():
         from gateway.client.origins import lane_named
+        from gateway.client.reader import source_of
         from gateway.client.reads import Reads
         from gateway.client.source import begun, place_of
 
     with Reads(url) as log:
-        frontier = log.frontier() if absent_ok else begun(log)
-        reads = log
+        reads = source_of(log, None, archive)
+        frontier = reads.frontier() if absent_ok else begun(reads)
         if origin is not None:
             reads = log.of_lane(lane_named(log, origin))
             frontier = reads.frontier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -17,7 +18,7 @@ from gateway.client.files import Files, Paths
 from gateway.client.origins import Origins, lane_named
 from gateway.client.reads import Reads
 from gateway.client.seconds import Deadline, check_seconds, check_wait
-from gateway.client.source import Frontier, Piece, Place, begun, check_topics, place_of
+from gateway.client.source import Frontier, Piece, Place, Source, begun, check_topics, place_of
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -57,6 +58,8 @@ class Reader:
         columns: only these columns, in this order; None is all, as in Spark.
         name: of the reader, whose position `save` commits.
         path: in place of a url: a data directory, or several of one log, with gateways up or down.
+        archive: of the log: a directory or a URL (s3://BUCKET/DIR). What retention has removed is read there, then what the log
+            holds, without a seam. Without url and path the archive alone is read, up to where it goes.
         ordering: "total", or "unordered": records that were sent so, from the lanes of the gateways that took them. Each batch is
             of one lane, offsets are that lane's, and the column `gateway` names its origin.
         origin: of unordered ones: a gateway, whose newest lane is read, or a lane as `position` names it; None reads all lanes, one
@@ -85,6 +88,7 @@ class Reader:
         name: str | None = None,
         *,
         path: Paths | None = None,
+        archive: str | os.PathLike[str] | None = None,
         ordering: str = "total",
         origin: str | None = None,
         connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
@@ -92,9 +96,9 @@ class Reader:
         credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and find the range."""
-        _check_ordering(ordering, origin, name, path)
-        if (url is None) == (path is None):
-            raise UsageError("a reader takes a url or path=: one of them")
+        _check_ordering(ordering, origin, name, path, archive)
+        if (url is not None and path is not None) or (url is path is archive is None):
+            raise UsageError("a reader takes a url or path=, one of them, and archive= with it or alone")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)
@@ -106,11 +110,10 @@ class Reader:
             raise UsageError(f"follow is True or False, not {follow!r}")
         self._follow = follow
         self._patience = patience
-        self._source: Reads | Files
+        self._gateways: Reads | None = None
         if url is not None:
-            self._source = Reads(parse_url(url), connect_timeout, patience, credentials=given(credentials))
-        else:
-            self._source = Files(path if path is not None else "")
+            self._gateways = Reads(parse_url(url), connect_timeout, patience, credentials=given(credentials))
+        self._source: Source = source_of(self._gateways, path, archive)
         self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
         self._silent_since: float | None = None
         self._deadline = Deadline()
@@ -127,11 +130,11 @@ class Reader:
         # From now on one log, and gateways that know the names in it as far as this one does; who follows waits for it to begin.
         frontier = self._source.frontier() if self._follow else begun(self._source, min(timeout, self._patience))
         self._log = frontier.log
-        if ordering == "unordered" and isinstance(self._source, Reads):
+        if ordering == "unordered" and self._gateways is not None:
             if origin is None:
-                return Origins(self._source, start, end, *how)
-            info = lane_named(self._source, origin)
-            lane, self._source = info.lane, self._source.of_lane(info)
+                return Origins(self._gateways, start, end, *how)
+            info = lane_named(self._gateways, origin)
+            lane, self._source = info.lane, self._gateways.of_lane(info)
             frontier = self._source.frontier()
         first = self._first(start, frontier)
         return Cursor(self._source, first, self._last(end, frontier, first), *how, lane)
@@ -156,7 +159,8 @@ class Reader:
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: records {saved} "
-                    f"to {frontier.start - 1} were removed unread; give start='earliest' to go on behind them"
+                    f"to {frontier.start - 1} were removed unread; name their archive, if there is one, or give start='earliest' "
+                    "to go on behind them"
                 )
             if saved is not None:
                 return saved
@@ -245,9 +249,9 @@ class Reader:
             raise UsageError(_SAVES_NOTHING)
         if self._name is None:
             raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
-        if isinstance(self._source, Files):
+        if self._gateways is None:
             raise UsageError("a reader of files cannot save its position: it goes through the log, which a gateway writes")
-        self._source.save_offset(self._name, self.position, self._goes_back)
+        self._gateways.save_offset(self._name, self.position, self._goes_back)
         self._goes_back = False
 
     def close(self) -> None:
@@ -306,7 +310,7 @@ class Reader:
 _SAVES_NOTHING = "a reader of unordered records has no name and saves nothing: keep its `position` yourself"
 
 
-def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None) -> None:
+def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None, archive: object) -> None:
     """Refuse what does not go together.
 
     Raises:
@@ -324,6 +328,25 @@ def _check_ordering(ordering: object, origin: object, name: str | None, path: Pa
         raise UsageError(_SAVES_NOTHING)
     if path is not None:
         raise UsageError("unordered records are read from gateways: give a url in place of path=")
+    if archive is not None:
+        raise UsageError("unordered records are not archived: leave archive= out")
+
+
+def source_of(gateways: Reads | None, path: Paths | None, archive: str | os.PathLike[str] | None) -> Source:
+    """What records are read from: gateways, or directories, or an archive, or the last together with one of them.
+
+    Raises:
+        TuttiError: as these do.
+    """
+    log = gateways if gateways is not None or path is None else Files(path)
+    if archive is None and log is not None:
+        return log
+    from gateway.archive.catalog import Archive  # noqa: PLC0415 - who reads no archive loads no Parquet
+    from gateway.client.archive_source import ArchiveSource  # noqa: PLC0415
+    from gateway.client.archived import Archived  # noqa: PLC0415
+
+    held = Archive(archive if archive is not None else "")
+    return ArchiveSource(held) if log is None else Archived(log, held)
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

@@ -244,7 +244,9 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
     if isinstance(place, bool) or not isinstance(place, int):
         raise UsageError(f"{what}={place!r} is no place in the log: use an offset, 'earliest', 'latest' or an aware datetime")
     if place < frontier.start:
-        gone = "there are no negative offsets" if place < 0 else f"the log begins at {frontier.start}, what lay below was removed"
+        gone = "there are no negative offsets"
+        if place >= 0:
+            gone = f"the log begins at {frontier.start}, what lay below was removed; where it was archived, name the archive"
         raise OffsetOutOfRange(f"{what}={place} is below the log: {gone}")
     if place > frontier.offset and not beyond_ok:
         raise OffsetOutOfRange(f"{what}={place} lies beyond the frontier: the log is committed up to {frontier.offset}")

@@ -114,6 +114,15 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             examples=["7d"],
         ),
     ] = ""
+    keep_for: Annotated[
+        list[str],
+        Meta(
+            max_length=limits.RETENTION_READERS_MAX,
+            description="named readers (an archiver, a Spark query with a `queryName`): what one of them has not read stays, "
+            "whatever the limits say; when the disk runs low new messages are refused; the same on all gateways",
+            examples=[["archive"]],
+        ),
+    ] = []
 
     @property
     def time_us(self) -> int:

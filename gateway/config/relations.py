@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.config.mistakes import KeyPath
-from gateway.config.model import Config, Limits, is_loopback, is_multicast, parse_duration
+from gateway.config.model import Config, Limits, Retention, is_loopback, is_multicast, parse_duration
 from gateway.core import limits
 from gateway.data.addresses import (
     GROUP_DISTANCE,
@@ -86,6 +86,22 @@ class Relations:
                     what,
                     'write a whole number of days, hours or minutes above 0: "7d", "36h", "90m"; leave it out to keep all',
                 )
+
+        if self._good("retention", "keep_for"):
+            self._kept_for(kept)
+
+    def _kept_for(self, kept: Retention) -> None:
+        for name in kept.keep_for:
+            self._name(("retention", "keep_for"), "reader", name)
+            if kept.keep_for.count(name) > 1:
+                self._mistake(("retention", "keep_for"), f"has {name!r} twice", "name each reader once")
+                return
+        if kept.keep_for and not kept.bytes and not kept.time:
+            self._mistake(
+                ("retention", "keep_for"),
+                "holds back what the limits let go, and there is no limit",
+                'set retention.bytes or retention.time, as time = "7d", or leave keep_for out: then all of the log is kept',
+            )
 
     def _room(self, needed: int, low: int) -> None:
         """What is undecided when the disk runs low has to be written all the same."""

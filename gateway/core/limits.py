@@ -200,6 +200,7 @@ DAMAGED_KEPT_MAX = 8  # copies of segments as they were before they were written
 SNAPSHOT_FRAMES = 32_768  # decided frames after which a further snapshot is written: bounds the time that a start takes
 RETENTION_LOOK_US = 1_000_000  # what may go by retention is looked for so often
 RETENTION_LAG_FACTOR = 2  # over what is kept: then it goes although a voter does not hold it
+RETENTION_READERS_MAX = 16  # named readers that retention waits for
 TRIM_PLACES_MAX = 64  # segments that one trim takes
 SEGMENTS_MAPPED_MAX = 16  # by one reader; one that is needed again is mapped again
 NAMES_KEPT_MAX = 200_000  # of topics and producers, by one reader; beyond that they are learned anew
@@ -362,6 +363,24 @@ NEARBY_AGAIN_US = 30_000_000  # files of a gateway on this host that could not b
 PRODUCE_BATCHES_MAX = 64  # that wait for their receipts; each holds a block of the input, so that this bounds memory too
 PRODUCE_RECORDS_MAX = 16_384  # of one batch
 PRODUCE_ABORTS_MAX = 10  # in a row, without a record committed between them
+
+# Archive
+ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # a range of the archive ends at each so-many-th tick
+ARCHIVE_RANGE_BYTES = 128 * MIB  # or before the batch with which it would have more than this, as the log holds it
+ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
+ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed; it is in memory as a whole
+ARCHIVE_GROUP_BYTES = 16 * MIB  # of a row group; a reader holds one of each file of a range
+ARCHIVE_FILES_MAX = 256  # of one range; topics beyond that share one
+ARCHIVE_RANGES_MAX = 1_000_000  # of one archive
+ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB
+ARCHIVE_MANIFESTS_KEPT = 256  # by a reader
+ARCHIVE_STEP_BYTES = 4 * MIB  # between two syncs of a file that is written, so that a gateway's own syncs find room between them
+ARCHIVE_TRIES = 5  # of one question to a file system that is not this machine's
+ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # before it is asked again; doubled
+ARCHIVE_POLL_US = 1_000_000  # an archiver's look whether a range has closed
+ARCHIVE_LOOK_US = 1_000_000  # a reader lists what was archived since no more often
+ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no range names may be one that is about to be named, until it is older
+ARCHIVES_OPEN_MAX = 8  # that a worker of Spark keeps
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier

@@ -24,6 +24,7 @@ class LogOptions:
             next sync or 10 ms later (C5).
         retention_bytes, retention_us: the oldest segments may go when all of them take more than so many bytes, or once what they
             hold was committed so long ago (0: they stay).
+        keep_for: named readers; what one of them has not read yet stays, whatever the limits say. Not of lanes, which have none.
         lane: incarnation of the disk whose lane it is (16 bytes), which stands for the log's uuid; empty for the ordered log.
         heals: a lane whose end, where it is damaged, is to be had from others: that of this gateway. (Lanes of others are learned
             again; whether an ordered log heals, its roster tells.)
@@ -38,6 +39,7 @@ class LogOptions:
     vote_mark: VoteMark = "timely"
     retention_bytes: int = 0
     retention_us: int = 0
+    keep_for: tuple[str, ...] = ()
     lane: bytes = b""
     heals: bool = False
     snapshot_frames: int = limits.SNAPSHOT_FRAMES

@@ -71,11 +71,28 @@ class _Due(NamedTuple):
     offset: int
 
 
+class Held(NamedTuple):
+    """What would go if a named reader had read it: the reader, the offset that it has committed (0: none), bytes of segments."""
+
+    reader: str
+    offset: int
+    bytes: int
+
+    @property
+    def told(self) -> str:
+        """For who has to act."""
+        return (
+            f"retention would free {self.bytes // limits.MIB} MiB and waits for reader {self.reader!r}, which has committed offset "
+            f"{self.offset}: start what reads under that name, or take it out of [retention] keep_for"
+        )
+
+
 class Trimming:
     """Follows the decided log beside its writer, in the writer's thread.
 
     Attributes:
         start: where the log begins, durably.
+        held: what a named reader holds back, as far as was looked last.
     """
 
     def __init__(
@@ -97,6 +114,7 @@ class Trimming:
         self._room = room
         self._live = live
         self.start = read_start(directory)
+        self.held: Held | None = None
         self._due: deque[_Due] = deque()
         self._told = 1
         self._left = True  # files before the start may be there
@@ -225,7 +243,8 @@ class Trimming:
     def propose(self, now_us: int) -> TrimProposed | None:
         """What retention lets go at wall clock `now_us`, None if nothing: whole segments, all of them decided, never the newest.
 
-        Nothing goes while its files cannot be looked at.
+        Nothing goes while its files cannot be looked at, and nothing that a reader of `keep_for` has not read, however far over the
+        limits that is: records that are nowhere else are worth more than room, and the disk that runs low refuses new ones.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
@@ -236,7 +255,8 @@ class Trimming:
             return None
         held = sum(size for _, size in segments)
         places: list[tuple[int, int]] = []
-        forced = 0
+        reader, read = self._slowest()
+        forced = waits = 0
         for (_, size), (position, _) in pairwise(segments):
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
@@ -247,6 +267,10 @@ class Trimming:
                 if not self._look_on():
                     return None  # soon
                 place = self._behind_txns(place)
+                if place.offset > read:
+                    waits += size
+                    held -= size
+                    continue
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
                 if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
                     forced = position
@@ -254,6 +278,7 @@ class Trimming:
                 elif self._may_go(kept, place, now_us, 1) and not self._waits_before(position):
                     places.append((position, place.offset))
             held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none
+        self.held = Held(reader, read, waits) if waits else None
         places = [place for place in places if place[0] > self._told]
         return TrimProposed(tuple(places), forced) if places else None
 
@@ -263,6 +288,12 @@ class Trimming:
         if options.retention_bytes and held > factor * options.retention_bytes:
             return True
         return bool(options.retention_us and place.time_us and now_us - place.time_us > factor * options.retention_us)
+
+    def _slowest(self) -> tuple[str, int]:
+        """The reader of `keep_for` that has read least, and up to where; one that never said anything has read nothing."""
+        readers = self._indexer.state.readers
+        names = () if self._options.lane else self._options.keep_for
+        return min(((name, readers.get(name, 0)) for name in names), key=lambda one: one[1], default=("", limits.POSITION_MAX))
 
     def _sizes(self) -> list[tuple[int, int]]:
         newest = self._segments[-1].first if self._segments else 0

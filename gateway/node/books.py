@@ -22,6 +22,7 @@ from gateway.data.state import LogState, Producer
 from gateway.data.views import view_text
 from gateway.data.wire import PROTOCOL, Welcome
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node import memory
 from gateway.node.lanes import NO_FACTS, LaneFacts
 from gateway.node.meters import DiskMeters, Meters
@@ -113,6 +114,10 @@ class DiskFacts(Protocol):
     @property
     def depth(self) -> int:
         """How much waits for it."""
+
+    @property
+    def held(self) -> Held | None:
+        """What retention would let go and a named reader holds back."""
 
     def damage(self) -> dict[str, object]:
         """What of the log cannot be read, and what was mended."""
@@ -310,6 +315,7 @@ class Books:
                 "undecided": {"frames": driver.undecided_frames, "bytes": driver.undecided_bytes},
                 "queues": {"disk": self._disk.depth, "lanes": self._lanes.depth, "lookups": self._lookups.waiting},
                 "disk": self._disk_facts(),
+                "retention": self._retention_facts(),
                 "lane": self._lane(),
                 "lanes": self._lane_facts(members),
                 "transport": transport,
@@ -361,6 +367,15 @@ class Books:
             "damage": disk.damage(),
             **disk.meters.to_dict(),
             "lanes": self._lanes.meters.to_dict(),
+        }
+
+    def _retention_facts(self) -> dict[str, object]:
+        """For whom retention waits, with the offset that each has committed (0: none), and what the slowest of them holds back."""
+        held, readers = self._disk.held, self._stack.decided.readers
+        return {
+            "keep_for": {name: readers.get(name, 0) for name in self._config.retention.keep_for},
+            "held_bytes": held.bytes if held is not None else 0,
+            "reason": held.told if held is not None else "",
         }
 
     def producers(self) -> bytes:

@@ -24,6 +24,7 @@ from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead
 from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, invariant
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node.edges import Log
 from gateway.node.meters import DiskMeters
 from gateway.node.scrubbing import LATE_S, Scrubbing
@@ -89,6 +90,11 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run to be indexed."""
         self._queue.put(action)
+
+    @property
+    def held(self) -> Held | None:
+        """What retention would let go and a named reader holds back."""
+        return self._writer.trimming.held
 
     def damage(self) -> dict[str, object]:
         """What of the log cannot be read, and what was mended."""
@@ -303,7 +309,8 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         now = time.monotonic()
         if now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
             self._space_looked_at = now
-            self.space = self._writer.space()
+            space, held = self._writer.space(), self._writer.trimming.held
+            self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
             self._tell_space()
 
     def _look_at_retention(self) -> None:

@@ -22,6 +22,7 @@ from gateway.core.events import Event, LaneLog, Now, Scalars, TrimProposed
 from gateway.data.frame import Frame
 from gateway.data.wire import Duplicate
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node.port import Sent
 from gateway.node.scrubbing import Mender
 
@@ -107,6 +108,10 @@ class Trimming(Protocol):
 
     def propose(self, now_us: int) -> TrimProposed | None:
         """What retention lets go at this time (us, UTC), None if nothing."""
+
+    @property
+    def held(self) -> Held | None:
+        """What a named reader holds back."""
 
     def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
         """Bytes of the state with which the log begins, from one on: up to which position it goes, its size, and the bytes."""

@@ -368,5 +368,6 @@ def _log_options(config: Config) -> LogOptions:
         disk_low_bytes=log.disk_low_bytes,
         retention_bytes=retention.bytes,
         retention_us=retention.time_us,
+        keep_for=tuple(retention.keep_for),
         vote_mark=log.vote_mark,
     )

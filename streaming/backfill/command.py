@@ -25,6 +25,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 @click.command()
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
 @click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
+@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what it has no more; or alone.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
 @click.option("--columns", metavar="NAME[,NAME]", help="Only these columns of the records: naming what the job needs reads faster.")
 @click.option(
@@ -80,6 +81,7 @@ def backfill(
     context: click.Context,
     url: str | None,
     path: str | None,
+    archive: str | None,
     topics: tuple[str, ...],
     columns: str | None,
     start: str,
@@ -114,14 +116,16 @@ def backfill(
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path both say where to read: give one of them")
-    if path is None and url is None:
-        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), or --path DIR")
+    if path is None and not url and archive is None:
+        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
     from streaming.backfill.session import check_spark
 
     check_spark()
     from streaming.backfill.run import Backfill, Plan
 
-    read = {"path": path} if path is not None else {"gateways": str(url)}
+    read = {"path": path} if path is not None else {"gateways": url} if url else {}
+    if archive is not None:
+        read["archive"] = archive
     if topics:
         read["topics"] = ",".join(topics)
     if columns is not None:

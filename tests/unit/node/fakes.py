@@ -31,6 +31,7 @@ from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decod
 from gateway.errors import DiskFull
 from gateway.log.lost import Lost
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node.network import Network
 from gateway.node.port import Message, Sent
 from gateway.transport.interface import Trouble
@@ -252,6 +253,7 @@ class Trimming:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self.proposed: TrimProposed | None = None
+        self.held: Held | None = None
 
     def propose(self, now_us: int) -> TrimProposed | None:
         return self.proposed

@@ -12,6 +12,7 @@ from gateway.data.bodies import Voter
 from gateway.data.lanes import LaneName
 from gateway.data.state import LogState, Producer, Topic
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node.books import Books
 from gateway.node.lanes import LaneFacts
 from gateway.node.meters import DiskMeters, Meters
@@ -67,6 +68,7 @@ class Disk:
         self.failed = self.full = ""
         self.meters = DiskMeters()
         self.depth = 4
+        self.held: Held | None = None
 
     @staticmethod
     def damage() -> dict[str, object]:

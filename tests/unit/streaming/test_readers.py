@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from gateway.client.hosts import is_here
 from gateway.client.source import Piece
 from gateway.client.url import Address
 from gateway.core import limits
@@ -20,7 +21,7 @@ from gateway.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unava
 from streaming import batch, origin, records, stream
 from streaming.batch import BatchReader
 from streaming.options import ReadOptions, parse
-from streaming.origin import is_here, source_of_log
+from streaming.origin import source_of_log
 from streaming.planning import RecordsPartition, partitions, splits_of
 from streaming.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until

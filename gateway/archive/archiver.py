@@ -1,0 +1,248 @@
+"""Archiving a log: range after range, as they close, and a named reader's offset behind each, so that retention may let them go.
+
+What is in the archive is what its manifests say, and nothing else is remembered. A range is closed by the log itself (its ticks
+and bytes), so whoever archives the same log from the same offset on makes the same ranges.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from gateway.archive.catalog import Archive
+from gateway.archive.form import Manifest
+from gateway.archive.writing import Gathered, add
+from gateway.core import limits
+from gateway.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory
+
+LOG = logging.getLogger("tutti.archive")
+_COMMIT_S = 1.0
+
+
+class Piece(Protocol):
+    """Records of a log, in order."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """With all columns."""
+
+
+class Standing(Protocol):
+    """How far a log is committed: its uuid (hex), the first offset that it still holds, and the one behind its last record."""
+
+    @property
+    def log(self) -> str:
+        """Empty until it has begun."""
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+
+    @property
+    def offset(self) -> int:
+        """The frontier."""
+
+
+class ArchivedLog(Protocol):
+    """What an archiver asks of a log."""
+
+    def frontier(self) -> Standing:
+        """How far it is committed."""
+
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """Offset of the last such tick above `start` up to `limit`, else of the first up to `end`; `start`: none."""
+
+    def bytes_end(self, start: int, end: int, bytes_max: int) -> int:
+        """Where what begins with [start, end) ends so that it has so many bytes at most, or one batch."""
+
+    def records(self, start: int, end: int) -> Iterator[Piece]:
+        """The records [start, end), with all columns."""
+
+    def readers(self) -> dict[str, int]:
+        """What named readers saved."""
+
+    def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
+        """A named reader's offset commit."""
+
+
+class Settings(NamedTuple):
+    """How to archive.
+
+    Attributes:
+        name: of the named reader that says how far the archive is.
+        ticks: a range ends at each tick whose number this divides.
+        bytes: or before the batch with which it would have more than so many.
+        skip_lost: go on behind records that retention removed before they were archived.
+    """
+
+    name: str
+    ticks: int = limits.ARCHIVE_RANGE_TICKS
+    bytes: int = limits.ARCHIVE_RANGE_BYTES
+    skip_lost: bool = False
+
+
+class Archiver:
+    """Archives one log.
+
+    Attributes:
+        offset: all records below it are archived.
+        frontier: how far the log was, when it was asked last.
+        ranges, records, bytes: what this process added.
+        failures: how often it had to wait and begin a range again.
+        trouble: why it waits; empty while it does not.
+    """
+
+    def __init__(self, source: ArchivedLog, archive: Archive, settings: Settings) -> None:
+        """Go on where the archive ends."""
+        self._source = source
+        self._archive = archive
+        self._settings = settings
+        self._committed = -1
+        self._commit_at = 0.0
+        self.offset = archive.end
+        self.frontier = 0
+        self.ranges = self.records = self.bytes = self.failures = 0
+        self.trouble = ""
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> None:
+        """Archive what closes until `stop` is set; with `once` what is closed by now. What fails for a while is tried again.
+
+        Raises:
+            OffsetOutOfRange: records were removed from the log before they were archived.
+            WrongDirectory, Damaged: the archive is another log's, or is damaged where it was asked.
+            Unavailable, DiskFull: with `once`.
+        """
+        wait = limits.ARCHIVE_RETRY_US_MIN / 1e6
+        begun = False
+        while not stop.is_set():
+            try:
+                if not begun:
+                    self.begin()
+                    begun = True
+                added = self.step()
+                self.trouble, wait = "", limits.ARCHIVE_RETRY_US_MIN / 1e6
+                if added is None and (once or stop.wait(limits.ARCHIVE_POLL_US / 1e6)):
+                    break
+            except (Unavailable, DiskFull) as error:
+                if once:
+                    raise
+                self._told(error)
+                stop.wait(wait)
+                wait = min(2 * wait, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+        if begun:
+            self._commit()
+
+    def begin(self) -> None:
+        """See that archive and log belong together, and that the named reader says what the archive holds."""
+        saved = self._source.readers().get(self._settings.name, 0)
+        self._archive.refresh()
+        standing = self._source.frontier()
+        if standing.log != self._archive.log:
+            raise WrongDirectory(
+                f"{self._archive.where} is the archive of log {self._archive.log}, and the gateways have log {standing.log}: "
+                "archive it elsewhere"
+            )
+        self.frontier = standing.offset
+        self._find_place(standing)
+        if saved > self.offset:
+            LOG.warning(
+                "reader %s has saved offset %d and the archive ends at %d: another one, or its end is lost; the reader goes back",
+                *(self._settings.name, saved, self.offset),
+            )
+            self._source.save_offset(self._settings.name, self.offset, True)
+            self._committed = self.offset
+
+    def _find_place(self, standing: Standing) -> None:
+        """Where to go on: at the archive's end, if the log still holds that."""
+        archive = self._archive
+        spans = archive.spans
+        self.offset = max(span.end for span in spans) if spans else standing.start
+        if not spans or self.offset >= standing.start:
+            if self.offset > standing.offset:
+                raise WrongDirectory(
+                    f"{archive.where} goes to offset {self.offset} and the log to {standing.offset}: the gateways have lost their "
+                    "end, or were given an older state; nothing is archived"
+                )
+            return
+        lost = f"records {self.offset} to {standing.start - 1} were removed from the log before they were archived"
+        if not self._settings.skip_lost:
+            raise OffsetOutOfRange(
+                f"{lost}: name {self._settings.name!r} in [retention] keep_for of all gateways, and go on behind them with "
+                'lost = "skip", or with another archive'
+            )
+        LOG.warning("%s: the archive goes on behind them", lost)
+        self.offset = standing.start
+
+    def step(self) -> Manifest | None:
+        """Archive the next range; None if none is closed."""
+        end = self._closed()
+        if end is None:
+            self._commit()
+            return None
+        start = self.offset
+        self._archive.refresh(soon=True)
+        found = self._archive.span_at(start)
+        if found is not None:  # somebody else has done it
+            self.offset = found.end
+            return self._archive.manifest(found)
+        gathered = Gathered(start)
+        for piece in self._source.records(start, end):
+            gathered.take(piece.batch)
+            if gathered.is_full:
+                break
+        if gathered.end == start:
+            raise Unavailable(f"the log gave no record of [{start}, {end})")
+        manifest = self._added(gathered)
+        self.offset = manifest.end
+        self.ranges += 1
+        self.records += manifest.end - manifest.first
+        self.bytes += gathered.raw_bytes
+        self._commit(soon=True)
+        return manifest
+
+    def _added(self, gathered: Gathered) -> Manifest:
+        try:
+            return add(self._archive, gathered)
+        except Damaged as error:  # a disk or a network that does not keep what it took: nothing counts, and it is written again
+            raise Unavailable(str(error)) from error
+
+    def _closed(self) -> int | None:
+        """The end of the range that begins at `offset`, if it is closed."""
+        standing = self._source.frontier()
+        self.frontier = standing.offset
+        if standing.start > self.offset:
+            self._find_place(standing)
+        start, settings = self.offset, self._settings
+        if standing.offset <= start:
+            return None
+        upto = self._source.bytes_end(start, standing.offset, settings.bytes)
+        tick = self._source.tick_end(start, start, upto, settings.ticks)
+        if tick > start:
+            return tick
+        return upto if upto < standing.offset else None
+
+    def _commit(self, *, soon: bool = False) -> None:
+        """Save the reader's offset where it moved; `soon`: unless that was done within the last second."""
+        now = time.monotonic()
+        if self.offset == self._committed or (soon and now < self._commit_at):
+            return
+        if not self._archive.spans:
+            return
+        try:
+            self._source.save_offset(self._settings.name, self.offset)
+        except Refused as error:
+            if error.code != "offset":
+                raise Unavailable(str(error)) from error
+            # Another archiver has said more.
+        self._committed, self._commit_at = self.offset, now + _COMMIT_S
+
+    def _told(self, error: TuttiError) -> None:
+        self.failures += 1
+        if str(error) != self.trouble:
+            LOG.warning("waits at offset %d: %s", self.offset, error)
+        self.trouble = str(error)

@@ -1,0 +1,145 @@
+"""`tutti archive`: bring the log into an archive, and look at one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import json_option
+from gateway.cli.output import counted, note, print_json, print_table, progress
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.archive.archiver import Archiver
+
+#: Beside a loaded gateway, whose commits go first.
+_NICE = 10
+_COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
+
+
+@click.group()
+def archive() -> None:
+    """Bring the log into an archive of Parquet files, and look at one."""
+
+
+@archive.command()
+@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/archive/archive.toml is an example.")
+@click.option("--once", is_flag=True, help="Archive what is closed by now, and end.")
+@json_option
+def run(path: str, once: bool, as_json: bool) -> int:
+    """Archive the log, range after range, as they close.
+
+    What is in the archive its manifests say; it goes on there, whenever it was killed. Behind each range the named reader of the
+    configuration commits its offset, so that gateways with that name in [retention] keep_for remove only what is archived. One
+    line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: the range that is being
+    written is finished, and it ends.
+    """
+    from gateway.archive.archiver import Archiver, Settings
+    from gateway.archive.catalog import Archive
+    from gateway.client.archiving import LogOfGateways
+    from gateway.config.archiving import load_archiving
+
+    config = load_archiving(path)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stop = threading.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: stop.set())
+    os.nice(_NICE)
+    log = LogOfGateways(config.gateways)
+    held = Archive(config.archive, log.frontier().log, make=True)
+    settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
+    archiver = Archiver(log, held, settings)
+    if not once:
+        told: dict[str, Any] = {"ready": True, "name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
+        if config.metrics:
+            told["metrics"] = _serve(config.metrics, archiver)
+        print(json.dumps(told), flush=True)
+    archiver.run(stop, once=once)
+    if once and as_json:
+        added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes}
+        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
+    elif once:
+        note(f"{counted(archiver.records, 'record')} added to {held.where}, which holds [{held.first}, {held.end}) now")
+    return 0
+
+
+def _serve(listen: str, archiver: Archiver) -> str:
+    from prometheus_client import start_http_server
+
+    from gateway.archive.metrics import Metrics
+
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9465")
+    try:
+        server, _ = start_http_server(int(port), host.strip("[]"), Metrics(archiver).registry())
+    except OSError as error:
+        raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
+    return f"http://{host}:{server.server_port}/metrics"
+
+
+@archive.command("list")
+@click.argument("archive")
+@json_option
+def list_ranges(archive: str, as_json: bool) -> None:
+    """The ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
+    from gateway.archive.catalog import Archive
+
+    held = Archive(archive)
+    lines = []
+    for span in held.spans:
+        manifest = held.manifest(span)
+        names = ",".join(sorted({name for file in manifest.files for name in file.topics}))
+        ticks = f"{manifest.tick_first}-{manifest.tick_last}"
+        lines.append([span.first, span.end, span.end - span.first, ticks, len(manifest.files), manifest.bytes, names])
+    if as_json:
+        ranges = [dict(zip(_COLUMNS, line, strict=True)) for line in lines]
+        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ranges": ranges})
+        return
+    print_table(_COLUMNS, lines, empty="no range yet")
+    note(f"{held.where}: log {held.log}, [{held.first}, {held.end}) without a hole")
+
+
+@archive.command()
+@click.argument("archive")
+@click.option("--remove-orphans", is_flag=True, help="Remove files that no range names, if they are a day old.")
+@json_option
+def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
+    """Read all of ARCHIVE: each file's SHA-256, each record, each range's digest, and whether a range is missing.
+
+    Exit code 4 if anything is damaged or missing. Files that no range names are left by an archiver that was killed, and harmless.
+    """
+    from gateway.archive.catalog import Archive
+    from gateway.archive.checking import verify as check
+
+    held = Archive(archive)
+    with progress("verify", sum(span.end - span.first for span in held.spans)) as meter:
+        found = check(held, meter.advance)
+    if remove_orphans:
+        for path in found.orphans:
+            held.store.remove(path)
+    if as_json:
+        print_json(
+            {"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ok": found.good, **found._asdict()}
+        )
+        return 0 if found.good else 4
+    for wrong in found.wrong:
+        print(wrong)
+    for first, end in found.holes:
+        print(f"records {first} to {end - 1} are missing in {held.where}: no range has them")
+    if found.orphans:
+        done = "removed" if remove_orphans else "--remove-orphans removes what is there"
+        print(f"{counted(len(found.orphans), 'file')} in no range: {done}")
+    state = "good" if found.good else "damaged"
+    records, files = counted(found.records, "record"), counted(found.files, "file")
+    print(
+        f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, are as they were written"
+    )
+    return 0 if found.good else 4

@@ -1,0 +1,81 @@
+"""One number for the records of a range: equal wherever the range is the same, however it was batched, compressed and stored.
+
+Canonical form: SHA-256 over `tutti-digest-1`, a newline, first offset u64, records u64, and then the SHA-256 (32 bytes each) of
+these, each over all records of the range in order, all numbers little-endian:
+
+1. topics, keys, values: for each of the three the lengths i32 (-1 for null), then the bytes back to back, so six sums;
+2. timestamps i64, us;
+3. headers: how many i32 (-1 for null), then of the names, and of the values, the lengths and the bytes as in 1, so five sums.
+
+So no more than one batch is ever held, however large the records are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: The columns that count.
+DIGESTED = ("topic", "key", "value", "timestamp", "headers")
+_HEAD = struct.Struct("<QQ")
+
+
+class Digester:
+    """Takes the records of a range, batch by batch, in order."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._topics, self._keys, self._values, self._names, self._contents = (_Texts() for _ in range(5))
+        self._times, self._counts = hashlib.sha256(), hashlib.sha256()
+        self.records = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The next records; the batch has the columns `DIGESTED`, and others as it likes."""
+        topic, key, value, timestamp, headers = (batch.column(name) for name in DIGESTED)
+        for texts, column in ((self._topics, topic), (self._keys, key), (self._values, value)):
+            texts.take(column)
+        self._times.update(timestamp.cast(pa.int64()).to_numpy().data)
+        self._counts.update(_int32(pc.list_value_length(headers)).data)
+        entries = cast("pa.StructArray", cast("pa.ListArray[Any]", headers).flatten())
+        self._names.take(entries.field(0))
+        self._contents.take(entries.field(1))
+        self.records += batch.num_rows
+
+    def hexdigest(self, first: int) -> str:
+        """The digest of what was taken, whose first record has the offset `first`."""
+        hasher = hashlib.sha256(b"tutti-digest-1\n" + _HEAD.pack(first, self.records))
+        for texts in (self._topics, self._keys, self._values):
+            hasher.update(texts.sums())
+        hasher.update(self._times.digest() + self._counts.digest() + self._names.sums() + self._contents.sums())
+        return hasher.hexdigest()
+
+
+class _Texts:
+    """Two sums over texts or bytes: one over their lengths, one over what they are."""
+
+    def __init__(self) -> None:
+        self._lengths = hashlib.sha256()
+        self._bytes = hashlib.sha256()
+
+    def take(self, column: pa.Array[Any]) -> None:
+        """Some more of them."""
+        self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
+        there = column.drop_null()  # what stands behind a null is nobody's business
+        _, offsets, data = there.buffers()
+        if len(there) and offsets is not None and data is not None:
+            bounds = np.frombuffer(memoryview(offsets), np.int32)[there.offset : there.offset + len(there) + 1]
+            self._bytes.update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
+
+    def sums(self) -> bytes:
+        """Both."""
+        return self._lengths.digest() + self._bytes.digest()
+
+
+def _int32(lengths: pa.Array[Any]) -> npt.NDArray[np.int32]:
+    return lengths.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
