@@ -6,10 +6,11 @@ and bytes), so whoever archives the same log from the same offset on makes the s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -109,13 +110,13 @@ class Archiver:
         self.ranges = self.records = self.bytes = self.failures = 0
         self.trouble = ""
 
-    def run(self, stop: threading.Event, *, once: bool = False) -> None:
-        """Archive what closes until `stop` is set; with `once` what is closed by now. What fails for a while is tried again.
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Archive what closes until `stop` is set; `ready` is called once both sides have answered. What fails for a while is tried
+        again.
 
         Raises:
             OffsetOutOfRange: records were removed from the log before they were archived.
             WrongDirectory, Damaged: the archive is another log's, or is damaged where it was asked.
-            Unavailable, DiskFull: with `once`.
         """
         wait = limits.ARCHIVE_RETRY_US_MIN / 1e6
         begun = False
@@ -124,18 +125,29 @@ class Archiver:
                 if not begun:
                     self.begin()
                     begun = True
+                    ready()
                 added = self.step()
                 self.trouble, wait = "", limits.ARCHIVE_RETRY_US_MIN / 1e6
-                if added is None and (once or stop.wait(limits.ARCHIVE_POLL_US / 1e6)):
-                    break
+                if added is None:
+                    stop.wait(limits.ARCHIVE_POLL_US / 1e6)
             except (Unavailable, DiskFull) as error:
-                if once:
-                    raise
                 self._told(error)
                 stop.wait(wait)
                 wait = min(2 * wait, limits.ARCHIVE_RETRY_US_MAX / 1e6)
-        if begun:
+        with contextlib.suppress(Unavailable):  # a start says it again
             self._commit()
+
+    def run_once(self) -> None:
+        """Archive what is closed by now.
+
+        Raises:
+            Unavailable, DiskFull: something did not answer, or there was no room; all ranges before are archived.
+            OffsetOutOfRange, WrongDirectory, Damaged: as `run`.
+        """
+        self.begin()
+        while self.step() is not None:
+            pass
+        self._commit()
 
     def begin(self) -> None:
         """See that archive and log belong together, and that the named reader says what the archive holds."""

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gateway.archive.archiver import Archiver
 
 
-class Metrics:
+class Metrics(Collector):
     """Collector of one archiver; it is looked at from another thread, and nothing is changed."""
 
     def __init__(self, archiver: Archiver) -> None:
         """Of this one."""
         self._archiver = archiver
-
-    def registry(self) -> CollectorRegistry:
-        """With this collector alone."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return registry
 
     def collect(self) -> Iterator[Metric]:
         """All families."""

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import signal
-import sys
-import threading
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.options import json_option
 from gateway.cli.output import counted, note, print_json, print_table, progress
-from gateway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.archive.archiver import Archiver
 
 #: Beside a loaded gateway, whose commits go first.
 _NICE = 10
@@ -41,48 +31,29 @@ def run(path: str, once: bool, as_json: bool) -> int:
     line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: the range that is being
     written is finished, and it ends.
     """
+    from connectors.running import run as run_until_told
     from gateway.archive.archiver import Archiver, Settings
     from gateway.archive.catalog import Archive
+    from gateway.archive.metrics import Metrics
     from gateway.client.archiving import LogOfGateways
     from gateway.config.archiving import load_archiving
 
     config = load_archiving(path)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    stop = threading.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda *_: stop.set())
     os.nice(_NICE)
     log = LogOfGateways(config.gateways)
     held = Archive(config.archive, log.frontier().log, make=True)
     settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
     archiver = Archiver(log, held, settings)
     if not once:
-        told: dict[str, Any] = {"ready": True, "name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
-        if config.metrics:
-            told["metrics"] = _serve(config.metrics, archiver)
-        print(json.dumps(told), flush=True)
-    archiver.run(stop, once=once)
-    if once and as_json:
+        told = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
+        return run_until_told(archiver, told, config.metrics, Metrics(archiver))
+    archiver.run_once()
+    if as_json:
         added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes}
         print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
-    elif once:
+    else:
         note(f"{counted(archiver.records, 'record')} added to {held.where}, which holds [{held.first}, {held.end}) now")
     return 0
-
-
-def _serve(listen: str, archiver: Archiver) -> str:
-    from prometheus_client import start_http_server
-
-    from gateway.archive.metrics import Metrics
-
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9465")
-    try:
-        server, _ = start_http_server(int(port), host.strip("[]"), Metrics(archiver).registry())
-    except OSError as error:
-        raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
-    return f"http://{host}:{server.server_port}/metrics"
 
 
 @archive.command("list")

@@ -189,6 +189,7 @@ def test_files_and_archive_serve_with_the_gateway_down_and_so_does_the_archive_a
     assert "has no topic 'nothing' in [0, " in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_gateways_trim_alike(tmp_path: Path) -> None:
     where = tmp_path / "archive"
     with Three(tmp_path, KEPT) as group:

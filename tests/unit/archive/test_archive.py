@@ -41,7 +41,7 @@ def archived(where: object, log: Log | None = None, settings: Settings = SETTING
     """An archive of what is closed."""
     log = log or Log(TABLE)
     archive = Archive(str(where), log.log, make=True)
-    Archiver(log, archive, settings).run(threading.Event(), once=True)
+    Archiver(log, archive, settings).run_once()
     return archive
 
 
@@ -347,7 +347,7 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
     log = Log(TABLE)
     archiver = Archiver(log, Archive(tmp_path, LOG, make=True), SETTINGS)
     stop = threading.Event()
-    thread = threading.Thread(target=archiver.run, args=(stop,))
+    thread = threading.Thread(target=archiver.run, args=(stop, lambda: None))
     thread.start()
     deadline = time.monotonic() + 30
     while log.saved.get("archive") != CLOSED and time.monotonic() < deadline:
