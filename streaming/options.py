@@ -13,11 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.errors import ConfigError, UsageError
+from streaming import credentials
+
+if TYPE_CHECKING:
+    from gateway.client.credentials import Credentials
 
 #: "earliest", "latest", an offset, or an aware time: the first record at or after it.
 Place = Literal["earliest", "latest"] | int | datetime
@@ -46,6 +50,7 @@ TAKES: dict[str, str] = {
     "failOnDataLoss": "true or false",
     "queryName": "a name of letters, digits, '.', '_' and '-'",
     "shortCircuit": "true or false",
+    **credentials.TAKES,
 }
 #: Kafka's names, and ours for the same thing.
 ALIASES: dict[str, str] = {
@@ -107,6 +112,7 @@ class ReadOptions:
     query_name: str = ""
     start_name: str = "startingOffset"
     end_name: str = "endingOffset"
+    credentials: Credentials | None = None
 
     @property
     def origin(self) -> str:
@@ -175,6 +181,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         query_name=_get(given, "queryName", _query) or "",
         start_name=given.name("startingOffset"),
         end_name=given.name("endingOffset"),
+        credentials=_credentials(given),
     )
 
 
@@ -204,13 +211,21 @@ def _unknown(key: str, value: str) -> UsageError:
     else:
         near = get_close_matches(low, _CANONICAL, 1)
         hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known."
-    return UsageError(f"option {key!r} ({value!r}) is not taken: {hint} Options are {', '.join(TAKES)}")
+    return UsageError(f"option {key!r} ({credentials.shown(key, value)}) is not taken: {hint} Options are {', '.join(TAKES)}")
+
+
+def _credentials(given: _Given) -> Credentials | None:
+    if "gateways" not in given:
+        _refuse(given, dict.fromkeys(credentials.TAKES, "directories are read by who may read their files"))
+        return None
+    return credentials.credentials_of(given)
 
 
 def _refuse(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
-            raise UsageError(f"option {given.name(option)!r} ({given[option]!r}) does not fit here: {reason}")
+            value = credentials.shown(option, given[option])
+            raise UsageError(f"option {given.name(option)!r} ({value}) does not fit here: {reason}")
 
 
 def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:

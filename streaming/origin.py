@@ -32,7 +32,7 @@ def source_of(options: ReadOptions) -> Source:
     if options.gateways is not None:
         from gateway.client.progress import Progress
 
-        log = Progress(options.gateways)
+        log = Progress(options.gateways, credentials=options.credentials)
     elif options.paths:
         from gateway.client.files import Files
 
@@ -60,7 +60,8 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
         from gateway.client.url import Address, parse_url
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
-        return Reads(dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host))), seen=seen, log=log)
+        nearest = dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host)))
+        return Reads(nearest, seen=seen, log=log, credentials=options.credentials)
     if not options.paths:
         from gateway.client.archive_source import ArchiveSource
 
@@ -131,7 +132,7 @@ def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, s
         return source.pieces(*asked, absent_ok=True)
     from gateway.client.nearby import pieces_nearby
 
-    return pieces_nearby(here, source, partition.log, *asked)
+    return pieces_nearby(here, source, partition.log, *asked, credentials=options.credentials)
 
 
 def _told(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:

@@ -63,7 +63,9 @@ class _Sink:
             for batch in iterator:
                 for topic, records in by_topic(batch, self._options.topic):
                     if staging is None:
-                        staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S)
+                        staging = Staging(
+                            self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials
+                        )
                     receipts += staging.stage(topic, records)
                     payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
@@ -107,14 +109,16 @@ class _Sink:
 
     def _mark(self, name: str, write: Write, topic: str) -> None:
         """Note that a run met the first result, for its next write is another one: with a record that is staged and never seen."""
-        with Staging(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S) as mark:
+        with Staging(
+            self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials
+        ) as mark:
             done = standing(mark.resume().progress, write)  # another write of this run may have come between
             mark.send_batch(topic, _NOTHING, progress=write.progress(done)).result()
         with contextlib.suppress(TuttiError), self._transactor(name):
             pass  # the next epoch lets go what was staged, and keeps the progress
 
     def _transactor(self, name: str | None) -> Transactor:
-        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S)
+        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
 
     def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Forget those who staged: what is left of it will never be visible."""
@@ -123,7 +127,8 @@ class _Sink:
     def _forget(self, producers: Sequence[str]) -> None:
         """Where that fails they go by themselves, when idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
-            with contextlib.suppress(TuttiError), contextlib.closing(Control(self._options.gateways, _FORGET_S)) as control:
+            asking = Control(self._options.gateways, _FORGET_S, credentials=self._options.credentials)
+            with contextlib.suppress(TuttiError), contextlib.closing(asking) as control:
                 control.forget(producers[at : at + limits.FORGET_PRODUCERS_MAX])
 
 

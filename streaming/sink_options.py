@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
 from gateway.client.reads import check_name
 from gateway.client.url import parse_url
 from gateway.errors import ConfigError, UsageError
+from streaming import credentials
+
+if TYPE_CHECKING:
+    from gateway.client.credentials import Credentials
 
 WRITE_ID_MAX = 200  # with the id of a query before it, it is the name of a producer (249)
 #: Each option, and what it takes. Errors and docs/spark.md say it in these words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "topic": "a topic's name",
+    **credentials.TAKES,
     "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
 }
 _SPARKS = frozenset({"checkpointlocation", "queryname"})  # what Spark hands over of its own
@@ -37,6 +43,7 @@ class SinkOptions:
     gateways: str
     topic: str | None = None
     write_id: str = ""
+    credentials: Credentials | None = None
 
 
 def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
@@ -54,7 +61,8 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
         if name is None:
             near = get_close_matches(low, _CANONICAL, 1)
             hint = _HINTS.get(low) or (f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known.")
-            raise UsageError(f"option {key!r} ({value!r}) is not taken: {hint} Options of a write are {', '.join(TAKES)}")
+            value = credentials.shown(key, value)
+            raise UsageError(f"option {key!r} ({value}) is not taken: {hint} Options of a write are {', '.join(TAKES)}")
         given[name] = value.strip()
     if "gateways" not in given:
         raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}")
@@ -74,7 +82,7 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
                 raise _wrong(name, given[name], str(error)) from error
     if len(given.get("writeId", "")) > WRITE_ID_MAX:
         raise _wrong("writeId", given["writeId"], f"{len(given['writeId'])} characters")
-    return SinkOptions(given["gateways"], given.get("topic"), given.get("writeId", ""))
+    return SinkOptions(given["gateways"], given.get("topic"), given.get("writeId", ""), credentials.credentials_of(given))
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:

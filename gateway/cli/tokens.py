@@ -45,6 +45,20 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
 @click.option("--producer", "producers", multiple=True, metavar="NAMES", help="Producers' names that it may write under; else all.")
 @click.option("--admin", is_flag=True, help="It may see and change the group: members, roster, leave, fence, forget.")
 @click.option("--expires", metavar="TIME", help="Days, hours or minutes for which it holds: 30d, 12h, 90m. Without it: for ever.")
+@click.option(
+    "--client",
+    "client",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write all that a client needs into FILE, for TUTTI_TOKEN_FILE, in place of printing the token; takes --keys.",
+)
+@click.option("--keys", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="For --client: the file group.keys.")
+@click.option(
+    "--ca",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For --client: certificates (PEM) of who signed those of the gateways; without it who the client's system trusts.",
+)
 @_file_option
 @json_option
 def new(
@@ -54,6 +68,9 @@ def new(
     producers: tuple[str, ...],
     admin: bool,
     expires: str | None,
+    client: Path | None,
+    keys: Path | None,
+    ca: Path | None,
     path: Path,
     as_json: bool,
 ) -> None:
@@ -71,11 +88,53 @@ def new(
             raise ConfigError(f"{path} has a token {name!r} already: remove that one first, or choose another name")
         known[name] = access
 
+    text = _client_text(token, client, keys, ca)
     _change(path, add)
+    if client is not None:
+        _write_client(client, text)
     if as_json:
-        print_json({"name": name, "token": token, "file": str(path)})
+        print_json({"name": name, "file": str(path), **({"token": token} if client is None else {"client": str(client)})})
     else:
-        print(token)
+        print(token if client is None else f"{client}  for who uses it alone: TUTTI_TOKEN_FILE={client}")
+
+
+def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
+    """What a client's file holds, whose parts are looked at before anything is written."""
+    from gateway.transport.keys import read_public
+
+    if client is None or keys is None:
+        if client is None and keys is None and ca is None:
+            return ""
+        raise UsageError("--client FILE and --keys group.keys belong together: a client shows its token to those gateways alone")
+    if client.exists():
+        raise ConfigError(f"{client} is there already: name another file, or take that one away")
+    lines = "".join(f'"{gateway}" = "{key}"\n' for gateway, key in sorted(read_public(keys).items()))
+    certificates = ""
+    if ca is not None:
+        try:
+            pem = ca.read_text("ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{ca} cannot be read as PEM ({error}): name a file of certificates") from None
+        if "BEGIN CERTIFICATE" not in pem or "PRIVATE KEY" in pem or "'''" in pem:
+            raise ConfigError(
+                f"{ca} holds no certificates alone: name the file of who signed those of the gateways, without any key"
+            )
+        certificates = f"certificates = '''\n{pem}'''\n"
+    said = "# What a client of Tutti is let in with (TUTTI_TOKEN_FILE). It holds a secret: keep it readable by its user alone.\n"
+    return f'{said}token = "{token}"\n{certificates}\n[gateways]\n{lines}'
+
+
+def _write_client(path: Path, text: str) -> None:
+    from gateway.keyfiles import write_new
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new(path, text, 0o600)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"{path} cannot be written ({reason}), and the token is made: remove it, and name another file"
+        ) from error
 
 
 def _made(access: Access, expires: str | None) -> Access:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.client.control import Control
+from gateway.client.credentials import Credentials
 from gateway.client.files import Files
 from gateway.client.source import Piece, Source
 from gateway.client.url import Address
@@ -34,6 +35,7 @@ def pieces_nearby(
     end: int,
     topics: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    credentials: Credentials | None = None,
 ) -> Iterator[Piece]:
     """As `source.pieces` (topics that do not exist have no records), from the files of a gateway while that works.
 
@@ -43,10 +45,11 @@ def pieces_nearby(
         log: uuid of the log.
         start, end: a decided range of it.
         topics, columns: as in `Reads.scan`.
+        credentials: what a gateway is asked with for where its files are.
     """
     position = start
     for address in sorted(addresses):
-        files = files_of(address, log)
+        files = files_of(address, log, lambda asked: _status(asked, credentials))
         if files is None:
             continue
         try:
@@ -86,8 +89,8 @@ def _keep(address: Address, log: str, files: Files | None, until: float) -> None
     _known[key] = files, until
 
 
-def _status(address: Address) -> dict[str, object]:
-    with Control([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False) as control:
+def _status(address: Address, credentials: Credentials | None = None) -> dict[str, object]:
+    with Control([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False, credentials=credentials) as control:
         return control.status()
 
 

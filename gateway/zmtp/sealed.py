@@ -39,6 +39,7 @@ class Opening:
         self._keeps = keeps
         self._opened = memoryview(b"")
         self._ended = False
+        self._trouble: FormatError | None = None  # behind what was opened
         self.held = 0
         self._open_all()
 
@@ -80,6 +81,10 @@ class Opening:
     def _fill(self, *, wanted: bool) -> bool:
         """Read until something is opened; False when there is nothing more now, or ever, which is an error where it is `wanted`."""
         while not self._opened and not self._ended:
+            if self._trouble is not None:
+                if wanted:
+                    raise self._trouble
+                return False
             try:
                 data = self._socket.recv(max(_READ_BYTES, self.held - len(self._came)))
             except BlockingIOError:
@@ -100,6 +105,18 @@ class Opening:
             return
         self.held = 0
         opened: list[bytes] = []
+        try:
+            at = self._open_some(at, end, opened)
+        except FormatError as error:
+            if not opened:
+                raise
+            self._trouble = error
+        del came[:at]
+        self._opened = memoryview(b"".join(opened))
+
+    def _open_some(self, at: int, end: int, opened: list[bytes]) -> int:
+        """Open the frames between the two places; where what is not complete begins."""
+        came = self._came
         while at + 2 <= end:
             flags, start, length = came[at], at + 2, came[at + 1]
             if flags & LONG:
@@ -116,8 +133,7 @@ class Opening:
             inside, data = self._box.open(bytes(came[start:stop]))
             opened.append(frame(data, inside))
             at = stop
-        del came[:at]
-        self._opened = memoryview(b"".join(opened))
+        return at
 
     def _await(self, size: int) -> None:
         """A frame under way is to have so many bytes."""

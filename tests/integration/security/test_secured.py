@@ -1,0 +1,349 @@
+"""Proves of a real gateway with keys, tokens and a certificate what docs/security.md says: who comes in at each port, what each may
+do, and that no secret is heard on the way or left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from gateway.access import Access, change_tokens
+from gateway.client.control import Control
+from gateway.client.credentials import Credentials
+from gateway.client.reads import Reads
+from gateway.transport.keys import generate
+from tests.certificates import certificate
+from tests.faults.gateways import GatewayProcess
+from tests.integration.security.house import House, wire
+from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
+
+SECRET_VALUE = b"a value that nobody else is to hear"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return House(tmp_path_factory.mktemp("secured"))
+
+
+@pytest.fixture(scope="module")
+def gateway(house: House) -> Iterator[GatewayProcess]:
+    with house.gateway() as process:
+        with Producer(process.url, credentials=house.credentials("all")) as producer:
+            producer.send("flights", b"one").result(10)
+            producer.send("delays", b"two").result(10)
+        yield process
+
+
+def refused(error: pytest.ExceptionInfo[NotAllowed], house: House, code: str) -> None:
+    """It says why, and no secret."""
+    assert error.value.code == code
+    assert not any(token in str(error.value) for token in house.tokens.values())
+
+
+# The client port
+
+
+@pytest.mark.parametrize("name", ["late", "unknown", "missing"])
+def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, gateway: GatewayProcess, name: str) -> None:
+    token = house.tokens.get(name, "tutti_nobody" if name == "unknown" else "")
+    credentials = Credentials(token, house.place / "group.keys", house.place / "tls.pem")
+    with pytest.raises(NotAllowed) as error:
+        Producer(gateway.url, credentials=credentials)
+    refused(error, house, "token")
+    with pytest.raises(NotAllowed) as error:
+        Reader(gateway.url, topics=["flights"], credentials=credentials)
+    refused(error, house, "token")
+    with pytest.raises(NotAllowed) as error, Control(gateway.url, credentials=credentials) as control:
+        control.status()
+    refused(error, house, "token")
+
+
+def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House, gateway: GatewayProcess) -> None:
+    """As one of a release before them."""
+    with pytest.raises(NotAllowed, match="takes clients that encrypt and show a token") as error:
+        Producer(gateway.url)
+    refused(error, house, "token")
+    with pytest.raises(NotAllowed, match="TUTTI_TOKEN_FILE"), Control(gateway.url) as control:
+        control.status()
+
+
+def test_each_may_write_what_is_listed_and_nothing_else(house: House, gateway: GatewayProcess) -> None:
+    with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
+        assert producer.send("flights-raw", SECRET_VALUE).result(10) >= 0
+        with pytest.raises(NotAllowed, match="may not write to topic 'delays'") as error:
+            producer.send("delays", b"x").result(10)
+        refused(error, house, "rights")
+    with pytest.raises(NotAllowed, match="may write to no topic"):
+        Producer(gateway.url, credentials=house.credentials("reader"))
+    with pytest.raises(NotAllowed, match="may not write as producer 'lga-1'"):
+        Producer(gateway.url, producer="lga-1", credentials=house.credentials("jfk"))
+    with Producer(gateway.url, producer="jfk-1", credentials=house.credentials("jfk")) as producer:
+        assert producer.send("delays", b"x").result(10) >= 0
+        assert producer.send("delays", b"x", ordering="unordered").result(10) >= 0
+    with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
+        receipt = producer.send("delays", b"x", ordering="unordered")
+        with pytest.raises(NotAllowed, match="may not write to topic 'delays'"):
+            receipt.result(10)
+
+
+def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: GatewayProcess) -> None:
+    asked: list[Callable[[Control], object]] = [
+        lambda control: control.members(),
+        lambda control: control.producers(),
+        lambda control: control.fence("jfk-1"),
+        lambda control: control.forget(["jfk-1"]),
+        lambda control: control.leave("g1"),
+        lambda control: control.change_roster("remove", "g1"),
+        lambda control: control.force_roster(["g1"]),
+    ]
+    with Control(gateway.url, credentials=house.credentials("all")) as control:
+        assert control.status()["gateway"] == "g1"
+        for ask in asked:
+            with pytest.raises(NotAllowed, match="takes one with --admin") as error:
+                ask(control)
+            refused(error, house, "rights")
+    with Control(gateway.url, credentials=house.credentials("ops")) as control:
+        assert [member["name"] for member in control.members()] == ["g1"]
+        assert control.status()["security"]["refused"]["rights"] >= len(asked)
+        assert control.status()["security"]["tokens"] == len(house.tokens)
+        with pytest.raises(NotAllowed, match="may read no topic"):
+            control.save_offset("somebody", 0)
+
+
+def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway: GatewayProcess) -> None:
+    kept: list[Access] = []
+    with Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=30) as producer:
+        assert producer.send("flights", b"x").result(10) >= 0
+        change_tokens(house.file, lambda known: kept.append(known.pop("feed")))
+        try:
+            with pytest.raises(NotAllowed) as error:
+                list(iter(lambda: producer.send("flights", b"x").result(20), None))
+            refused(error, house, "token")
+        finally:
+            change_tokens(house.file, lambda known: known.update(feed=kept[0]))
+    assert "a token holds no longer" in gateway.log_tail()
+
+
+def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: GatewayProcess, tmp_path: Path) -> None:
+    generate(tmp_path, ["g1"])
+    credentials = Credentials(house.tokens["feed"], tmp_path / "group.keys")
+    with wire(gateway.port) as heard, pytest.raises(Unavailable, match="another key than those that are known here"):
+        Producer(f"tutti://127.0.0.1:{heard.port}", credentials=credentials, connect_timeout=0.5)
+    assert all(len(to) == 64 for to, _ in heard.heard)  # a greeting, and not a word more
+
+
+def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: House, tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path) as open_one, wire(open_one.port) as heard:
+        with pytest.raises(Unavailable, match="does not encrypt, and nothing is said in the clear"):
+            Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=0.5)
+        assert house.tokens["feed"].encode() not in heard.all()
+        with Producer(open_one.url) as producer:  # and without credentials all is as ever
+            assert producer.send("t", b"x").result(10) == 0
+
+
+def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(house: House, gateway: GatewayProcess) -> None:
+    with wire(gateway.port) as heard:
+        url = f"tutti://127.0.0.1:{heard.port}"
+        with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
+            assert producer.send("flights", SECRET_VALUE).result(10) >= 0
+        with Control(url, credentials=house.credentials("ops"), learn=False) as control:
+            control.members()
+        spoken = heard.all()
+        assert len(spoken) > 1000
+        for secret in (SECRET_VALUE, b"heard", *(token.encode() for token in house.tokens.values())):
+            assert secret not in spoken
+        recorded = [bytes(to) for to, _ in heard.heard]
+    with Reads(gateway.url, credentials=house.credentials("all")) as reads:
+        before = reads.frontier().offset
+        for said in recorded:
+            with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as again, contextlib.suppress(ConnectionError):
+                again.sendall(said)
+                while again.recv(4096):  # it is closed
+                    pass
+        assert reads.frontier().offset == before
+
+
+# Reads
+
+
+def flight_client(gateway: GatewayProcess, ca: Path | None) -> flight.FlightClient:
+    scheme = "grpc" if ca is None else "grpc+tls"
+    trusted = None if ca is None else ca.read_text()
+    return flight.FlightClient(f"{scheme}://127.0.0.1:{gateway.port + 2}", tls_root_certs=trusted)
+
+
+def options(token: str) -> flight.FlightCallOptions:
+    headers: Any = [(b"authorization", b"Bearer " + token.encode())] if token else []
+    return flight.FlightCallOptions(timeout=5, headers=headers)
+
+
+def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: GatewayProcess) -> None:
+    with Reader(gateway.url, topics=["flights"], credentials=house.client_file("reader")) as reader:
+        assert b"one" in [record.value for record in reader.records()]
+    for topics in (["delays"], ["flights", "delays"], None):
+        with pytest.raises(NotAllowed, match="may not read") as error:
+            list(Reader(gateway.url, topics=topics, credentials=house.credentials("reader")))
+        refused(error, house, "rights")
+    with Reads(gateway.url, credentials=house.credentials("reader")) as reads:
+        assert {topic.name for topic in reads.topics()} == {"flights", "flights-raw"} & {topic.name for topic in reads.topics()}
+        end = reads.frontier().offset
+        for ask in (
+            lambda: reads.plan(0, end),
+            lambda: reads.plan(0, end, ["delays"]),
+            lambda: reads.bytes_end(0, end, 10),
+            lambda: list(reads.scan(0, end, ["delays"])),
+        ):
+            with pytest.raises(NotAllowed):
+                ask()
+        assert reads.plan(0, end, ["flights"])
+    with Reader(gateway.url, topics=["flights"], name="saver", credentials=house.credentials("reader")) as reader:
+        reader.poll(5)
+        reader.save()  # by the reads process, which its gateway knows by its key
+
+
+@pytest.mark.parametrize("token", ["", "tutti_nobody", "late"])
+def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayProcess, token: str) -> None:
+    shown = options(house.tokens.get(token, token))
+    everything = flight.FlightDescriptor.for_command(b"{}")
+    with flight_client(gateway, house.place / "tls.pem") as client:
+        calls: list[Callable[[], object]] = [
+            lambda: client.do_get(flight.Ticket(b"{}"), shown).read_all(),
+            lambda: client.get_flight_info(everything, shown),
+            lambda: client.get_schema(everything, shown),
+            lambda: list(client.list_flights(options=shown)),
+            lambda: client.list_actions(shown),
+            *(
+                lambda kind=kind: list(client.do_action(flight.Action(kind, b"{}"), shown))
+                for kind in ("frontier", "topics", "producers", "readers", "save_offset", "no such action")
+            ),
+        ]
+        for call in calls:
+            with pytest.raises((flight.FlightError, pa.ArrowException)) as error:  # get_schema raises the latter
+                call()
+            assert "frontier" not in str(error.value)
+            assert not any(secret in str(error.value) for secret in house.tokens.values())
+
+
+def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: House, gateway: GatewayProcess) -> None:
+    with flight_client(gateway, house.place / "tls.pem") as client:
+        shown = options(house.tokens["reader"])
+        for call in (
+            lambda: client.do_get(flight.Ticket(b'{"topics":["delays"]}'), shown).read_all(),
+            lambda: list(client.do_action(flight.Action("producers", b"{}"), shown)),
+        ):
+            with pytest.raises(flight.FlightUnauthorizedError) as error:
+                call()
+            told = json.loads(error.value.extra_info)
+            assert (told["code"], told["reason"]) == ("not_allowed", "rights")
+
+
+def test_reads_are_encrypted_and_only_where_the_certificate_is_trusted(
+    house: House, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    certificate(tmp_path, "other")
+    for ca in (None, tmp_path / "other.pem"):
+        with flight_client(gateway, ca) as client, pytest.raises(flight.FlightUnavailableError):
+            list(client.do_action(flight.Action("frontier", b"{}"), options(house.tokens["all"])))
+    credentials = Credentials(house.tokens["all"], house.place / "group.keys", tmp_path / "other.pem")
+    with pytest.raises(Unavailable):
+        Reader(gateway.url, credentials=credentials, connect_timeout=0.5)
+
+
+# Admin pages
+
+
+def page(gateway: GatewayProcess, house: House, path: str, token: str = "", scheme: str = "https") -> tuple[int, str]:
+    context = ssl.create_default_context(cafile=str(house.place / "tls.pem"))
+    headers = {"Authorization": f"Bearer {house.tokens.get(token, token)}"} if token else {}
+    kind = partial(http.client.HTTPSConnection, context=context) if scheme == "https" else http.client.HTTPConnection
+    with contextlib.closing(kind("127.0.0.1", gateway.port + 3, timeout=10)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(house: House, gateway: GatewayProcess) -> None:
+    assert page(gateway, house, "/healthz")[0] == page(gateway, house, "/readyz")[0] == page(gateway, house, "/")[0] == 200
+    for path in ("/metrics", "/v1/status", "/v1/history", "/v1/gateways", "/v1/topics", "/v1/readers", "/v1/records"):
+        for token in ("", "tutti_nobody", "late"):
+            status, said = page(gateway, house, path, token)
+            assert status == 401
+            assert not any(secret in said for secret in house.tokens.values())
+    assert [page(gateway, house, path, "reader")[0] for path in ("/metrics", "/v1/status")] == [200, 200]
+    assert [page(gateway, house, path, "reader")[0] for path in ("/v1/gateways", "/v1/records", "/v1/topics")] == [403, 403, 403]
+    assert page(gateway, house, "/v1/records?topic=flights", "reader")[0] == 200
+    assert page(gateway, house, "/v1/records?topic=flights&topic=delays", "reader")[0] == 403
+    assert page(gateway, house, "/v1/gateways", "ops")[0] == 200
+    with pytest.raises((OSError, http.client.HTTPException)):
+        page(gateway, house, "/healthz", scheme="http")
+    told = json.loads(page(gateway, house, "/v1/status", "ops")[1])
+    assert told["reads_served"]["security"]["refused"]["unknown"] > 0
+
+
+# What is left behind
+
+
+def test_no_secret_is_in_logs_status_or_what_runs(house: House, gateway: GatewayProcess) -> None:
+    secret = (house.place / "g1.secret").read_text().split('secret = "')[1][:40]
+    told = page(gateway, house, "/v1/status", "ops")[1] + page(gateway, house, "/metrics", "ops")[1] + gateway.log_tail(10**7)
+    for pid in (gateway.pid, json.loads(page(gateway, house, "/v1/status", "ops")[1])["reads_process"]["pid"]):
+        told += Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
+    for hidden in (secret, *house.tokens.values()):
+        assert hidden not in told
+        assert hidden not in repr(house.credentials("feed")) + str(house.credentials("feed"))
+
+
+def test_commands_are_let_in_by_the_file_that_the_environment_names(
+    house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gateway", *arguments, "--url", gateway.url], capture_output=True, text=True, check=False
+        )
+
+    monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("ops")))
+    done = tutti("members", "--json")
+    assert (done.returncode, json.loads(done.stdout)[0]["name"]) == (0, "g1")
+    monkeypatch.setenv("TUTTI_TOKEN", house.tokens["reader"])
+    done = tutti("members")
+    assert done.returncode == 1
+    assert "token 'reader' may not list the members of the group" in done.stderr
+    assert house.tokens["reader"] not in done.stdout + done.stderr
+    done = tutti("tail", "--topic", "flights", "-n", "1", "--format", "value")
+    assert (done.returncode, done.stdout) == (0, "one\n")
+    monkeypatch.delenv("TUTTI_TOKEN_FILE")
+    done = tutti("status")
+    assert (done.returncode, "TUTTI_TOKEN is set and TUTTI_TOKEN_FILE is not" in done.stderr) == (2, True)
+
+
+def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: House, gateway: GatewayProcess) -> None:
+    """The last one here: it changes the house."""
+    (house.place / "tls.pem").write_text("cut")
+    pid = gateway.pid
+    while "the new certificate cannot serve, the one before goes on" not in gateway.log_tail():
+        time.sleep(0.05)
+    (house.place / "tls.key").unlink()
+    certificate(house.place, "tls")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, TuttiError, ConfigError):
+            if page(gateway, house, "/healthz")[0] == 200:
+                break
+        time.sleep(0.05)
+    with Reader(gateway.url, topics=["flights"], credentials=house.credentials("reader")) as reader:
+        assert next(iter(reader.records())).value == b"one"
+    assert gateway.pid == pid
