@@ -126,8 +126,8 @@ class Log:
         self.committed: list[tuple[str | None, dict[str, Any], list[int]]] = []
         self.forgotten: list[list[str]] = []
         self.closed = 0
-        monkeypatch.setattr(sink, "Transactor", lambda url, producer, connect_timeout: self._of(producer))
-        monkeypatch.setattr(sink, "Control", lambda url, patience: self)
+        monkeypatch.setattr(sink, "Transactor", lambda url, producer, connect_timeout, credentials: self._of(producer))
+        monkeypatch.setattr(sink, "Control", lambda url, patience, credentials: self)
 
     def _of(self, name: str | None) -> Log:
         self.opened.append(name)
@@ -275,7 +275,7 @@ class FakeStaging:
     made: list[FakeStaging]
     log: Log
 
-    def __init__(self, url: str, producer: str | None = None, *, connect_timeout: float) -> None:
+    def __init__(self, url: str, producer: str | None = None, *, connect_timeout: float, credentials: None) -> None:
         FakeStaging.made.append(self)
         self.name = producer or f"~{len(FakeStaging.made)}"
         self.closed = False
