@@ -35,7 +35,7 @@ disk_low_bytes = {low}
 [security]
 {security}
 {more}"""
-_KEYS = 'secret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"'
+_KEYS = 'secret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"\ninsecure = true'
 _NO_KEYS = "insecure = true"
 
 
