@@ -26,6 +26,7 @@ COMMANDS = {
     "offsets": Place("gateway.cli.status:offsets", "The offset of a time."),
     "queries": Place("gateway.cli.queries:queries", "Spark queries and named readers with position and lag."),
     "producers": Place("gateway.cli.producers:producers", "List, fence or forget producers."),
+    "spool": Place("gateway.cli.spool:spool", "Show what a producer's spool holds, and check it."),
     "log": Place("gateway.cli.log:log", "Look into a data directory or a recorded run, or repair."),
     "replay": Place("gateway.cli.replay:replay", "Write a committed range to a file, gateways up or down."),
     "archive": Place("gateway.cli.archive:archive", "Bring the log into an archive of Parquet files, and look at one."),

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -223,25 +224,26 @@ class Walk:
             yield block
 
 
+def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
+    """The heads of blocks that there are from byte `at` to `size` of a segment, whatever lies between them."""
+    while at < size:
+        data = fetch(_CHUNK_BYTES, at)
+        if not data:
+            return
+        found = data.find(_MAGIC)
+        while found >= 0:
+            candidate = fetch(BLOCK_BYTES + 0xFFFF, at + found)
+            with suppress(FormatError, UnicodeDecodeError):
+                block = decode_block(candidate, 0, at + found, number, seed, content=False)
+                if block is not None:
+                    yield block
+            found = data.find(_MAGIC, found + 1)
+        at += max(1, len(data) - len(_MAGIC) + 1)
+
+
 def torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
     """Whether what follows the last valid block of a segment, from `end` to `size`, is what a crash leaves of unsynced writes.
 
     It is damage if a later block says that more was on the disk when it was written.
     """
-    at = end
-    while at < size:
-        data = fetch(_CHUNK_BYTES, at)
-        if not data:
-            break
-        found = data.find(_MAGIC)
-        while found >= 0:
-            candidate = fetch(BLOCK_BYTES + 0xFFFF, at + found)
-            try:
-                block = decode_block(candidate, 0, at + found, number, seed, content=False)
-            except (FormatError, UnicodeDecodeError):
-                block = None
-            if block is not None and block.synced > end:
-                return False
-            found = data.find(_MAGIC, found + 1)
-        at += max(1, len(data) - len(_MAGIC) + 1)
-    return True
+    return not any(block.synced > end for block in heads(fetch, end, size, number, seed))

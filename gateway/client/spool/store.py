@@ -45,7 +45,7 @@ from gateway.log.storage import Storage, SyncFailed, Unreadable
 
 LOCK, STATE, REFUSED = "LOCK", "spool.json", "refused"
 _ASIDE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
-_SEGMENT = re.compile(r"^(\d{8,})\.seg$")
+SEGMENT = re.compile(r"^(\d{8,})\.seg$")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -122,7 +122,7 @@ class Store:
                 f"spool {self.path} belongs to producer {self.state.producer!r}, not to {self._producer!r}: "
                 "give each producer a directory of its own"
             )
-        numbers = sorted(int(match[1]) for name in os.listdir(self.path) if (match := _SEGMENT.match(name)))
+        numbers = sorted(int(match[1]) for name in os.listdir(self.path) if (match := SEGMENT.match(name)))
         for number in numbers:
             if number < self.state.first:
                 self.storage.remove(self._segment_path(number))  # done with before a crash

@@ -1,0 +1,119 @@
+"""`tutti spool`: what a producer's spool holds, and what it put aside."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.options import json_option
+from gateway.cli.output import bytes_text, counted, note, print_fields, print_json
+from gateway.errors import Damaged, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from gateway.client.spool.look import Damage
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--records", "shows_records", is_flag=True, help="Print records not known to be committed, one a line.")
+@click.option(
+    "--refused", "shows_refused", is_flag=True, help="Print the records that were put aside, one a line, with the reason."
+)
+@json_option
+def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: bool) -> None:
+    """Show what a producer's spool holds, and check it.
+
+    DIRECTORY is what the producer was given as its spool. It is looked at only; the producer may be running. Every record is
+    read, and exit code 4 says that something cannot be. What can be read behind that is shown by --records, too.
+
+    \b
+    producer       whose it is
+    log            uuid of the log that its records went to; empty until one left
+    records        that are not known to be committed: the producer asks the log when it starts
+    bytes          of these records
+    refused        records that the log would not have, in files of the folder refused
+    damage         what cannot be read
+
+    Lines of --records and --refused are JSON as `tutti tail` writes it: topic, key, value, timestamp, headers; before them stands
+    the place in the spool (segment, record), or the reason.
+    """
+    from gateway.client.spool.look import Damage, read_state, refused, walk
+    from gateway.data.schema import decode_batch
+
+    if shows_records and shows_refused:
+        raise UsageError("--records and --refused show one of both: give one of them")
+    state = read_state(directory)
+    if shows_refused:
+        for path in refused(directory):
+            _print_refused(path)
+        return
+    records = size = 0
+    damage: list[Damage] = []
+    for one in walk(directory, state):
+        if isinstance(one, Damage):
+            damage.append(one)
+            continue
+        records += one.count
+        size += len(one.body)
+        if shows_records:
+            numbers = range(one.before.records + 1, one.place.records + 1)
+            places = [{"segment": one.place.segment, "record": number, "topic": one.topic} for number in numbers]
+            _print_lines(decode_batch(one.body), places)
+    told = {
+        "producer": state.producer,
+        "log": state.log,
+        "records": records,
+        "bytes": size,
+        "refused": sum(_counted(path) for path in refused(directory)),
+        "damage": [one._asdict() for one in damage],
+    }
+    if not shows_records and as_json:
+        print_json(told)
+    elif not shows_records:
+        whats = "; ".join(f"{one.file} from byte {one.at}: {one.why}" for one in damage)
+        print_fields({**told, "bytes": bytes_text(size), "damage": whats or "none"})
+    if damage:
+        first = damage[0]
+        many = counted(len(damage), "place")
+        raise Damaged(
+            f"{directory} is damaged in {many}, first in {first.file} from byte {first.at} ({first.why}): records there are lost "
+            f"unless a copy has them. `tutti spool {directory} --records` prints the rest: send what the log does not have, and "
+            "give the producer a new directory"
+        )
+
+
+def _print_refused(path: str) -> None:
+    import pyarrow as pa
+
+    with open(path, "rb") as file, pa.ipc.open_stream(file) as stream:
+        told = {name.decode(): text.decode() for name, text in (stream.schema.metadata or {}).items()}
+        for batch in stream:
+            _print_lines(batch, [{"reason": told.get("reason"), "topic": told.get("topic")}] * batch.num_rows)
+
+
+def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) -> None:
+    """A line a record, each with some fields before its own."""
+    import orjson
+
+    from gateway.client.lines import json_lines
+
+    lines = [orjson.dumps({**first, **orjson.loads(line)}) for first, line in zip(before, json_lines(batch), strict=True)]
+    sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
+
+
+def _counted(path: str) -> int:
+    import pyarrow as pa
+
+    with open(path, "rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as stream:
+                return sum(batch.num_rows for batch in stream)
+        except (pa.ArrowException, OSError) as error:
+            note(f"{path} cannot be read: {error}")
+            return 0

@@ -1,0 +1,91 @@
+"""Proves what `tutti spool` shows of a spool, whole and damaged; no gateway is needed for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.client.spool.blocks import HEAD_BYTES, Block
+from gateway.client.spool.look import read_state, walk
+from gateway.client.spool.store import Store
+from gateway.errors import Refused
+from tests.integration.cli.house import tutti
+from tests.ports import free_base
+from tutti import Producer
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Two runs of four records, each record in a block of its own, and nothing of them committed."""
+    url = f"tutti://127.0.0.1:{free_base()}"
+    for run in range(2):
+        with Producer(url, producer="jfk", spool=tmp_path / "spool", delivery_timeout=0.01) as p:
+            for number in range(4):
+                p.send("flights", b"%d" % (4 * run + number), key=b"\xff", headers=[("h", b"1")]).spooled(30)
+    return tmp_path / "spool"
+
+
+def segments(spool: Path) -> list[Path]:
+    return [path for path in sorted(spool.glob("*.seg")) if path.stat().st_size > HEAD_BYTES]
+
+
+def values(lines: list[str]) -> list[str]:
+    return [json.loads(line)["value"] for line in lines]
+
+
+def test_a_spool_is_shown(spool: Path) -> None:
+    done = tutti("spool", str(spool), "--json")
+    assert done.code == 0
+    assert done.json == done.json | {"producer": "jfk", "log": "", "records": 8, "refused": 0, "damage": []}
+    assert "damage    none" in tutti("spool", str(spool)).out
+    lines = tutti("spool", str(spool), "--records").lines
+    assert values(lines) == [str(number) for number in range(8)]
+    first = json.loads(lines[0])
+    assert first == first | {"segment": 1, "record": 1, "topic": "flights", "key_base64": "/w=="}
+    assert first["headers"] == [{"key": "h", "value": "1"}]
+    assert tutti("spool", str(spool), "--refused").out == ""
+
+
+def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
+    first, second = segments(spool)
+    data = bytearray(first.read_bytes())
+    one = (len(data) - HEAD_BYTES) // 4
+    data[HEAD_BYTES + one + one // 2] ^= 1
+    first.write_bytes(data)
+    second.write_bytes(second.read_bytes()[:-5])
+    done = tutti("spool", str(spool), "--records")
+    assert done.code == 4
+    assert values(done.lines) == ["0", "2", "3", "4", "5", "6"]
+    assert f"damaged in 2 places, first in 00000001.seg from byte {HEAD_BYTES + one}" in done.err
+    first.unlink()
+    done = tutti("spool", str(spool), "--json")
+    assert done.code == 4
+    assert [one["why"] for one in done.json["damage"]] == [
+        "the file is not there",
+        "the file ends in the middle of a record",
+    ]
+
+
+def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
+    block = next(iter(walk(str(spool), read_state(str(spool)))))
+    assert isinstance(block, Block)
+    store = Store(str(spool), "jfk", 1 << 20)
+    store.refuse(block, Refused("the log does not want it"))
+    store.note_aside(block.place, [])
+    store.close()
+    (line,) = tutti("spool", str(spool), "--refused").lines
+    assert json.loads(line) == json.loads(line) | {"reason": "the log does not want it", "topic": "flights", "value": "0"}
+    assert tutti("spool", str(spool), "--json").json["refused"] == 1
+    assert len(tutti("spool", str(spool), "--records").lines) == 7
+
+
+def test_mistakes(spool: Path, tmp_path: Path) -> None:
+    assert tutti("spool", str(tmp_path)).code == 2
+    assert "is no spool: it has no spool.json" in tutti("spool", str(tmp_path / "none")).err
+    assert tutti("spool", str(spool), "--records", "--refused").code == 2
+    (spool / "spool.json").write_bytes(b"{}")
+    done = tutti("spool", str(spool))
+    assert done.code == 4
+    assert "spool.json fails its CRC" in done.err
