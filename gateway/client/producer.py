@@ -23,11 +23,11 @@ from gateway.client.options import FeedOptions, check_bytes, options_of
 from gateway.client.passing import Passing
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
-from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume
+from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume, Spooled
 from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
 from gateway.client.spool.delivery import SpooledDelivery
-from gateway.client.spool.feed import Spooled, SpooledFeed
+from gateway.client.spool.feed import SpooledFeed
 from gateway.client.spool.spooler import Spooler
 from gateway.client.spool.store import Store
 from gateway.client.spool.word import unwrap
@@ -335,13 +335,13 @@ class Producer:
         """
         check_wait(timeout)
         self._apart()
-        delivery = self._delivery
-        if self._feed.wait_opened(time.monotonic() + timeout) is None:
+        delivery, deadline = self._delivery, time.monotonic() + timeout
+        if self._feed.wait_opened(deadline) is None:
             trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
         self._feed.lift_stop()
         if self._spool is not None:
-            return self._spool[0].resume()
+            return self._spool[0].resume(deadline)
         sequence, progress = self._feed.committed
         return Resume(sequence, unwrap(progress)[1])  # where an earlier run had a spool, its part is none of the application's
 

@@ -53,6 +53,21 @@ class Resume(NamedTuple):
     progress: bytes
 
 
+class Spooled(NamedTuple):
+    """What a spool holds.
+
+    `records`: not committed yet, as far as is known, and `earlier`: of these those of earlier runs, which have no receipts.
+    `used_bytes`: what the directory takes. `refused`: records that this run put aside as the log would not have them.
+    `progress`: the application's last one that is on this disk, b"" if there is none.
+    """
+
+    records: int
+    earlier: int
+    used_bytes: int
+    refused: int
+    progress: bytes
+
+
 class Failure:
     """Why batches failed, shared by all that failed together. `seen`: it was raised to the application."""
 

@@ -16,38 +16,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from gateway.client.encode import Conformed, cut
 from gateway.client.feed import Feed, nobody
 from gateway.client.options import FeedOptions
-from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
+from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, bringer
 from gateway.client.spool.blocks import Block, Place
 from gateway.client.spool.store import Store
 from gateway.client.spool.word import PROGRESS_ROOM, State, Word, judge, unwrap
 from gateway.core import limits
 from gateway.data.schema import compression_flags
 from gateway.data.wire import OFFSET_UNKNOWN
-from gateway.errors import DiskFull, TuttiError, Unknown, UsageError
+from gateway.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
 
 LOG = logging.getLogger("tutti.client")
-
-
-class Spooled(NamedTuple):
-    """What a spool holds.
-
-    `records`: not committed yet, as far as is known, and `earlier`: of these those of earlier runs, which have no receipts.
-    `used_bytes`: what the directory takes. `refused`: records that this run put aside as the log would not have them.
-    `progress`: the application's last one that is on this disk, b"" if there is none.
-    """
-
-    records: int
-    earlier: int
-    used_bytes: int
-    refused: int
-    progress: bytes
 
 
 class SpooledFeed(Feed):
@@ -60,7 +44,6 @@ class SpooledFeed(Feed):
         super().__init__(options, clock)
         self.work = threading.Condition(self.lock)
         self.closed: collections.deque[Batch] = collections.deque()
-        self.state: State = store.state
         self.path = store.path
         self.done, self.known = store.state.done, store.state.known
         self.turn = 0
@@ -71,9 +54,10 @@ class SpooledFeed(Feed):
         self.word = Word()
         self.log = store.state.log
         self.refusals: dict[Place, Failure] = {}
+        self._store = store
         self._spool_bytes = spool_bytes
         self._flags = compression_flags(options.compression)
-        self._live: dict[Place, weakref.ref[Batch]] = {}
+        self._live: weakref.WeakValueDictionary[Place, Batch] = weakref.WeakValueDictionary()
         self._watched: dict[Place, Batch] = {}  # those with callbacks, which nobody else may hold
         self._counts = store.counts()
         self._late: list[Batch] = []  # written after the end
@@ -84,6 +68,11 @@ class SpooledFeed(Feed):
         self._refused = 0
         self._aside: dict[Place, Place] = {}  # refused batches that something before is not done with: from where to where
         self.pending_records = self._left()
+
+    @property
+    def state(self) -> State:
+        """What the spool says of itself."""
+        return self._store.state
 
     # -- the application's threads
 
@@ -151,10 +140,17 @@ class SpooledFeed(Feed):
         with self.lock:
             return Spooled(self._left(), self._left(self._earlier), self._used, self._refused, self._progress)
 
-    def resume(self) -> Resume:
-        """Where the application goes on: behind the last record that is committed or in the spool. Called with an epoch open."""
+    def resume(self, deadline: float) -> Resume:
+        """Where the application goes on: behind the last record that is committed or in the spool. Called with an epoch open.
+
+        Raises:
+            Unavailable: the disk did not take what was sent until `deadline` (monotonic).
+        """
         with self.lock:
+            self.close_open()
             while self.closed and not self.ended:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(f"spool {self.path} does not take what was sent: {self.no_room or 'its disk is slow'}")
                 self.changed.wait(limits.POLL_US_MAX / 1e6)
             if self.ended:
                 self.check()
@@ -198,7 +194,7 @@ class SpooledFeed(Feed):
                 elif batch.callbacks is not None:
                     self._watched[place] = batch
                 else:
-                    self._live[place] = weakref.ref(batch)
+                    self._live[place] = batch
                 before = Place(place.segment, place.records - batch.count)
                 if self._takes(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
                     self._hand_over(batch)
@@ -252,21 +248,20 @@ class SpooledFeed(Feed):
         self.finished([batch])
         batch.announce()
 
-    def put_aside(self, block: Block) -> tuple[Place, list[Place]]:
+    def put_aside(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
         """This batch does not go to the log: how far all is done with then, and what is aside beyond that."""
         with self.lock:
             self._aside[block.before] = block.place
             self._move_done(self.done)
             self._recount()
-            return self.done, sorted(self._aside)
+            return self.done, tuple(sorted(self._aside))
 
     def _recount(self) -> None:
         self.pending_records = self._left() + sum(batch.count for batch in self.closed)
 
     def _holder(self, block: Block) -> Batch:
         """The batch that somebody holds a receipt of, or one that stands for it. Called with the lock."""
-        live = self._live.get(block.place)
-        batch = self._watched.get(block.place) or (live() if live is not None else None)
+        batch = self._watched.get(block.place) or self._live.get(block.place)
         if batch is None:
             batch = Batch(block.topic, 0, float("inf"), self.passing)
             batch.place, batch.whole, batch.count = block.place, block.whole, block.count
@@ -295,26 +290,30 @@ class SpooledFeed(Feed):
     def _note(self, store: Store) -> None:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
-    def leftovers(self) -> None:
-        """The producer is over: what was closed and came too late for the delivery has its outcome, too."""
+    def await_end(self) -> None:
+        """Wait until the delivery has ended, which does not take long: it looks whether the spool is broken."""
         with self.lock:
-            while not self.ended:  # it does not take long: the delivery looks whether the spool is broken
+            while not self.ended:
                 self.changed.wait(limits.POLL_US_MAX / 1e6)
-            failure = Failure(self.broken or self.stopped or Unknown("the producer ended"))
+
+    def leftovers(self) -> None:
+        """The producer is over: what came too late for the delivery has its outcome, too."""
+        kept = Failure(Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}"))
+        lost = Failure(self.broken or self.stopped or Unknown("the producer ended"))
+        with self.lock:
             batches = [*self._late, *self.closed]
             self.closed.clear()
             self._late.clear()
             self.pending, self.buffered = 0, 0
             for batch in batches:
-                batch.settle(OFFSET_UNKNOWN, failure)
+                batch.settle(OFFSET_UNKNOWN, lost if batch.place is None or self.broken else kept)
         self.finished(batches)
         for batch in batches:
             batch.announce()
 
     def _held(self) -> list[Batch]:
         """Batches on the disk that somebody waits for."""
-        live = (reference() for reference in list(self._live.values()))
-        return [*self._watched.values(), *(batch for batch in live if batch is not None)]
+        return [*self._watched.values(), *self._live.values()]
 
     # -- the I/O thread
 
@@ -407,6 +406,7 @@ class SpooledFeed(Feed):
             self.close_open()
             taken = {id(batch): batch for batch in (*self.queue, *self._held()) if not batch.settled}
             self.queue.clear()
+            self.pending_records = 0  # what nobody holds a receipt of has no outcome to be waited for
             self.work.notify()
             self.changed.notify_all()
             self.roomy.notify_all()

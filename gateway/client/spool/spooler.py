@@ -60,15 +60,12 @@ class Spooler:
         feed = self._feed
         with feed.lock:
             while True:
-                now = time.monotonic()
-                if feed.closed and (now >= self._retry_at or feed.ended):
-                    return True
                 if feed.ended:
-                    return False
-                if self._may_read() or self._may_prune():
+                    return bool(feed.closed)
+                until = self._retry_at - time.monotonic()
+                if until <= 0 and (feed.closed or self._may_read() or self._may_prune()):
                     return True
-                until = self._retry_at - now if feed.closed else limits.POLL_US_MAX / US
-                feed.work.wait(min(max(until, 0.0), limits.POLL_US_MAX / US))
+                feed.work.wait(min(until, limits.POLL_US_MAX / US) if until > 0 else limits.POLL_US_MAX / US)
 
     def _may_read(self) -> bool:
         feed = self._feed
@@ -151,13 +148,17 @@ class Spooler:
 
     def _end(self) -> None:
         feed, store = self._feed, self._store
+        feed.await_end()
         try:
-            if not feed.broken:
+            if not isinstance(feed.broken, DiskFailed | DiskFull):
+                while feed.closed:  # accepted, and so written, also where something before it is damaged
+                    self._write()
                 store.prune(*feed.reached(), closing=True)
                 if store.segments:
                     store.seal()
         except TuttiError as error:
             LOG.warning("%s", error)
+            feed.fall(error)
         finally:
             store.close()
             feed.leftovers()

@@ -285,7 +285,7 @@ class Store:
         """Records of that segment are about to leave, in an epoch that began with `word`. Durable when this returns."""
         self._write_state(log=log, sent=segment, since=word)
 
-    def note_aside(self, done: Place, aside: list[Place]) -> None:
+    def note_aside(self, done: Place, aside: tuple[Place, ...]) -> None:
         """Batches behind these places were put aside, and all before `done` is done with. Durable when this returns."""
         self._write_state(done=done, aside=aside)
         self.aside = set(aside)
@@ -365,8 +365,7 @@ class Store:
             if isinstance(error, SyncFailed) or error.errno not in _FULL:
                 raise DiskFailed(f"spool {self._file(STATE)} cannot be written: {error.strerror}") from error
             raise DiskFull(f"spool {self.path}: {error.strerror}") from error
-        for name in changes:
-            setattr(self.state, name, getattr(state, name))
+        self.state = state  # all at once, as another thread may look
 
     def seal(self) -> None:
         """Have the next run know how far this one came, whatever becomes of the last records: for an end that was no crash."""

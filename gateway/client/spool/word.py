@@ -52,7 +52,7 @@ class Word(msgspec.Struct, frozen=True):
     progress: bytes = b""
 
 
-class State(msgspec.Struct):
+class State(msgspec.Struct, frozen=True):
     """What a spool says of itself, in its file `spool.json`.
 
     Attributes:
@@ -74,7 +74,7 @@ class State(msgspec.Struct):
     first: int = 1
     known: Place = START
     done: Place = START
-    aside: list[Place] = []
+    aside: tuple[Place, ...] = ()
     sent: int = 0
     since: Word = Word()
     format: int = FORMAT

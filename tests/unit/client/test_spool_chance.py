@@ -130,7 +130,7 @@ class World:
         if not self.resumed:
             if self.feed.opened is None or self.feed.closed:
                 return
-            self.next_number = int(self.feed.resume().progress or b"0")
+            self.next_number = int(self.feed.resume(0.0).progress or b"0")
             self.resumed = True
         if self.feed.lack(4096):
             return  # it would wait here for the thread that the test is

@@ -1,0 +1,132 @@
+"""Proves that a spool survives the loss of power at each of its writes: what was told to be safe is there, in order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from gateway.client.encode import seal
+from gateway.client.receipt import Batch
+from gateway.client.spool.blocks import Place
+from gateway.client.spool.store import Store
+from gateway.client.spool.word import Word
+from gateway.data.plain import encode_plain
+from gateway.data.schema import decode_batch
+from gateway.errors import Refused
+from tests.faults.powerloss.recorder import Recorder, chosen, image
+
+SEGMENT_BYTES = 1500
+SEEDS = 5
+
+
+def batch_of(number: int) -> Batch:
+    """A batch of one record."""
+    batch = Batch("t", 0, 0.0)
+    batch.count = 1
+    seal(batch, *encode_plain(None, [b"%d" % number], bytes(8)))
+    return batch
+
+
+class Life:
+    """A store at work, and for each of its disk's operations what had been told by then."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.recorder = Recorder()
+        self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
+        self.tried = self.safe = self.done = 0
+        self.places: list[Place] = []
+        self.told: list[tuple[int, int, int]] = []  # (tried, safe, done) after each operation
+        self.note()
+
+    def note(self) -> None:
+        self.told += [(self.tried, self.safe, self.done)] * (len(self.recorder.ops) - len(self.told))
+
+    def append(self, count: int) -> None:
+        batches = [batch_of(number) for number in range(self.tried, self.tried + count)]
+        self.tried += count
+        self.places += [place for place, _ in self.store.append(batches, 0)]
+        self.note()
+        self.safe = self.tried
+
+    def commit(self, upto: int) -> None:
+        self.done = upto
+        self.store.prune(self.places[upto - 1], self.places[upto - 1])
+        self.note()
+
+    def refuse(self, number: int) -> None:
+        """The next one is put aside."""
+        assert number == self.done
+        self.store.seek(self.places[number - 1])
+        block = self.store.next_block()
+        assert block is not None
+        self.store.refuse(block, Refused("no"))
+        self.done = number + 1
+        self.store.note_aside(self.places[number], ())
+        self.note()
+
+    def run(self) -> None:
+        """Some segments come and go."""
+        for count in (1, 3, 2, 5, 1, 1, 4):
+            self.append(count)
+        self.store.note_sent(1, "a" * 32, Word(1, 0, b""))
+        self.note()
+        self.commit(5)
+        self.append(6)
+        self.commit(9)
+        self.refuse(9)
+        self.append(2)
+        self.commit(20)
+        self.store.prune(self.places[19], self.places[19], closing=True)
+        self.store.seal()
+        self.note()
+        self.store.close()
+
+
+def held(store: Store) -> list[int]:
+    """The numbers of the records that are not done with."""
+    store.seek(store.state.done)
+    numbers = []
+    while (block := store.next_block()) is not None:
+        if block.before not in store.aside:
+            numbers.append(int(decode_batch(block.body).column(1)[0].as_py()))
+    return numbers
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    life = Life(origin)
+    life.run()
+    ops = life.recorder.ops
+    assert len(ops) > 60
+    for count in range(1, len(ops) + 1):
+        target = tmp_path / str(count)
+        image(ops[:count], origin, target, *chosen(random.Random(f"{seed} {count}"), seed))
+        (target / "log").rmdir()
+        tried, safe, done = life.told[count - 1]
+        store = Store(str(target), "p", SEGMENT_BYTES, Recorder())
+        numbers = held(store)
+        first = numbers[0] if numbers else safe
+        assert numbers == list(range(first, first + len(numbers))), f"after operation {count}"
+        assert not numbers or numbers[-1] < tried
+        assert first <= done, f"after operation {count} records from {done} on are not committed, and those below {first} are gone"
+        assert first + len(numbers) >= safe, f"after operation {count}"
+        # It goes on, and what is written next stands behind all of that.
+        ((place, _),) = store.append([batch_of(99)], 0)
+        assert store.state.sent < place.segment
+        assert held(store) == [*numbers, 99]
+        store.close()
+        again = Store(str(target), "p", SEGMENT_BYTES, Recorder())
+        assert held(again) == [*numbers, 99]
+        again.close()
+
+
+def test_every_operation_is_one_that_was_looked_at(tmp_path: Path) -> None:
+    life = Life(tmp_path / "origin")
+    life.run()
+    kinds = {kind for kind, _ in itertools.groupby(sorted(op.what for op in life.recorder.ops))}
+    assert kinds >= {"create", "write", "sync", "rename", "remove", "sync directory"}
