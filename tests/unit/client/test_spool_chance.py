@@ -200,11 +200,11 @@ class World:
             self.connect()
         elif roll < 0.95:
             self.cut()
-        elif roll < 0.975:
-            self.fates.append(self.chance.choice(["lost", "busy", "malformed", "abort", "abort"]))
+        elif roll < 0.97:
+            self.fates.append(self.chance.choice(["lost", "busy", "malformed", "abort"]))
         elif roll < 0.98:
             self.kill()
-        elif roll < 0.985:
+        elif roll < 0.987:
             self.lose_power()
         else:
             self.now += self.chance.choice([0.01, 0.1, 1.5])
