@@ -119,6 +119,12 @@ def _sink(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return sink(directory, rounds, quick)
 
 
+def _kafka(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.kafka_connectors import kafka_connectors
+
+    return kafka_connectors(directory, rounds, quick)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
@@ -126,6 +132,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
     "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
     "http": Benchmark("posts over HTTP beside the plain Producer", False, _http),
+    "kafka": Benchmark("records from Kafka and to Kafka by the connectors, beside Kafka's bare client", False, _kafka),
     "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),
     "growth": Benchmark("a group of one with a log grows to three and five while records commit", False, _growth),
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),

@@ -19,7 +19,7 @@ PART = 4_000
 
 
 def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that each record of Kafka is in the log once, in its partition's order, and in another topic of Kafka, in the log's."""
+    """Proves that each record is in the log once, in its partition's order, and in another topic of Kafka, in the log's."""
     source, target = new_topic(kafka, PARTITIONS), new_topic(kafka)
     inflows = [Inflow(tmp_path, kafka, group.url, source, name="soak-in").start() for _ in range(2)]
     more = f'topic = "{target}"\norder = "total"'
