@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from operator import methodcaller
 from typing import TYPE_CHECKING, Protocol
 
 from connectors.kafka import limits
 from connectors.kafka.partition import Key, Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, note_of, producer_name
-from connectors.kafka.records import Source, cuts, offset_of, sorted_out
+from connectors.kafka.records import Source, offset_of, records_of
 from connectors.quarantine import Quarantine
 from gateway.errors import ConfigError, FormatError, TuttiError, Unavailable, UsageError
 
@@ -191,10 +192,11 @@ class Connector:
     def _take(self, partition: Partition, messages: Sequence[Message]) -> None:
         """New messages of one partition: what can be a record waits for its producer, the rest goes into quarantine."""
         # What was on its way when its partition was assigned anew comes again.
-        fresh = [message for message in messages if offset_of(message) >= partition.next]
-        if not fresh:
-            return
-        good, bad = sorted_out(fresh)
+        if offset_of(messages[0]) < partition.next:
+            messages = [message for message in messages if offset_of(message) >= partition.next]
+            if not messages:
+                return
+        cuts, bad = records_of(messages)
         try:
             for poison in bad:
                 source = self._topics[partition.topic]
@@ -205,7 +207,7 @@ class Connector:
         except (TuttiError, OSError) as error:
             self._fail(partition, error)
             return
-        partition.take(cuts(good), offset_of(fresh[-1]) + 1)
+        partition.take(cuts, offset_of(messages[-1]) + 1)
 
     def _tend(self, key: Key, partition: Partition, now: float) -> None:
         """Open it when it is time, and hand its producer what waits."""
@@ -343,14 +345,21 @@ class Connector:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _by_partition(messages: Iterable[Message]) -> list[tuple[Key, list[Message]]]:
+def _by_partition(messages: Sequence[Message]) -> list[tuple[Key, Sequence[Message]]]:
     """Messages of each partition, in its order."""
+    keys = list(zip(map(_TOPIC, messages), map(_PARTITION, messages), strict=True))
+    if keys and keys.count(keys[0]) == len(keys):
+        return [(keys[0], messages)]
     found: dict[Key, list[Message]] = {}
-    for key, run in itertools.groupby(messages, key=lambda message: (message.topic(), message.partition())):
-        topic, partition = key
-        if topic is not None and partition is not None:
-            found.setdefault((topic, partition), []).extend(run)
+    first = 0
+    for key, run in itertools.groupby(keys):
+        last = first + sum(1 for _ in run)
+        found.setdefault(key, []).extend(messages[first:last])
+        first = last
     return list(found.items())
+
+
+_TOPIC, _PARTITION = methodcaller("topic"), methodcaller("partition")
 
 
 def _close_opened(opening: Future[tuple[Producer, int, int]]) -> None:

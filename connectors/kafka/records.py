@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors.kafka import limits
 from connectors.quarantine import as_base64
@@ -15,6 +17,7 @@ from connectors.quarantine import as_base64
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+Headers = list[tuple[str, bytes | None]] | None
 _TIME = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
@@ -69,58 +72,47 @@ class Cut(NamedTuple):
     next: int
 
 
-def sorted_out(messages: Sequence[Message]) -> tuple[list[Message], list[Poison]]:
-    """The messages that can be records, and those that cannot."""
-    good, bad = [], []
-    for message in messages:
-        reason = _reason(message)
-        if reason:
-            bad.append(Poison(message, reason))
-        else:
-            good.append(message)
-    return good, bad
+def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
+    """Messages of one partition, in its order, as records for as many frames as they need; and those that no log takes.
+
+    Column by column: a call a message and column is what costs here.
+    """
+    headers, unread = _headers_of(messages)
+    kinds, times = zip(*map(_TIMESTAMP, messages), strict=True)
+    millis = np.where(np.array(kinds) == 0, time.time_ns() // 1_000_000, np.array(times, np.int64))
+    keys: Any = pa.array(list(map(_KEY, messages)), pa.binary())
+    values: Any = pa.array(list(map(_VALUE, messages)), pa.binary())
+    sizes = pc.binary_length(keys).fill_null(0).to_numpy().astype(np.int64) + pc.binary_length(values).fill_null(0).to_numpy()
+    if headers is not None:
+        sizes += np.fromiter(map(_size_of, headers), np.int64, len(messages))
+    bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < 0) | (millis > _TIME_MS_MAX)
+    bad[list(unread)] = True
+    poison = [
+        Poison(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row]))) for row in np.flatnonzero(bad).tolist()
+    ]
+    millis[bad] = 0
+    columns = [keys, values, pa.array(millis * 1000).cast(_TIME), _headers(headers, len(messages))]
+    records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
+    if poison:
+        good: list[int] = np.flatnonzero(~bad).tolist()
+        return _cut(records.take(good), sizes[good], [messages[row] for row in good]), poison
+    return _cut(records, sizes, messages), poison
 
 
-def _reason(message: Message) -> str:
-    try:
-        size = _size(message)
-    except UnicodeDecodeError as error:
-        return f"the name of a header is not UTF-8 ({error.reason} at byte {error.start})"
+def _reason(size: int, time_ms: int) -> str:
     if size > limits.RECORD_BYTES_MAX:
         return f"key, value and headers take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
-    kind, time_ms = message.timestamp()
-    if kind and not 0 <= time_ms <= _TIME_MS_MAX:
-        return f"its timestamp is {time_ms} ms since 1970, which is outside of 1970 to 9999"
-    return ""
+    return f"its timestamp is {time_ms} ms since 1970, which is outside of 1970 to 9999"
 
 
-def _size(message: Message) -> int:
-    """Bytes of key, value and headers; what columns take for a header beside its bytes is counted too."""
-    size = len(message.value() or b"") + len(message.key() or b"")
-    for name, value in headers_of(message):
-        size += len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES
-    return size
-
-
-def cuts(messages: Sequence[Message]) -> Iterator[Cut]:
-    """Good messages of one partition, in its order, as records for as many frames as they need."""
-    if not messages:
-        return
-    records = pa.RecordBatch.from_arrays(
-        [
-            pa.array([message.key() for message in messages], pa.binary()),
-            pa.array([message.value() for message in messages], pa.binary()),
-            _times(messages),
-            _headers(messages),
-        ],
-        names=["key", "value", "timestamp", "headers"],
-    )
-    ends = np.cumsum(np.fromiter(map(_size, messages), np.int64, len(messages)) + limits.RECORD_OVERHEAD_BYTES)
-    start, done = 0, 0
+def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[Cut]:
+    ends = np.cumsum(sizes + limits.RECORD_OVERHEAD_BYTES)
+    cuts, start, done = list[Cut](), 0, 0
     while start < len(messages):
         end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
-        yield Cut(records.slice(start, end - start), offset_of(messages[end - 1]) + 1)
+        cuts.append(Cut(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
         start, done = end, int(ends[end - 1])
+    return cuts
 
 
 def offset_of(message: Message) -> int:
@@ -134,15 +126,34 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
-def _times(messages: Sequence[Message]) -> pa.Array[Any]:
-    now_ms = time.time_ns() // 1_000_000
-    stamps = (message.timestamp() for message in messages)
-    millis = np.fromiter((stamp[1] if stamp[0] else now_ms for stamp in stamps), np.int64, len(messages))
-    return pa.array(millis * 1000).cast(_TIME)
+def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict[int, str]]:
+    """The headers of each message, None where no message has any; and why those of some cannot be read, by row."""
+    try:
+        given = list(map(_HEADERS_OF, messages))
+        return (given if any(given) else None), {}
+    except UnicodeDecodeError:
+        pass
+    read: list[Headers] = []
+    unread = dict[int, str]()
+    for row, message in enumerate(messages):
+        try:
+            read.append(headers_of(message))
+        except UnicodeDecodeError as error:
+            read.append(None)
+            unread[row] = f"the name of a header is not UTF-8 ({error.reason} at byte {error.start})"
+    return read, unread
 
 
-def _headers(messages: Sequence[Message]) -> pa.Array[Any]:
-    all_of = [headers_of(message) for message in messages]
-    if not any(all_of):
-        return pa.nulls(len(all_of), _HEADERS)
-    return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in all_of], _HEADERS)
+def _size_of(headers: Headers) -> int:
+    """Bytes of headers; what columns take for one beside its bytes is counted too."""
+    return sum(len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES for name, value in headers or ())
+
+
+def _headers(given: list[Headers] | None, count: int) -> pa.Array[Any]:
+    if given is None:
+        return pa.nulls(count, _HEADERS)
+    return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in given], _HEADERS)
+
+
+_KEY, _VALUE = methodcaller("key"), methodcaller("value")
+_TIMESTAMP, _HEADERS_OF = methodcaller("timestamp"), methodcaller("headers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -135,10 +136,11 @@ class KafkaSource:
             got: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
         except KafkaException as error:
             raise explained(error, self._where) from error
+        if not any(map(_ERROR, got)):
+            return Consumed(got, [], [])
         consumed = Consumed([message for message in got if message.error() is None], [], [])
-        if len(consumed.messages) < len(got):
-            for message in got:
-                self._hear(message, consumed)
+        for message in got:
+            self._hear(message, consumed)
         return consumed
 
     def _hear(self, message: Message, consumed: Consumed) -> None:
@@ -187,6 +189,9 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+
+
+_ERROR = methodcaller("error")
 
 
 def _named(key: Key) -> str:

@@ -12,7 +12,7 @@ from connectors.kafka import limits
 from connectors.kafka.config import load_inflow
 from connectors.kafka.partition import Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, producer_name
-from connectors.kafka.records import Cut, cuts, sorted_out
+from connectors.kafka.records import Cut, records_of
 from gateway.data.schema import encode_batch
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
 
@@ -77,17 +77,16 @@ def test_cuts_are_whole_and_in_order() -> None:
     """Proves that each record is in one cut, that cuts end at their size, and that a larger record is one by itself."""
     sizes = [100, limits.FRAME_BYTES, 3 * limits.FRAME_BYTES, 7, 8]
     given = messages(*(Message(10 + 2 * number, bytes(size), b"k") for number, size in enumerate(sizes)))
-    found = list(cuts(given))
+    found, _ = records_of(given)
     assert [len(value or b"") for cut in found for value in cut.records.column("value").to_pylist()] == sizes
     assert [cut.next for cut in found] == [11, 13, 15, 19]
-    assert list(cuts([])) == []
 
 
 def test_times_and_headers_are_those_of_kafka() -> None:
     given = messages(
         Message(0, None, None, [("a", None), ("b", b"1")], (1, 1_700_000_000_001)), Message(1, b"", b"", None, (0, -1))
     )
-    (cut,) = cuts(given)
+    (cut,), _ = records_of(given)
     first, second = cut.records.to_pylist()
     assert (first["value"], first["key"], first["timestamp"].timestamp()) == (None, None, 1_700_000_000.001)
     assert first["headers"] == [{"key": "a", "value": None}, {"key": "b", "value": b"1"}]
@@ -106,16 +105,17 @@ def test_times_and_headers_are_those_of_kafka() -> None:
     ],
 )
 def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
-    good, bad = sorted_out(messages(Message(0), message, Message(2)))
-    assert [one.offset() for one in good] == [0, 2]
-    assert told in bad[0].reason
+    (cut,), (bad,) = records_of(messages(Message(0, b"0"), message, Message(2, b"2")))
+    assert (cut.records.column("value").to_pylist(), cut.next) == ([b"0", b"2"], 3)
+    assert bad.message.offset() == 1
+    assert told in bad.reason
 
 
 @pytest.mark.parametrize("headers", [[("a" * 500, b"b" * 500)] * 2, [("", None)] * 30, None])
 def test_no_cut_is_too_large_for_a_frame(headers: Any) -> None:
     """Proves that headers count: a frame that the log refuses would be passed over by the next one's progress."""
     given = messages(*(Message(number, b"v" * 40, None, headers) for number in range(10_000)))
-    found = list(cuts(given))
+    found, _ = records_of(given)
     assert sum(cut.records.num_rows for cut in found) == 10_000
     whole = [pa.RecordBatch.from_arrays(list(cut.records.columns), names=cut.records.schema.names) for cut in found]
     assert max(len(encode_batch(batch, None)) for batch in whole) < 2 * limits.FRAME_BYTES
