@@ -32,6 +32,7 @@ from gateway.api.shelf import Shelf
 from gateway.api.streams import not_silent
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.data.histograms import LATENCY_BOUNDS_US, Histogram
 from gateway.errors import Refused, Unavailable
 from gateway.log.cuts import bytes_end, tick_end
 from gateway.log.reader import Frontier
@@ -62,11 +63,16 @@ ACTIONS: dict[str, Action] = {
     "report": Action("a query tells how far it is", "report"),
     "queries": Action("the queries that told this gateway how far they are", "queries"),
 }
+_MAY_WAIT = frozenset({"frontier", "passed"})  # for news: how long that took tells nothing of this process
 _CUT_OFF = frozenset({"minority", "halted"})
 
 
 class Actions:
-    """Answers actions."""
+    """Answers actions.
+
+    Attributes:
+        act_us: how long those took that wait for nothing; an increment may be lost when two end at once.
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Actions:
         self._watch = watch
         self._positions = Positions(ordered.reader)
         self._queries = queries
+        self.act_us = Histogram(LATENCY_BOUNDS_US)
 
     def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = ANYBODY) -> bytes:
         """The answer to one action, which who asks may ask; of topics they are told those alone that they may read.
@@ -99,7 +106,10 @@ class Actions:
         action = ACTIONS.get(kind)
         if action is None:
             raise Fault("unknown_action", f"there is no action {kind[:100]!r}; there are {', '.join(ACTIONS)}", name=kind[:100])
+        began = time.monotonic_ns()
         answer = getattr(self, action.method)(body, given_up)
+        if kind not in _MAY_WAIT:
+            self.act_us.add((time.monotonic_ns() - began) // 1000)
         if kind == "topics" and not access.may_read_all:
             answer = [line for line in answer if access.may_read(line["name"])]
         return encode(answer)

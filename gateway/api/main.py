@@ -139,6 +139,7 @@ class Process:
             self.others,
             browser,
             self._past,
+            actions.act_us,
             guard.facts,
         )
         tls = (options.tls_certificate, options.tls_key) if options.tls_certificate else None

@@ -21,6 +21,7 @@ from gateway.api.slots import Slots
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
+from gateway.data.histograms import Histogram
 from gateway.data.state import Topic
 from gateway.errors import TuttiError, UsageError
 from gateway.log.reader import Frontier, LogReader
@@ -28,10 +29,6 @@ from gateway.log.reader import Frontier, LogReader
 LOG = logging.getLogger("tutti.reads")
 JSON = "application/json"
 MOMENT_MAX = 2**63 - 1
-
-
-#: What anybody may see who reaches the port: that there is a gateway, whether it is well, and a page without data.
-OPEN = ("/healthz", "/readyz", *assets.table())
 
 
 class Pages:
@@ -48,10 +45,11 @@ class Pages:
         others: Others,
         browser: Browser,
         past: History,
+        act_us: Histogram,
         security: Callable[[], dict[str, object]] = dict,
     ) -> None:
         """Speak of the log of `reader`, of the gateway behind `gateway`, of what queries told here, of where `others` are, of what
-        `browser` finds, of how it was in the `past`, and of who was refused.
+        `browser` finds, of how it was in the `past`, how long actions took, and of who was refused.
         """
         self._security = security
         self._queries = queries
@@ -63,6 +61,7 @@ class Pages:
         self._others = others
         self._browser = browser
         self._past = past
+        self._act_us = act_us
 
     def table(self) -> Mapping[str, Page]:
         """The pages by path."""
@@ -145,16 +144,20 @@ class Pages:
 
     def metrics(self, _asked: Asked) -> Answer:
         """Metrics, in Prometheus' form."""
-        from gateway.api.metrics import CONTENT_TYPE, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
+        from gateway.api.metrics import CONTENT_TYPE, Known, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
 
-        topics, lags = {}, {}
+        known = Known()
         try:
             state, frontier = self._reader.state(), self._watch.now().offset
-            topics = {topic.name: topic.records for topic in state.topics.values()}
-            lags = {reader: max(0, frontier - offset) for reader, offset in state.readers.items()}
+            queries = self._queries.lines(frontier, _now_us())
+            known = Known(
+                {topic.name: (topic.records, topic.bytes) for topic in state.topics.values()},
+                {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
+                {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
+            )
         except TuttiError as error:  # the other figures are wanted all the more
             LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
-        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), topics, lags))
+        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
 
     def reads(self) -> dict[str, object]:
         """Figures of this process."""
@@ -171,8 +174,10 @@ class Pages:
                 "records": meters.records,
                 "batches": meters.batches,
                 "bytes": meters.bytes,
+                "batch_us": meters.batch_us.to_dict(),
             },
             "security": self._security(),
+            "actions": {"act_us": self._act_us.to_dict()},
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }
 

@@ -22,6 +22,7 @@ from gateway.api.shelf import Served, Shelf
 from gateway.api.slots import Lease, Slots
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
+from gateway.data.histograms import LATENCY_BOUNDS_US, Histogram
 from gateway.errors import Behind, Damaged
 from gateway.log.reader import Frontier
 from gateway.log.scan import scan
@@ -41,6 +42,7 @@ class StreamMeters:
         self.bytes = 0
         self.batches = 0
         self.failed = 0
+        self.batch_us = Histogram(LATENCY_BOUNDS_US)
 
     def read(self) -> dict[str, int]:
         """Records and bytes so far."""
@@ -151,7 +153,11 @@ class Streams:
 
     def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self.room.for_a_batch():
-            return next(batches, None)
+            began = time.monotonic_ns()
+            batch = next(batches, None)
+            if batch is not None:
+                self.meters.batch_us.add((time.monotonic_ns() - began) // 1000)
+            return batch
 
     def _follow(self, served: Served, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
         """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""

@@ -1,4 +1,6 @@
-"""docs/cli.md, config.md and api.md, written from the code: `python -m gateway.cli.reference` writes them, a test compares them."""
+"""docs/cli.md, config.md, api.md and metrics.md, written from the code: `python -m gateway.cli.reference` writes them, a test
+compares them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from gateway.cli.reference_api import MADE, api_page
+from gateway.cli.reference_metrics import metrics_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -143,7 +146,8 @@ def main() -> int:
     """Write the pages."""
     import tutti
 
-    for name, page in (("cli.md", cli_page()), ("config.md", config_page()), ("api.md", api_page(tutti))):
+    pages = {"cli.md": cli_page(), "config.md": config_page(), "api.md": api_page(tutti), "metrics.md": metrics_page()}
+    for name, page in pages.items():
         (DOCS / name).write_text(page)
         print(f"wrote {DOCS / name}", file=sys.stderr)
     return 0

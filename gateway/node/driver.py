@@ -42,6 +42,7 @@ from gateway.core.events import (
     EpochAsked,
     Event,
     LeaveAsked,
+    Persisted,
     Recovered,
     SpaceChanged,
     Started,
@@ -132,6 +133,8 @@ class Driver:
         self._awaited = Awaited()
         self._landed: Landed = []  # what was decided in this turn
         self._landed_unordered: Landed = []
+        self._voted: Landed = []
+        self._decided: Landed = []
         self._arrived_us = 0
         self._timer_us: int | None = None
         self._closing: list[Session] = []
@@ -229,6 +232,8 @@ class Driver:
                     self.halted = happening.reason
                 elif isinstance(happening, SpaceChanged):
                     self.low = happening.reason if happening.low else ""
+                elif isinstance(happening, Persisted):
+                    self._voted += self._under_way.voted(happening.token, self._clock.now().mono_us)
                 self._step(happening)
         self.flush()
         now = self._clock.now()
@@ -322,7 +327,7 @@ class Driver:
             self._under_way.cut(action.cut)
         if action.frames:
             self._under_way.wrote(action.frames)
-            self._under_way.arrived(action.frames, self._arrived_us)
+            self._under_way.arrived(action.frames, action.token, self._arrived_us)
         self._for_disks.append((self._disk.persist, action))
 
     def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
@@ -358,7 +363,9 @@ class Driver:
                 meters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
-        self._landed += self._under_way.landed(run.frames)
+        landed, decided = self._under_way.landed(run.frames)
+        self._landed += landed
+        self._decided += decided
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
         self._lanes.show(run)
@@ -378,6 +385,7 @@ class Driver:
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view
+        self.meters.views += 1
         names = self.network.names(view.members, self.books.gateway)
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
 
@@ -390,15 +398,24 @@ class Driver:
         for put, action in self._for_disks:
             put(action)
         self._for_disks.clear()
-        if self._landed or self._landed_unordered:
-            now_us = self._clock.now().mono_us
-            for landed, meter in ((self._landed, self.meters.commit_us), (self._landed_unordered, self.meters.commit_unordered_us)):
-                for arrived_us, count in landed:
-                    meter.add(now_us - arrived_us, count)
-                landed.clear()
+        if self._landed or self._landed_unordered or self._voted:
+            self._measure()
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
         for part in self._delivered_lanes:
             self._lanes.deliver(part)
         self._delivered_lanes.clear()
+
+    def _measure(self) -> None:
+        """Count how long what left in this turn was under way."""
+        now_us, meters = self._clock.now().mono_us, self.meters
+        for since, meter in (
+            (self._landed, meters.commit_us),
+            (self._landed_unordered, meters.commit_unordered_us),
+            (self._voted, meters.vote_us),
+            (self._decided, meters.decide_us),
+        ):
+            for since_us, count in since:
+                meter.add(now_us - since_us, count)
+            since.clear()

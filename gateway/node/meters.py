@@ -2,59 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
 
-#: Upper bounds of latency buckets, microseconds.
-LATENCY_BOUNDS_US = (
-    50,
-    100,
-    150,
-    200,
-    300,
-    400,
-    500,
-    700,
-    1000,
-    1500,
-    2000,
-    3000,
-    5000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    500_000,
-    2_000_000,
-)
+from gateway.data.histograms import LATENCY_BOUNDS_US, Histogram
+
 #: Upper bounds of how many frames one sync made durable.
 FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
-
-
-class Histogram:
-    """Counts of values in fixed buckets (each holds what is at most its bound; the last one all the rest)."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[int]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0
-
-    def add(self, value: int, times: int = 1) -> None:
-        """Count `value`, `times` times."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
-
-    @property
-    def count(self) -> int:
-        """How many values were counted."""
-        return sum(self.counts)
-
-    def to_dict(self) -> dict[str, object]:
-        """As `{"bounds": [...], "counts": [...], "sum": n}`; one count more than bounds."""
-        return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}
 
 
 class Meters:
@@ -75,7 +28,10 @@ class Meters:
         self.connections_refused = 0  # at the client port
         self.refused: Counter[str] = Counter()
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
+        self.vote_us = Histogram(LATENCY_BOUNDS_US)
+        self.decide_us = Histogram(LATENCY_BOUNDS_US)
         self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of what clients of this gateway sent
+        self.views = 0  # installed since the start
         self.steps = 0
 
     def to_dict(self) -> dict[str, object]:
@@ -95,6 +51,9 @@ class Meters:
             "connections_refused": self.connections_refused,
             "refused": dict(self.refused),
             "commit_us": self.commit_us.to_dict(),
+            "vote_us": self.vote_us.to_dict(),
+            "decide_us": self.decide_us.to_dict(),
+            "views": self.views,
             "steps": self.steps,
         }
 

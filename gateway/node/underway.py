@@ -9,7 +9,20 @@ from gateway.core import limits
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Answer, Committed, Duplicate
 
-Landed = list[tuple[int, int]]  # (arrived us, frames) of what is decided now
+Landed = list[tuple[int, int]]  # (since us, frames) of what is durable or decided now
+
+
+class _Flight:
+    """Batches that came in at a time."""
+
+    __slots__ = ("arrived_us", "frames", "last", "token", "voted_us")
+
+    def __init__(self, last: int, token: int, arrived_us: int, frames: int) -> None:
+        self.last = last  # position
+        self.token = token  # with which it is durable
+        self.arrived_us = arrived_us
+        self.frames = frames
+        self.voted_us = 0  # 0: not yet
 
 
 class UnderWay:
@@ -25,7 +38,8 @@ class UnderWay:
         self.decided = 0
         self.bytes = 0
         self._sizes: deque[int] = deque()  # of each frame from the position behind `decided` on
-        self._flights: deque[tuple[int, int, int]] = deque()  # (last position, arrived us, frames)
+        self._flights: deque[_Flight] = deque()
+        self._unvoted: deque[_Flight] = deque()  # those of them that are not durable here
 
     def __len__(self) -> int:
         """How many frames."""
@@ -37,34 +51,49 @@ class UnderWay:
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
 
-    def arrived(self, frames: Sequence[Frame], now_us: int) -> None:
-        """Some of these frames that are written hold batches that came in at a time."""
+    def arrived(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
+        """Some of these frames that are written, durable with `token`, hold batches that came in at a time."""
         if any(frame.kind == Kind.BATCH for frame in frames):
-            self._flights.append((frames[-1].position, now_us, len(frames)))
+            flight = _Flight(frames[-1].position, token, now_us, len(frames))
+            self._flights.append(flight)
+            self._unvoted.append(flight)
+
+    def voted(self, token: int, now_us: int) -> Landed:
+        """What is written with a token up to this one is durable, and voted for; returns since when that was under way."""
+        voted, unvoted = [], self._unvoted
+        while unvoted and unvoted[0].token <= token:
+            flight = unvoted.popleft()
+            flight.voted_us = now_us
+            voted.append((flight.arrived_us, flight.frames))
+        return voted
 
     def cut(self, position: int) -> None:
         """What stands behind a position is gone."""
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
-        while self._flights and self._flights[-1][0] > position:
-            self._flights.pop()
+        for flights in (self._flights, self._unvoted):
+            while flights and flights[-1].last > position:
+                flights.pop()
 
     def replaced(self, position: int) -> None:
         """The log is decided up to a position, and holds nothing else."""
         self._sizes.clear()
         self._flights.clear()
+        self._unvoted.clear()
         self.bytes, self.decided = 0, position
 
-    def landed(self, frames: Sequence[Frame]) -> Landed:
-        """These are decided, which come next; returns since when they were waited for."""
+    def landed(self, frames: Sequence[Frame]) -> tuple[Landed, Landed]:
+        """These are decided, which come next; returns since when they were waited for, and since when they were voted for here."""
         for _ in frames:
             self.bytes -= self._sizes.popleft()
         self.decided = last = frames[-1].position
-        landed = []
-        while self._flights and self._flights[0][0] <= last:
-            _, arrived_us, count = self._flights.popleft()
-            landed.append((arrived_us, count))
-        return landed
+        landed, voted = [], []
+        while self._flights and self._flights[0].last <= last:
+            flight = self._flights.popleft()
+            landed.append((flight.arrived_us, flight.frames))
+            if flight.voted_us:  # where it is decided without this gateway's vote there is nothing to measure
+                voted.append((flight.voted_us, flight.frames))
+        return landed, voted
 
 
 class Awaited:

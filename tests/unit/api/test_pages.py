@@ -31,7 +31,7 @@ class Link:
 )
 def test_ready_is_who_takes_records(status: dict[str, Any] | None, code: int, reason: str) -> None:
     unused: Any = None
-    pages = Pages(unused, unused, unused, unused, cast(GatewayLink, Link(status)), *[unused] * 4)
+    pages = Pages(unused, unused, unused, unused, cast(GatewayLink, Link(status)), *[unused] * 5)
     found, _, body, _ = pages.ready({})
     assert (found, json.decode(body)["reason"]) == (code, reason)
     assert pages.health({})[0] == (503 if status is None else 200)

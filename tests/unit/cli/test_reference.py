@@ -1,4 +1,4 @@
-"""docs/cli.md, docs/config.md and docs/api.md say what the code says."""
+"""docs/cli.md, docs/config.md, docs/api.md and docs/metrics.md say what the code says."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tutti
 from gateway.cli import reference
 from gateway.cli.commands import COMMANDS
 from gateway.cli.reference_api import api_page
+from gateway.cli.reference_metrics import metrics_page
 
 
 def _api_page() -> str:
@@ -18,7 +19,13 @@ def _api_page() -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "page"), [("cli.md", reference.cli_page), ("config.md", reference.config_page), ("api.md", _api_page)]
+    ("name", "page"),
+    [
+        ("cli.md", reference.cli_page),
+        ("config.md", reference.config_page),
+        ("api.md", _api_page),
+        ("metrics.md", metrics_page),
+    ],
 )
 def test_the_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
     assert (reference.DOCS / name).read_text() == page(), "run: python -m gateway.cli.reference"

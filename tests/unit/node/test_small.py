@@ -5,9 +5,10 @@ import time
 
 import pytest
 
+from gateway.data.histograms import Histogram
 from gateway.node import memory
 from gateway.node.clock import Clock
-from gateway.node.meters import Histogram, Meters
+from gateway.node.meters import Meters
 
 
 def test_a_clock_that_goes_back_is_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,25 +25,31 @@ def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:
 @given(
     st.lists(
         st.one_of(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.integers(0, 12).map(lambda many: ("decide", many)))
-        | st.integers(0, 12).map(lambda many: ("cut", many)),
+        | st.tuples(st.sampled_from(["cut", "sync"]), st.integers(0, 12)),
         max_size=30,
     )
 )
 def test_what_is_under_way_is_what_was_written_and_neither_decided_nor_cut(moves: list[list[int] | tuple[str, int]]) -> None:
     under_way, log, decided, waits = UnderWay(), list[Frame](), 0, list[tuple[int, int, int]]()
-    for now, move in enumerate(moves):
+    synced: dict[int, int] = {}  # when what came at a time was
+    for now, move in enumerate(moves, 1):
         if isinstance(move, list):
             some = frames(len(log) + 1, move)
             log += some
             under_way.wrote(some)
-            under_way.arrived(some, now)
+            under_way.arrived(some, now, now)
             if any(frame.kind == Kind.BATCH for frame in some):
                 waits.append((len(log), now, len(some)))
         elif move[0] == "decide":
             run = log[decided : decided + move[1]]
             decided += len(run)
-            assert not run or under_way.landed(run) == [(at, many) for last, at, many in waits if last <= decided]
+            gone = [(at, many) for last, at, many in waits if last <= decided]
+            assert not run or under_way.landed(run) == (gone, [(synced[at], many) for at, many in gone if at in synced])
             waits = [wait for wait in waits if wait[0] > decided]
+        elif move[0] == "sync":
+            durable = [at for last, at, _ in waits if at <= now - move[1] and at not in synced]
+            assert set(durable) <= {at for at, _ in under_way.voted(now - move[1], now)}
+            synced |= dict.fromkeys(durable, now)
         else:
             del log[max(decided, len(log) - move[1]) :]
             under_way.cut(len(log))

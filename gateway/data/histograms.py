@@ -1,0 +1,54 @@
+"""Counts of values in fixed buckets, cheap enough for the hot path."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+#: Upper bounds of latency buckets, microseconds.
+LATENCY_BOUNDS_US = (
+    50,
+    100,
+    150,
+    200,
+    300,
+    400,
+    500,
+    700,
+    1000,
+    1500,
+    2000,
+    3000,
+    5000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    500_000,
+    2_000_000,
+)
+
+
+class Histogram:
+    """Counts of values in fixed buckets (each holds what is at most its bound; the last one all the rest)."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0
+
+    def add(self, value: int, times: int = 1) -> None:
+        """Count `value`, `times` times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        """How many values were counted."""
+        return sum(self.counts)
+
+    def to_dict(self) -> dict[str, object]:
+        """As `{"bounds": [...], "counts": [...], "sum": n}`; one count more than bounds."""
+        return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}
