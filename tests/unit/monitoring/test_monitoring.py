@@ -41,6 +41,10 @@ def served() -> dict[str, frozenset[str]]:
     return found
 
 
+def _plain(expression: str) -> str:
+    return expression.replace("$__rate_interval", "1m").replace("$job", "tutti").replace("$instance", ".+")
+
+
 def expressions() -> list[tuple[str, str]]:
     """Where each stands, and what it says, with the dashboard's variables filled in."""
     found = [(rule["alert"], rule["expr"]) for rule in RULES]
@@ -73,10 +77,6 @@ def test_legends_and_summaries_name_labels_that_are_there() -> None:
         for target in panel.get("targets", ()):
             known = set().union(*(served()[name] for name, _ in selectors(_plain(target["expr"]))))
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= known, panel["title"]
-
-
-def _plain(expression: str) -> str:
-    return expression.replace("$__rate_interval", "1m").replace("$job", "tutti").replace("$instance", ".+")
 
 
 def test_the_page_for_operators_names_every_alert() -> None:
