@@ -93,7 +93,7 @@ class App {
     this.showHead();
     if (this.heard !== null && Date.now() - this.consolesAsked > CONSOLES_MS) {
       this.consolesAsked = Date.now();
-      get("gateways").then((found) => (this.consoles = found), () => {});
+      get("gateways").then((found) => (this.consoles = Object.fromEntries(Object.entries(found).filter(([, url]) => isPage(url)))), () => {});
     }
   }
 
@@ -168,6 +168,9 @@ function troubles(status, changes) {
   for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} takes nothing.`, `${capital(lane.halted)}.`]);
   return found;
 }
+
+// Where another gateway says that it is: a page, and nothing that a browser would run.
+const isPage = (url) => URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol);
 
 const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1).replace(/\.$/, "") : "");
 

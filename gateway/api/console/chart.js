@@ -213,7 +213,7 @@ export function describe(change) {
 // The next of 1, 2, 5 and their multiples (of powers of two for sizes): a scale that does not move with each point.
 function nice(top, base) {
   const power = base ** Math.floor(Math.log(top) / Math.log(base));
-  const steps = base === 10 ? [1, 2, 4, 6, 8, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+  const steps = base === 10 ? [1, 1.5, 2, 3, 4, 5, 6, 8, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
   return power * steps.find((step) => step * power >= top * 1.02 || step === steps[steps.length - 1]);
 }
 

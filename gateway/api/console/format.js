@@ -16,7 +16,10 @@ export function short(value) {
   return size >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en-US") : three(value);
 }
 
-const three = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2));
+const three = (value) => {
+  const text = Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return text.replace(/\.0+$/, "");
+};
 
 export function bytes(value) {
   if (!known(value)) return DASH;

@@ -36,7 +36,7 @@ class Browser:
 
     Attributes:
         errors: what the page logged as an error, and exceptions that nobody caught.
-        requests: urls that it asked for.
+        requests: urls that the document which is open now asked for, itself first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,6 +89,8 @@ class Browser:
             return
         told = message["params"]
         if message["method"] == "Network.requestWillBeSent":
+            if told["type"] == "Document":
+                self.requests.clear()
             self.requests.append(told["request"]["url"])
         elif message["method"] == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(told["exceptionDetails"])[:1000])

@@ -1,0 +1,224 @@
+"""Proves in a real browser that the console shows a group as it is, live, cut off and gone; that nothing which it shows can run;
+that it asks nobody else for anything; and that it can be used by keyboard alone.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.api import assets
+from gateway.client.producer import Producer
+from tests.faults.three import NAMES, Three
+from tests.integration.console.browser import Browser, same_origin
+from tests.integration.console.stub import EVIL, Stub, hostile
+
+PAGE_BYTES_MAX = 300_000
+WORD = "open-sesame"
+MAIN = "document.querySelector('main').innerText"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as one:
+        one.size(1280, 900)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with Three(tmp_path_factory.mktemp("group")) as three:
+        send(three, 120)
+        yield three
+
+
+def send(three: Three, count: int) -> None:
+    with Producer(three.url) as producer:
+        for number in range(count):
+            value = json.dumps({"flight": number, "note": EVIL}).encode() if number % 2 else b"\xff" * 9000
+            producer.send("flights" if number % 3 else "gates", value, key=EVIL.encode() if number % 5 == 0 else b"EWR")
+
+
+def admin(three: Three, name: str) -> str:
+    return f"http://127.0.0.1:{three[name].port + 3}/"
+
+
+def nothing_ran(browser: Browser) -> None:
+    assert browser.run("window.hacked") is None
+    assert browser.run("document.querySelectorAll('main img, main script, main iframe, [onerror], [onclick]').length") == 0
+    assert browser.errors == []
+
+
+def test_the_page_is_small_and_asks_nobody_else() -> None:
+    sizes = {entry.name: len(entry.read_bytes()) for entry in assets.FOLDER.iterdir() if entry.is_file()}
+    assert sum(sizes.values()) < PAGE_BYTES_MAX
+    for name in sizes:
+        text = (assets.FOLDER / name).read_text()
+        allowed = text.replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in allowed.replace("// ", ""), f"{name} names another host"
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "style=", "cookie"):
+            assert way not in text, f"{name} uses {way}"
+
+
+def test_hostile_names_and_records_are_text(browser: Browser) -> None:
+    with Stub(hostile()) as stub:
+        for page, what in (
+            ("#/", "tbody tr"),
+            ("#/topics", "tbody tr"),
+            ("#/readers", "section + section tbody tr"),
+            ("#/records", "table.records tbody tr"),
+        ):
+            browser.open(f"{stub.url}{page}")
+            browser.until(f"document.querySelectorAll('main {what}').length > 0")
+            assert "<img src=x onerror" in browser.text()
+            nothing_ran(browser)
+        browser.run("document.querySelectorAll('table.records button').forEach((one) => one.click())")
+        browser.until("document.querySelectorAll('tr.open').length === 2")
+        browser.run("location.hash = '#/'")
+        browser.until("document.querySelector('main ol.changes li') !== null")
+        links = browser.run("[...document.querySelectorAll('a')].map((one) => one.protocol)")
+        assert set(links) == {"http:"}, "a gateway's word for where another one is makes no link that runs"
+        nothing_ran(browser)
+        assert same_origin(browser.requests, stub.url)
+
+
+def test_a_token_is_asked_for_and_kept_in_memory_alone(browser: Browser) -> None:
+    with Stub(hostile(), token=WORD) as stub:
+        browser.open(stub.url)
+        browser.until("!document.querySelector('#login').hidden && document.activeElement.id === 'token'")
+        browser.ask("Input.insertText", text="wrong")
+        browser.press("Enter")
+        browser.until("!document.querySelector('#login').hidden && document.querySelector('#token').value === ''")
+        browser.until("document.activeElement.id === 'token'")
+        browser.ask("Input.insertText", text=WORD)
+        browser.press("Enter")
+        browser.until("document.querySelector('main tbody tr') !== null && document.querySelector('#login').hidden")
+        assert f"Bearer {WORD}" in {seen.get("authorization") for seen in stub.seen}
+        assert not any("cookie" in seen for seen in stub.seen)
+        kept = browser.run(
+            "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href, document.body.innerHTML])"
+        )
+        assert WORD not in kept
+        assert not any(WORD in url for url in browser.requests)
+
+
+def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
+    """3600 looks, without the time between them."""
+    with Stub(hostile()) as stub:
+        browser.open(stub.url)
+        browser.until("document.querySelector('main tbody tr') !== null")
+        sizes: list[int] = browser.run(_AN_HOUR)
+        assert sizes[0] <= 900
+        assert sizes[1] <= 200
+        assert sizes[3] <= sizes[2] * 1.1, "elements after an hour, and after some minutes"
+
+
+_AN_HOUR = """(async () => {
+  const [{ Past }, { Overview }] = await Promise.all([import('/console/past.js'), import('/console/overview.js')]);
+  const status = await (await fetch('/v1/status')).json(), first = await (await fetch('/v1/history')).json();
+  const app = { past: new Past(900), status, consoles: {}, now_us: 0 };
+  const page = new Overview(app);
+  document.body.append(page.element);
+  let early = 0;
+  for (let second = 0; second < 3600; second++) {
+    const time_us = first.now_us + second * 1e6;
+    const points = first.points.map((point) => [time_us, ...point.slice(1)]);
+    const changes = second % 10 ? [] : first.changes.map((change) => ({ ...change, time_us }));
+    app.past.add({ ...first, points, changes });
+    app.now_us = time_us;
+    if (second % 20 === 0) page.show();
+    if (second === 1800) early = page.element.querySelectorAll('*').length;
+  }
+  return [app.past.times_us.length, app.past.changes.length, early, page.element.querySelectorAll('*').length];
+})()"""
+
+
+def test_a_group_at_work(browser: Browser, group: Three) -> None:
+    url = admin(group, "g1")
+    browser.open(url)
+    browser.until(f"{MAIN}.includes('a majority is 2') && document.querySelectorAll('main tbody tr').length >= 3")
+    text = browser.text()
+    assert all(name in text for name in NAMES)
+    assert browser.text("#state") == "primary"
+    browser.until("document.querySelector('.facts').innerText.includes('120')")  # the frontier
+    send(group, 30)
+    browser.until("document.querySelector('.facts').innerText.includes('150')")
+    browser.until("document.querySelectorAll('path.line[d^=M]').length > 0")  # a plot has a line
+    browser.until("document.querySelector('main a[href^=\"http\"]') !== null")  # to the consoles of the others
+    links = browser.run("[...document.querySelectorAll('main a[href^=\"http\"]')].map((one) => one.href)")
+    assert set(links) <= {admin(group, name) for name in NAMES}
+    assert same_origin(browser.requests, url)
+    nothing_ran(browser)
+
+
+def test_records_are_browsed_by_keyboard(browser: Browser, group: Three) -> None:
+    url = admin(group, "g2")
+    browser.open(f"{url}#/records")
+    browser.until("document.querySelectorAll('table.records tbody tr').length === 50")
+    newest = browser.run("document.querySelector('table.records td').innerText")
+    browser.run("document.querySelector('.pager button').focus()")
+    browser.press("Enter")  # older
+    browser.until(f"document.querySelector('table.records td').innerText === String({int(newest) - 50})")
+    browser.run("document.querySelector('input[name=topic]').focus()")
+    browser.ask("Input.insertText", text="gates")
+    browser.press("Tab")
+    browser.ask("Input.insertText", text=EVIL)
+    browser.press("Enter")
+    browser.until("location.hash.includes('gates') && document.querySelectorAll('table.records tbody tr').length > 0")
+    browser.until("[...document.querySelectorAll('table.records tbody td:nth-child(3)')].every((one) => one.innerText === 'gates')")
+    browser.run("document.querySelector('table.records button').focus()")
+    browser.press("Enter")
+    browser.until("document.querySelector('tr.open pre') !== null")
+    assert browser.run("document.activeElement.innerText") == "Close"
+    browser.until("document.querySelector('tr.open').innerText.includes('producer')")
+    browser.run("location.hash = '#/records?start=2&topic=weather'")
+    browser.until("document.querySelector('main').innerText.includes('No such record among')")
+    browser.run("location.hash = '#/records?start=99999999'")
+    browser.until("document.querySelector('.problem').innerText.includes('is not within 0 and')")
+    browser.run("location.hash = '#/topics'")
+    browser.until(f"{MAIN}.includes('flights') && {MAIN}.includes('2 topics')")
+    nothing_ran(browser)
+
+
+def test_light_and_dark(browser: Browser, group: Three) -> None:
+    def paper() -> Any:
+        return browser.run("getComputedStyle(document.documentElement).backgroundColor")
+
+    browser.open(admin(group, "g1"))
+    light = paper()
+    browser.size(390, 800, scheme="dark", mobile=True)
+    dark = paper()
+    assert dark != light
+    browser.until(f"{MAIN}.includes('a majority is 2')")
+    assert browser.run("document.documentElement.scrollWidth") <= 390, "a phone shows all of its width"
+    browser.run("document.querySelector('#theme').click()")  # auto, then light
+    assert paper() == light
+    browser.run("localStorage.clear()")
+    browser.size(1280, 900)
+
+
+def test_a_member_that_is_killed_a_minority_and_the_end(browser: Browser, group: Three) -> None:
+    browser.open(admin(group, "g1"))
+    browser.until(f"{MAIN}.includes('a majority is 2')")
+    group["g3"].kill()
+    browser.until("document.querySelector('#banner').innerText.includes('g3')")
+    browser.until("document.querySelector('ol.changes').innerText.includes('without g3')")
+    assert browser.text("#state") == "primary"
+    group["g2"].kill()
+    browser.until("document.querySelector('#state').innerText === 'minority'")
+    browser.until("document.querySelector('#banner').innerText.includes('cut off from a majority')")
+    assert "150" in browser.text(".facts"), "what is committed is shown still"
+    group["g1"].signal(signal.SIGSTOP)
+    browser.until("document.querySelector('#state').innerText === 'unknown'")
+    assert "150" in browser.text(".facts")
+    group["g1"].signal(signal.SIGCONT)
+    browser.until("document.querySelector('#state').innerText === 'minority'")
+    group["g1"].kill()
+    browser.until("document.querySelector('#banner').innerText.includes('No answer')")
+    assert "150" in browser.text(".facts")
+    assert "was minority" in browser.text("#state")
+    nothing_ran(browser)
