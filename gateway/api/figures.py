@@ -90,6 +90,8 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
             COUNTER,
             "Connections of clients that found no place, or no descriptor",
         ),
+        Figure("tokens.refused", "tutti_tokens_refused", COUNTER, "Requests refused for their token, by reason", ("code",)),
+        Figure("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the file of tokens cannot be read"),
         Figure("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
     "Order, votes and decisions": (

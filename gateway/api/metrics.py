@@ -6,6 +6,7 @@ the status does not hold is left out, so that a scrape always says what is known
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ def document(status: Status | None, reads: Status, known: Known) -> Status:
         "up": status is not None,
         "made": {} if status is None else _made(status),
         "links": {} if status is None else _links(status),
+        "tokens": _tokens(find(status or {}, "security") or {}, find(reads, "security") or {}),
         "reads": reads,
         "topics_held": {
             "records": {name: records for name, (records, _) in known.topics.items()},
@@ -104,6 +106,14 @@ def _links(status: Status) -> Status:
             for name, value in peer.items():
                 tables.setdefault(name, {})[str(peer["name"])] = value
     return tables
+
+
+def _tokens(*doors: Status) -> Status:
+    """Who was refused for a token, by the gateway and by the reads process together; nothing where neither asks for one."""
+    refused: Counter[str] = Counter()
+    for door in doors:
+        refused.update(door.get("refused", {}))
+    return {"refused": refused, "trouble": any(door.get("trouble") for door in doors)} if any(doors) else {}
 
 
 class _Scrape:

@@ -110,9 +110,14 @@ class App {
   async refresh() {
     try {
       await this.shown.tick();
+      $("refused").hidden = true;
     } catch (problem) {
       if (problem.status === 401) this.locked(problem);
       else if (problem.status === undefined) throw problem;
+      else if (problem.status > 0) {
+        $("refused").hidden = false;
+        setText($("refused"), capital(problem.message));
+      }
     }
   }
 

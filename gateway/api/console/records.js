@@ -95,6 +95,7 @@ export class Records {
       if (turn !== this.turn) return;
       if (problem.status === 401) this.app.locked(problem);
       this.problem.hidden = false;
+      this.none.hidden = true;
       setText(this.problem, problem.message);
     }
   }

@@ -157,10 +157,11 @@ def whole_status() -> dict[str, Any]:
     status: dict[str, Any] = json.loads(json.dumps(STATUS))
     status["members"] = [{"name": "lga", "voter": True, "round_trip_us": 1500}]
     status["transport"]["peers"][0]["received_bytes"] = 1
+    status["security"] = {"tokens": 2, "trouble": "", "refused": {"who": 1}}
     for figure in FIGURES:
         place = status
         *keys, last = figure.path.split(".")
-        if keys[:1] in (["reads"], ["made"], ["links"], ["topics_held"], ["query_lags"]) or last == "reader_lags":
+        if keys[:1] in (["reads"], ["made"], ["links"], ["topics_held"], ["query_lags"], ["tokens"]) or last == "reader_lags":
             continue
         for key in keys:
             place = place.setdefault(key, {})
@@ -190,6 +191,12 @@ def test_queries_of_spark_have_their_lag() -> None:
     found = scrape(STATUS, queries={"delays": (12, 2500)})
     query = (("query", "delays"),)
     assert (found["tutti_query_lag_records", query], found["tutti_query_lag_seconds", query]) == (12, 2.5)
+
+
+def test_refused_tokens_are_counted_at_both_doors() -> None:
+    assert ("tutti_tokens_trouble", ()) not in scrape(STATUS)
+    found = scrape({**STATUS, "security": {"tokens": 2, "trouble": "it is gone", "refused": {"who": 2}}})
+    assert (found["tutti_tokens_refused_total", (("code", "who"),)], found["tutti_tokens_trouble", ()]) == (2, 1)
 
 
 def test_who_coordinates_and_takes_records() -> None:

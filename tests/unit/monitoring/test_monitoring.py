@@ -107,7 +107,7 @@ def well() -> Group:
             put(name, constant(value))
         for state in ("primary", "minority", "halted"):
             put("tutti_state", constant(state == "primary"), state=state)
-        for name in ("disk_failed", "disk_low", "disk_lost_positions", "lanes_damaged", "lanes_halted"):
+        for name in ("disk_failed", "disk_low", "disk_lost_positions", "lanes_damaged", "lanes_halted", "tokens_trouble"):
             put(f"tutti_{name}", constant(0))
         put("tutti_disk_free_bytes", growing(-1e5, 1e12))
         put("tutti_undecided_frames", constant(20))
@@ -188,6 +188,7 @@ CASES: dict[str, tuple[Group, set[str]]] = {
     "TuttiSlowCommit": (slow("tutti_commit_duration_seconds"), set()),
     "TuttiMuchRepair": (changed("tutti_repaired_frames_total", growing(100)), set()),
     "TuttiRefusals": (changed("tutti_refused_total", growing(5), ONE), set()),
+    "TuttiTokensTrouble": (changed("tutti_tokens_trouble", constant(1), ONE), set()),
     "TuttiReadsBusy": (changed("tutti_reads_busy_total", growing(1), ONE), set()),
     "TuttiReadsRestart": (changed("tutti_reads_starts_total", growing(1 / 200), ONE), set()),
     "TuttiQueryLags": (changed("tutti_query_lag_seconds", constant(900)), set()),
