@@ -140,6 +140,12 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
         Figure("disk.sync_us", "tutti_disk_sync_duration_seconds", HISTOGRAM, "Duration of one fdatasync", divisor=US),
         Figure("disk.frames_per_sync", "tutti_disk_sync_frames", HISTOGRAM, "Frames that one fdatasync made durable"),
+        Figure(
+            "retention.held_bytes",
+            "tutti_retention_held_bytes",
+            GAUGE,
+            "What retention would remove and a named reader has not read",
+        ),
         Figure("made.disk_failed", "tutti_disk_failed", GAUGE, "1 after a write or sync failed"),
         Figure(
             "made.lost_positions", "tutti_disk_lost_positions", GAUGE, "Positions of the log that cannot be read here at present"

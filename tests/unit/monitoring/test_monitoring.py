@@ -107,7 +107,15 @@ def well() -> Group:
             put(name, constant(value))
         for state in ("primary", "minority", "halted"):
             put("tutti_state", constant(state == "primary"), state=state)
-        for name in ("disk_failed", "disk_low", "disk_lost_positions", "lanes_damaged", "lanes_halted", "tokens_trouble"):
+        for name in (
+            "disk_failed",
+            "disk_low",
+            "disk_lost_positions",
+            "lanes_damaged",
+            "lanes_halted",
+            "tokens_trouble",
+            "retention_held_bytes",
+        ):
             put(f"tutti_{name}", constant(0))
         put("tutti_disk_free_bytes", growing(-1e5, 1e12))
         put("tutti_undecided_frames", constant(20))
@@ -177,6 +185,7 @@ CASES: dict[str, tuple[Group, set[str]]] = {
     "TuttiDiskFailed": (changed("tutti_disk_failed", constant(1), ONE), set()),
     "TuttiDiskLow": (changed("tutti_disk_low", constant(1), ONE), set()),
     "TuttiDiskFillsUp": (changed("tutti_disk_free_bytes", growing(-1e7, 1e12), ONE), set()),
+    "TuttiRetentionHeld": (changed("tutti_retention_held_bytes", growing(1e5, 1e9), ONE), set()),
     "TuttiLogDamaged": (changed("tutti_disk_lost_positions", constant(3), ONE), set()),
     "TuttiLaneDamaged": (changed("tutti_lanes_damaged", constant(1), ONE), set()),
     "TuttiLaneHalted": (changed("tutti_lanes_halted", constant(1), ONE), set()),
