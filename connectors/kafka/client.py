@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import admin as kafka_admin
 
-from connectors.kafka import limits
+from connectors.kafka.once import Once
 from gateway.errors import ConfigError, TuttiError, Unavailable
 
 LOG = logging.getLogger("tutti.kafka")
@@ -66,26 +64,5 @@ def explained(error: KafkaException, where: str) -> TuttiError:
     return Unavailable(f"{where}: {told.str()}")
 
 
-class Once(logging.Filter):
-    """Lets the same line pass once a while: Kafka's client says every second, of each broker, that it is away."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing was said yet."""
-        super().__init__()
-        self._clock = clock
-        self._said: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is new; what differs in numbers alone is not."""
-        text, now = _VARYING.sub("", record.getMessage()), self._clock()
-        if now < self._said.get(text, 0.0):
-            return False
-        if len(self._said) >= limits.LINES_MAX:
-            self._said.clear()
-        self._said[text] = now + limits.SAME_LINE_S
-        return True
-
-
-_VARYING = re.compile(r"\(.*\)|\d+")
 CLIENT_LOG = logging.getLogger("tutti.kafka.client")
 CLIENT_LOG.addFilter(Once())

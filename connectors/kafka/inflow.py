@@ -19,7 +19,7 @@ from connectors.kafka.partition import Key, Partition, State, Turn
 from connectors.kafka.place import Place, check_same, decode_place, note_of, producer_name
 from connectors.kafka.records import Source, offset_of, records_of
 from connectors.quarantine import Quarantine
-from gateway.errors import ConfigError, FormatError, TuttiError, Unavailable, UsageError
+from gateway.errors import ConfigError, FormatError, NotAllowed, TuttiError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -221,7 +221,7 @@ class Connector:
                 partition.opened(*opening.result())
                 self._moved = True
                 self._report_at = now  # a place that only Kafka knows of is told to it at once
-            elif isinstance(error, TuttiError) and not isinstance(error, ConfigError | UsageError | FormatError):
+            elif isinstance(error, TuttiError) and not isinstance(error, _NEVER):
                 self._fail(partition, error)
             else:
                 self._end_by(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -360,6 +360,10 @@ def _by_partition(messages: Sequence[Message]) -> list[tuple[Key, Sequence[Messa
 
 
 _TOPIC, _PARTITION = methodcaller("topic"), methodcaller("partition")
+
+
+#: What opening again does not mend.
+_NEVER = (ConfigError, UsageError, FormatError, NotAllowed)
 
 
 def _close_opened(opening: Future[tuple[Producer, int, int]]) -> None:

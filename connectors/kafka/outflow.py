@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from connectors.kafka import limits
 from connectors.kafka.errors import NotTaken
+from connectors.kafka.once import shape
 from connectors.kafka.outgoing import outgoing, sizes
 from connectors.kafka.position import Position, check_same_log
 from connectors.quarantine import Full, Quarantine
@@ -298,7 +299,7 @@ class Outflow:
         """Let go of everything, and wait before it begins again."""
         self._refused = ""
         text = f"{type(error).__name__}: {error}"
-        if text != self._trouble:
+        if shape(text) != shape(self._trouble):
             LOG.warning("%s: begins again behind offset %d: %s", self.config.name, self.next, text)
         self._trouble = text
         self.failures += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Container
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,7 @@ from connectors.kafka import limits
 from connectors.kafka.config import load_outflow
 from connectors.kafka.errors import Again, NotTaken
 from connectors.kafka.metrics import OutflowMetrics
+from connectors.kafka.once import Once
 from connectors.kafka.outflow import Outflow
 from connectors.kafka.outgoing import COLUMNS, Outgoing, outgoing, sizes
 from connectors.kafka.position import Position, check_same_log, decode_position
@@ -352,6 +355,42 @@ def test_a_full_quarantine_holds_the_flow(tmp_path: Path, monkeypatch: pytest.Mo
     outflow.run(stop, lambda: None)
     assert [offset for _, offset in kafka.records] == [offset for offset in range(50) if offset not in {3, 30}]
     assert outflow.failures == 5
+
+
+def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that what is met again and again is one line, whatever numbers it has, and that its end is told."""
+    log, kafka = FakeLog(50), Kafka()
+    left = [20]
+
+    def trouble(where: str) -> None:
+        if where == "open" and kafka.commits and left[0]:
+            left[0] -= 1
+            raise Again(f"Kafka at 127.0.0.1:9092: timed out after {left[0]} s")
+        if where == "committed" and len(kafka.commits) == 2:
+            kafka.commits.append(-1)
+            raise Again("gone")
+
+    kafka.trouble = trouble
+    with caplog.at_level("INFO"):
+        run(outflow_of(tmp_path, log, kafka), log)
+    told = [record.message for record in caplog.records if "begins again" in record.message or "goes on" in record.message]
+    assert len(told) == 3, told
+    assert [offset for _, offset in kafka.records] == list(range(50))
+
+
+def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    once = Once(lambda: now[0])
+    line = partial(logging.LogRecord, "n", logging.WARNING, "", 0, args=None, exc_info=None)
+    assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
+    assert not once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 17ms)"))
+    assert once.filter(line(msg="FAIL: another thing"))
+    now[0] = limits.SAME_LINE_S
+    assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
+    monkeypatch.setattr(limits, "LINES_MAX", 2)
+    for number in range(10):
+        once.filter(line(msg=f"FAIL {'x' * number}"))
+    assert len(once._said) <= 2
 
 
 def test_records_become_messages() -> None:
