@@ -1,0 +1,161 @@
+"""Proves that a group goes from an older release to this one, gateway by gateway, under load: nothing is lost, doubled, reordered,
+and back, as docs/formats.md says. The older release is a commit of this repository; its gateways and its client run its own code.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.client import Producer, Reader
+from tests.faults.gateways import GatewayProcess
+from tests.faults.three import Three
+
+pytestmark = [pytest.mark.soak, pytest.mark.faults, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[3]
+#: The release that is upgraded from; another one by TUTTI_UPGRADE_FROM=COMMIT.
+BEFORE = os.environ.get("TUTTI_UPGRADE_FROM", "b533aea")
+WAIT_S = 60.0
+RECORDS_BETWEEN = 300  # that commit, at least, between two steps: while all are of one release, and while they are not
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which `python -m gateway` is the older release."""
+    tree = tmp_path_factory.mktemp("older")
+    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive.stdout, check=True)
+    assert (tree / "gateway/node/driver.py").read_bytes()
+    # Without the working directory on its path, which is this release's.
+    return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
+
+
+def runs(gateway: GatewayProcess, environment: dict[str, str]) -> bool:
+    """Whether its process has the environment of a release: asked of the kernel, not of what was told."""
+    found = Path(f"/proc/{gateway.pid}/environ").read_bytes().split(b"\0")
+    return (b"PYTHONSAFEPATH=1" in found) == bool(environment)
+
+
+class Load:
+    """A producer that goes on whatever happens, and what it was told."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self.receipts: list[int] = []
+        self.error: BaseException | None = None
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with Producer(self._url, producer=self.name, delivery_timeout=WAIT_S) as producer:
+                while not self._stop.is_set():
+                    self.receipts.append(producer.send("load", f"{self.name} {len(self.receipts)}".encode()).result(WAIT_S))
+        except BaseException as error:  # noqa: BLE001 - shown by the test's thread
+            self.error = error
+
+    def more(self, count: int) -> None:
+        """Wait until so many more were acknowledged."""
+        wanted, deadline = len(self.receipts) + count, time.monotonic() + WAIT_S
+        while len(self.receipts) < wanted:
+            if self.error is not None:
+                raise self.error
+            assert time.monotonic() < deadline, f"{self.name} has {len(self.receipts)} receipts, and {wanted} were waited for"
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._stop.set()
+        self._thread.join(WAIT_S)
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def load(url: str) -> Iterator[list[Load]]:
+    """Two producers, ended with the block."""
+    loads = [Load(url, f"load-{number}") for number in (1, 2)]
+    try:
+        yield loads
+    finally:
+        for one in loads:
+            one.end()
+
+
+def until_all_vote(group: Three) -> None:
+    """Wait until each gateway is in the view, as an operator does before the next one."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        status = [group.status(name) for name in group.all]
+        if all(found["state"] == "primary" and len(found["view"]["members"]) == len(group.all) for found in status):
+            return
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+
+
+def change(group: Three, name: str, environment: dict[str, str]) -> None:
+    """One gateway to another release: stopped in order, started on its directory."""
+    gateway = group[name]
+    assert gateway.stop() == 0, gateway.log_tail()
+    gateway.seat = replace(gateway.seat, environment=environment)
+    gateway.start()
+    assert runs(gateway, environment)
+    until_all_vote(group)
+
+
+def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp_path: Path) -> None:
+    group = Three(tmp_path)
+    for gateway in group.all.values():
+        gateway.seat = replace(gateway.seat, environment=older)
+    with group, load(group.url) as loads:
+        until_all_vote(group)
+        assert all(runs(gateway, older) for gateway in group.all.values())
+        # The coordinator last, as the one that most depends on; then two back again.
+        order = sorted(group.all, key=lambda name: name == group.coordinator().name)
+        for name, environment in [*((name, {}) for name in order), *((name, older) for name in order[:2]), (order[0], {})]:
+            for one in loads:
+                one.more(RECORDS_BETWEEN)
+            change(group, name, environment)
+        for one in loads:
+            one.more(RECORDS_BETWEEN)
+        old_client = [sys.executable, "-m", "gateway", "produce", "--topic", "old-client", "--url", group.url]
+        said = subprocess.run(old_client, env={**os.environ, **older}, input="one\n", capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stderr
+
+    for one in loads:
+        with Reader(path=[str(gateway.data) for gateway in group.all.values()], topics=["load"], start=0) as reader:
+            mine = [(record.offset, record.value) for record in reader.records() if record.producer == one.name]
+        assert [value for _, value in mine] == [f"{one.name} {number}".encode() for number in range(len(mine))], "once, in order"
+        assert [offset for offset, _ in mine][: len(one.receipts)] == one.receipts, "each where its receipt said"
+        assert len(mine) == len(one.receipts)
+    digests = {
+        command(older if number else {}, "log", "digest", str(gateway.data)) for number, gateway in enumerate(group.all.values())
+    }
+    assert len(digests) == 1, "the same on each, by the tools of both releases"
+    for gateway in group.all.values():
+        command({}, "log", "verify", str(gateway.data))
+
+
+def command(environment: dict[str, str], *arguments: str) -> str:
+    """A command of a release; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
