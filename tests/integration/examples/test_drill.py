@@ -1,4 +1,4 @@
-"""Proves that docs/drill.md is true: a group whose disks are all lost comes back from a backup, by the commands as they stand there."""
+"""Proves that docs/drill.md is true: a group whose disks are all lost comes back from a backup, by the commands as they stand."""
 
 from __future__ import annotations
 
