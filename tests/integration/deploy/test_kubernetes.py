@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import ssl
+import subprocess
 import urllib.request
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 import yaml
 
 from connectors.kafka.config import load_inflow
+from gateway.access import Access, change_tokens, digest_of, new_token
 from gateway.transport.keys import generate
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
@@ -65,6 +69,9 @@ def test_what_names_another_document_names_one_that_is_there() -> None:
             assert wanted <= {volume["name"] for volume in pod["volumes"]} | set(claims)
             assert container["securityContext"]["readOnlyRootFilesystem"]
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} & {"secret", "tls"}, (
+            "copies, which are private"
+        )
         maps = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
         assert maps == set(config_maps(folder)) | ({"gateway-public-keys"} if folder == FOLDER else set())
     labels = one("StatefulSet")["spec"]["template"]["metadata"]["labels"]
@@ -106,9 +113,9 @@ class Pod:
             folder.mkdir(parents=True)
             files: list[Path] = []
             if "secret" in volume:
-                files = sorted(keys.glob("*.secret"))
+                files = sorted((keys / volume["secret"]["secretName"]).iterdir())
             elif volume.get("configMap", {}).get("name") == "gateway-public-keys":
-                files = [keys / "group.keys"]
+                files = [keys / "gateway-keys/group.keys"]
             elif "configMap" in volume:
                 files = [FOLDER / name for name in config_maps(FOLDER)[volume["configMap"]["name"]]]
             for file in files:
@@ -128,7 +135,9 @@ class Pod:
                 source /= self._text(mount["subPathExpr"])
             mounts.append(Mount(source, mount["mountPath"], not mount.get("readOnly", False)))
         scratch = self._scratch / "boxes" / self.name / container["name"]
-        return self._opened.enter_context(Box(self._network, self.name, scratch, mounts, names=self._names))
+        return self._opened.enter_context(
+            Box(self._network, self.name, scratch, mounts, names=self._names, environment={"POD": self.name})
+        )
 
     def command(self, container: dict[str, Any], key: str) -> list[str]:
         """What it runs."""
@@ -136,9 +145,29 @@ class Pod:
 
 
 def answered(url: str) -> int:
-    """The status of a page."""
-    with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - a pod's own
+    """The status of a page; as a kubelet does, whoever signed the certificate."""
+    with urllib.request.urlopen(url, timeout=30, context=ssl._create_unverified_context()) as page:  # noqa: S310, S323 - a pod's own
         return int(page.status)
+
+
+def secrets(keys: Path, names: Iterable[str]) -> Path:
+    """What docs/deployment.md has made: keys, a certificate for all names, a token; a client's file with that token."""
+    generate(keys / "gateway-keys", PODS)
+    tls = keys / "gateway-tls"
+    tls.mkdir()
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    files = ["-keyout", str(tls / "tls.key"), "-out", str(tls / "tls.crt"), "-subj", "/CN=gateways"]
+    alternatives = ["-addext", "subjectAltName=" + ",".join(f"DNS:{name}" for name in names)]
+    subprocess.run([*made, *files, *alternatives], check=True, capture_output=True)
+    token = new_token()
+    access = Access("orders", produce=("*",), read=("*",), sha256=digest_of(token))
+    (keys / "gateway-tokens").mkdir()
+    change_tokens(keys / "gateway-tokens/tokens.toml", lambda known: known.update(orders=access))
+    client = keys / "client"
+    client.touch(0o600)
+    public = (keys / "gateway-keys/group.keys").read_text()
+    client.write_text(f"token = \"{token}\"\ncertificates = '''{(tls / 'tls.crt').read_text()}'''\n{public}")
+    return client
 
 
 @pytest.mark.lab
@@ -146,7 +175,7 @@ def answered(url: str) -> int:
 def test_what_the_pods_run_founds_a_group_that_takes_records(tmp_path: Path) -> None:
     with Network(PODS) as network, ExitStack() as opened:
         names = {f"{pod}.gateways": network.addresses[pod] for pod in PODS} | {"gateway": network.addresses[PODS[0]]}
-        generate(tmp_path / "keys", PODS)
+        credentials = secrets(tmp_path / "keys", names)
         running = []
         for pod in (Pod(name, network, tmp_path, names, opened) for name in PODS):
             [keys] = pod.spec["initContainers"]
@@ -160,8 +189,10 @@ def test_what_the_pods_run_founds_a_group_that_takes_records(tmp_path: Path) -> 
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     asked = container[probe]["httpGet"]
                     [port] = [port["containerPort"] for port in container["ports"] if port["name"] == asked["port"]]
-                    url = f"http://{network.addresses[pod.name]}:{port}{asked['path']}"
+                    url = f"{asked['scheme'].lower()}://{network.addresses[pod.name]}:{port}{asked['path']}"
                     assert network.call(pod.name, partial(answered, url)) == 200
-            client = running[1][2]
-            client.run("tutti", "produce", "--topic", "orders", "--url", "tutti://gateway:7400", text="one\n")
-            assert client.run("tutti", "tail", "--topic", "orders", "--format", "value", "--url", "tutti://gateway:7400") == "one\n"
+            mounts = [Mount(credentials, "/keys/client"), Mount(None, "/tmp")]
+            environment = {"TUTTI_TOKEN_FILE": "/keys/client", "TUTTI_URL": "tutti://gateway:7400"}
+            client = opened.enter_context(Box(network, PODS[1], tmp_path / "client", mounts, names=names, environment=environment))
+            client.run("tutti", "produce", "--topic", "orders", text="one\n")
+            assert client.run("tutti", "tail", "--topic", "orders", "--format", "value") == "one\n"
