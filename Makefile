@@ -12,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak spark-soak sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test check bench bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -43,8 +43,11 @@ soak: $(READY) lab ## a real group under load, every kind of fault mixed for MIN
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 
 spark-soak: $(READY) java ## every process of a Spark query killed at every step of a micro-batch, for MINUTES; the result is always that without kills
-	@$(RUN)/python -m pytest -q -m soak tests/integration
+	@$(RUN)/python -m pytest -q -m soak tests/integration/spark tests/integration/backfill
 	@SPARK_SCALA_VERSION=2.13 $(RUN)/python -m tests.faults.spark.soak --minutes $(MINUTES) $(ARGS)
+
+connect-soak: $(READY) java ## connectors, spool and archive killed again and again: each record once; what deployments need beside it
+	@$(RUN)/python -m pytest -q -m soak tests --ignore=tests/integration/spark --ignore=tests/integration/backfill $(ARGS)
 
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
 	@$(RUN)/python -m tests.sim --seconds $(SECONDS) --seed $(SEED) $(ARGS)
