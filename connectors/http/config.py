@@ -31,6 +31,7 @@ class Http(Struct, frozen=True):
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         listen: HOST:PORT.
         tls: its certificate.
+        spool: directory on this host for posts that do not wait; none without it. Of one process.
         tokens: file of the tokens that are taken; without it everybody may do everything.
         insecure: whether it listens beyond this host without TLS and tokens.
     """
@@ -39,6 +40,7 @@ class Http(Struct, frozen=True):
     gateways: Annotated[str, example("tutti://127.0.0.1:7400")]
     listen: str = "127.0.0.1:7480"
     tls: Tls = field(default_factory=Tls)
+    spool: str = ""
     tokens: str = ""
     insecure: bool = False
 

@@ -1,10 +1,15 @@
-"""How the group is: looked at once a second, so that posts are refused at once while nobody could commit them."""
+"""How the group is: looked at once a second, so that posts are refused at once while nobody could commit them. And the process
+itself: what large bodies and pages took goes back to the system after a busy second.
+"""
 
 from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
+
 from connectors.http import limits
+from gateway import allocator
 from gateway.client.reads import Reads
 from gateway.errors import TuttiError
 
@@ -18,10 +23,12 @@ class Health:
         state: of the best gateway that answered: primary, minority, joining, halted; "unavailable" when none did.
         frontier: how far the log is committed, as far as it was seen.
         message: why nothing can be committed now, empty if nothing is known that stands against it.
+        busy: set by who took much memory.
     """
 
     def __init__(self, reads: Reads) -> None:
         """Nothing is known yet."""
+        self.busy = False
         self.state = "unknown"
         self.frontier = 0
         self.message = "the gateways were not asked yet"
@@ -55,6 +62,10 @@ class Health:
                 self._look(limits.LOOK_WAIT_S)
             except TuttiError as error:
                 self.state, self.message = "unavailable", str(error)
+            if self.busy:
+                self.busy = False
+                pa.default_memory_pool().release_unused()
+                allocator.give_back()
 
     def _look(self, patience: float | None) -> None:
         found = self._reads.frontier(patience=patience)

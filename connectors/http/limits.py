@@ -40,6 +40,10 @@ POSTS_REMEMBERED = 1024  # of one producer, to answer a repeat
 SEARCH_S = 5.0  # for a repeated post that is not remembered, in the log
 SEARCHERS = 2
 
+# Spool
+SPOOLERS = 16  # posts that wait for its disk at a time
+SPOOL_S = 10.0  # for its disk
+
 # Receipts of posts that do not wait
 RECEIPTS_MAX = 10_000
 RECEIPT_S = 900.0  # after the outcome
@@ -58,6 +62,7 @@ HEARTBEAT_S = 10.0
 READ_S = 10.0  # for a gateway to answer
 
 # Health
+ARENAS_MAX = 2  # of the allocator: each thread else keeps freed memory of its own
 LOOK_S = 1.0  # between two looks at the group
 LOOK_WAIT_S = 3.0
 CERTIFICATE_LOOK_S = 10.0  # between two looks whether the certificate is a new one

@@ -44,6 +44,20 @@ class Receipts:
         self._pending[name] = None
         return name
 
+    def keep(self, outcome: dict[str, Any]) -> str:
+        """One whose post needs no table: it makes room when there is none. Its id."""
+        self._expire()
+        if len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX and self._known:
+            self._known.popitem(last=False)
+        name = secrets.token_hex(16)
+        self._known[name] = (self._clock(), outcome)
+        return name
+
+    def amend(self, name: str, outcome: dict[str, Any]) -> None:
+        """More is known of it, if it is still there."""
+        if self._known.pop(name, None) is not None:
+            self._known[name] = (self._clock(), outcome)
+
     def settle(self, name: str, outcome: dict[str, Any]) -> None:
         """Its outcome is known."""
         self._pending.pop(name, None)

@@ -19,6 +19,8 @@ from connectors.http.application import application
 from connectors.http.config import Http
 from connectors.http.health import Health
 from connectors.http.service import Service
+from connectors.http.spool import Spool
+from gateway import allocator
 from gateway.client.reads import Reads
 from gateway.errors import ConfigError, Unavailable
 from gateway.keyfiles import check_certificate, stamp
@@ -112,18 +114,19 @@ class Connector:
         Raises:
             TuttiError: no gateway answers at the start.
         """
+        allocator.tune(arenas=limits.ARENAS_MAX)
         reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
         health = Health(reads)
         try:
             health.start()
-            asyncio.run(self._serve(stop, ready, reads, health))
+            spool = Spool(self.config.spool, self.config.gateways, self.config.name) if self.config.spool else None
+            asyncio.run(self._serve(stop, ready, Service(self.config, self._guard, reads, health, spool)))
         finally:
             health.stop()
             self._listener.close()
             reads.close()
 
-    async def _serve(self, stop: threading.Event, ready: Callable[[], None], reads: Reads, health: Health) -> None:
-        service = Service(self.config, self._guard, reads, health)
+    async def _serve(self, stop: threading.Event, ready: Callable[[], None], service: Service) -> None:
         config = uvicorn.Config(
             application(service),
             http=Protocol,

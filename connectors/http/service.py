@@ -17,6 +17,7 @@ from starlette.responses import Response
 from connectors.http import limits, page, reading
 from connectors.http.access import Guard
 from connectors.http.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
+from connectors.http.config import Http
 from connectors.http.health import Health
 from connectors.http.intake import Held, Intake
 from connectors.http.metrics import Metrics
@@ -26,11 +27,12 @@ from connectors.http.problems import Problem, problem_of
 from connectors.http.producers import Outcome, Producers
 from connectors.http.receipts import Receipts
 from connectors.http.requests import Query, bound, flag, number, producer_and_sequence, topic_named, topics_of
+from connectors.http.spool import Spool
 from connectors.http.streams import Streams
 from gateway.client import Reader
 from gateway.client.places import Bound
 from gateway.client.reads import Reads
-from gateway.errors import TuttiError, Unavailable
+from gateway.errors import TuttiError, Unavailable, Unknown
 
 Result = TypeVar("Result")
 
@@ -38,9 +40,9 @@ Result = TypeVar("Result")
 class Service:
     """Everything that requests share. Made in the event loop."""
 
-    def __init__(self, config: Any, guard: Guard, reads: Reads, health: Health) -> None:
+    def __init__(self, config: Http, guard: Guard, reads: Reads, health: Health, spool: Spool | None) -> None:
         """Nothing is connected that was not before."""
-        self.name, self.guard, self.reads, self.health = config.name, guard, reads, health
+        self.name, self.guard, self.reads, self.health, self.spool = config.name, guard, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(reading.search, reads))
         self.intake, self.receipts, self.streams = Intake(), Receipts(time.monotonic), Streams()
@@ -60,7 +62,8 @@ class Service:
         self.guard.produce(request, topic, named and named[0])
         wait, plain = flag(query, "wait", True), flag(query, "plain", False)
         content_type = _content_type(request, plain)
-        if not self.health.ready:
+        spool = self.spool if named is None and not wait else None
+        if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
         if self.posts >= limits.POSTS_MAX:
             raise Problem(429, f"{self.posts} posts are in hand: come again", committed="no")
@@ -71,6 +74,8 @@ class Service:
             records = await self._parsed(request, topic, content_type, plain, held)
             if wait:
                 return _committed(records, await self._commit(records, named, _nobody), named)
+            if spool is not None:
+                return await self._spooled(spool, records, held)
             return await self._begun(records, named, held)
         except BaseException:
             held.release()
@@ -84,6 +89,7 @@ class Service:
     async def _parsed(self, request: Request, topic: str, content_type: str, plain: bool, held: Held) -> Records:
         body = await self.intake.body(request, held)
         if len(body) > limits.LOOP_BYTES_MAX:
+            self.health.busy = True
             records = await self._in(self._parsers, partial(parse, topic, content_type, body, plain))
         else:
             records = parse(topic, content_type, body, plain)
@@ -129,6 +135,25 @@ class Service:
         told = {"id": name, "topic": records.topic, "count": records.count}
         return _json(told, 202, {"location": f"/v1/receipts/{name}"})
 
+    async def _spooled(self, spool: Spool, records: Records, held: Held) -> Response:
+        """A post that does not wait and is safe on the disk."""
+        name = self.receipts.keep({"state": "pending"})
+
+        def known(outcome: Outcome | TuttiError) -> None:
+            if isinstance(outcome, Outcome):
+                self.metrics.records.inc(records.count)
+                self.receipts.amend(name, {"state": "committed", **_fields(records, outcome, None)})
+            elif not isinstance(outcome, Unknown):  # of a spool that is closed: it commits later
+                problem = problem_of(outcome)
+                self.receipts.amend(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
+
+        try:
+            await spool.post(records, known)
+        finally:
+            held.release()
+        told = {"id": name, "topic": records.topic, "count": records.count, "spooled": True}
+        return _json(told, 202, {"location": f"/v1/receipts/{name}"})
+
     async def receipt(self, request: Request, _query: Query) -> Response:
         """What became of a post."""
         self.guard.known(request)
@@ -162,6 +187,7 @@ class Service:
         """Records as they commit."""
         topics = topics_of(query)
         still = self.guard.read(request, topics)
+        self.health.busy = True
         last = request.headers.get("last-event-id")
         start: Bound = "latest" if "start" not in query else _given(query, "start")
         if last:
@@ -180,6 +206,7 @@ class Service:
         if self._reading >= limits.READERS + limits.READS_WAITING_MAX:
             raise Problem(429, f"{self._reading} reads are in hand: come again")
         self._reading += 1
+        self.health.busy = True
         try:
             return await self._in(self._readers, act)
         finally:
@@ -223,6 +250,8 @@ class Service:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limits.STOP_S)
         await asyncio.to_thread(self.producers.close)
+        if self.spool is not None:
+            await asyncio.to_thread(self.spool.close)
         for pool in (self._parsers, self._readers):
             pool.shutdown(wait=False, cancel_futures=True)
 

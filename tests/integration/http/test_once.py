@@ -114,24 +114,39 @@ def test_kills_under_load(group: Three, tmp_path: Path) -> None:
 
 
 def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group: Three, tmp_path: Path) -> None:
-    with Front(tmp_path, group.url) as front:
+    """Posts that do not wait are kept in the spool meanwhile, and outlive their process."""
+    spooling = Front(tmp_path, group.url, name="spooling", top=f'spool = "{tmp_path}/spool"')
+    with Front(tmp_path, group.url) as front, spooling:
         assert front.post_once("lost", "p", 1, ["a"]).status == 200
+        later = spooling.post("lost", ["first"], "?wait=false").headers["location"]
+        until(lambda: spooling.get(later).json["state"] == "committed")
         for name in ("g2", "g3"):
             group[name].kill()
         until(lambda: front.get("/readyz").status == 503)
         refused = front.post_once("lost", "p", 2, ["b"])
         assert (refused.status, refused.headers["retry-after"], refused.json["committed"]) == (503, "1", "no")
-        assert [record["value"] for record in front.get("/v1/records?topic=lost").lines] == ["a"]
+        assert [record["value"] for record in front.get("/v1/records?topic=lost").lines] == ["a", "first"]
         assert front.get("/healthz").status == 200
+        spooled = spooling.post("lost", ["kept"], "?wait=false")
+        assert (spooled.status, spooled.json["spooled"]) == (202, True)
+        assert spooling.post("lost", ["not kept"]).status == 503
+        spooling.end(signal.SIGKILL)
         for name in ("g2", "g3"):
-            group[name].start()
+            group[name].start(wait=False)
+        for name in ("g2", "g3"):
+            group[name].wait_ready()
         until(lambda: front.get("/readyz").status == 200)
+        spooling.start()
+        until(lambda: b'"kept"' in front.get("/v1/records?topic=lost").body)
         until(lambda: front.post_once("lost", "p", 2, ["b"]).status == 200)
         assert rows(group, "lost", "p") == [(1, b"a"), (2, b"b")]
         late = front.post_once("lost", "p", 3, ["c"], "?wait=false")
         assert late.status == 202
         assert front.end() == 0
         assert rows(group, "lost", "p")[-1] == (3, b"c"), "what was taken is delivered before it ends"
+        assert spooling.end() == 0
+        with Reader(group.url, topics=["lost"], start="earliest") as reader:
+            assert [record.value for record in reader.records()].count(b"kept") == 1
 
 
 def test_without_gateways_it_does_not_begin(tmp_path: Path) -> None:

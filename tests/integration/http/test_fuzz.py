@@ -1,0 +1,145 @@
+"""Proves that nothing that arrives at the port stops the process, makes it grow, or commits what was not posted: noise, requests
+and bodies that are almost right, callers that go away in the middle. Others are served all the while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.figures import proportional_memory_bytes
+from gateway.client import Reader
+from tests.faults.three import Three
+from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until
+
+pytestmark = pytest.mark.faults
+GROWTH_BYTES_MAX = 64_000_000
+COUNT = 150
+
+
+@pytest.fixture(scope="module")
+def front(group: Three, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("fuzz"), group.url, name="fuzz") as front:
+        yield front
+
+
+@pytest.fixture
+def _sound(front: Front) -> Iterator[None]:
+    """After each attack: the same process, serving, no larger, with nothing left over."""
+    assert front.process is not None
+    assert front.post("sound", ["before"]).status == 200
+    process = front.process
+    before = proportional_memory_bytes([process.pid])
+    yield
+    assert process.poll() is None
+    assert front.post("sound", ["after"]).status == 200
+    until(lambda: _left(front) == 0)
+    until(lambda: proportional_memory_bytes([process.pid]) < before + GROWTH_BYTES_MAX)
+    assert "Traceback" not in front.told()
+    assert front.measured()['tutti_http_failures_total{connector="fuzz"}'] == 0
+
+
+def _left(front: Front) -> float:
+    measured = front.measured()
+    return sum(
+        measured[f'tutti_http_{name}{{connector="fuzz"}}'] for name in ("posts", "body_bytes", "receipts_pending", "streams")
+    )
+
+
+def attack(port: int, data: bytes) -> None:
+    """Send bytes, read what comes for a moment, go away."""
+    with socket.create_connection(("127.0.0.1", port), 10) as link:
+        link.settimeout(0.01)
+        with contextlib.suppress(OSError):
+            link.sendall(data)
+            for _ in range(3):
+                if not link.recv(65_536):
+                    break
+
+
+def mutations(data: bytes, seed: int, count: int) -> Iterator[bytes]:
+    """Ways to be almost right."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        made = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(made) + 1)
+            match chance.randrange(5):
+                case 0:
+                    made[at : at + 1] = chance.randbytes(1)
+                case 1:
+                    del made[at : at + chance.randint(1, 40)]
+                case 2:
+                    made[at:at] = chance.randbytes(chance.randint(1, 40))
+                case 3:
+                    made[at:at] = made[chance.randrange(len(made) + 1) :][:200]
+                case _:
+                    del made[at:]
+        yield bytes(made)
+
+
+def request(content_type: str, body: bytes, more: str = "") -> bytes:
+    length = f"content-length: {len(body)}\r\n{more}\r\n"
+    head = f"POST /v1/topics/fuzzed/records HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\n{length}"
+    return head.encode() + body
+
+
+def arrow() -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"value": pa.array([b"arrow"] * 20, pa.binary())})
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+ONCE = "tutti-producer: p\r\ntutti-sequence: 1\r\n"
+ALMOST = [
+    request(JSON, b'[{"key":"k","value":"json","headers":[{"key":"h","value":"x"}]}]', ONCE),
+    request(NDJSON, b'{"value":"line","timestamp":"2026-01-31T12:00:00Z"}\n{"value_base64":"AAA="}\n'),
+    request(ARROW, arrow()),
+    b"POST /v1/topics/fuzzed/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    b'5\r\n[{"va\r\nc\r\nlue":"cut"}]\n\r\n0\r\n\r\n',
+    b"GET /v1/records?start=0&limit=5&key=k HTTP/1.1\r\nhost: x\r\naccept: */*\r\n\r\n"
+    b"GET /v1/records/stream HTTP/1.1\r\nhost: x\r\n\r\n",
+]
+
+
+@pytest.mark.usefixtures("_sound")
+def test_noise(front: Front) -> None:
+    chance = random.Random(1)
+    beginnings = [
+        b"",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET ",
+        b"POST / HTTP/1.1\r\n",
+        b"\xff\0\0\0\0\0\0\0\1\x7f",
+        b"\x16\x03\x01",
+    ]
+    for _ in range(COUNT):
+        attack(front.port, chance.choice(beginnings) + chance.randbytes(chance.randint(0, 500)))
+
+
+@pytest.mark.usefixtures("_sound")
+@pytest.mark.parametrize(("seed", "made"), list(enumerate(ALMOST, 2)))
+def test_requests_that_are_almost_right(front: Front, seed: int, made: bytes) -> None:
+    for data in mutations(made, seed, COUNT):
+        attack(front.port, data)
+
+
+@pytest.mark.usefixtures("_sound")
+def test_bodies_that_are_almost_right(group: Three, front: Front) -> None:
+    """Each is taken or refused, never with an error of the process; what is taken is in the log, and nothing else is."""
+    taken = 0
+    for content_type, body in ((ARROW, arrow()), (NDJSON, b'{"key":"k","value":"a"}\n{"value":"b"}\n'), (JSON, b'{"value":"c"}')):
+        for data in mutations(body, 7, COUNT // 2):
+            answer = front.ask("POST", "/v1/topics/bodies/records", data, content_type=content_type)
+            assert answer.status in (200, 400, 413), answer.body
+            taken += answer.json["count"] if answer.status == 200 else 0
+    assert taken > 0
+    with Reader(group.url, topics=["bodies"], start="earliest") as reader:
+        assert sum(batch.num_rows for batch in reader) == taken
