@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import time
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from gateway.access import Tokens, read_tokens
 from gateway.cli.main import main
+from gateway.client.credentials import Credentials
+from gateway.transport.keys import generate, read_public
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -75,3 +78,32 @@ def test_a_file_that_cannot_be_written_says_what_to_do(path: Path, capsys: pytes
     code, out, err = run(capsys, "new", "feed", "--admin")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "name a file that can be written with --file" in err
+
+
+def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path, ["jfk"])
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
+    client, keys = tmp_path / "out" / "feed.client", tmp_path / "group.keys"
+    made = "new", "feed", "--produce", "*", "--client", str(client), "--keys", str(keys), "--ca", str(tmp_path / "ca.pem")
+    code, out, err = run(capsys, *made)
+    assert (code, err) == (0, "")
+    assert "tutti_" not in out
+    assert stat.S_IMODE(client.stat().st_mode) == 0o600
+    found = Credentials.read(client)
+    assert Tokens(path).who(found.token).name == "feed"
+    assert found.server_keys == read_public(keys)
+    assert "BEGIN CERTIFICATE" in found.certificates
+    before = path.read_bytes()
+    for arguments, said in (
+        (("new", "b", "--admin", "--client", str(client), "--keys", str(keys)), "is there already"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b")), "belong together"),
+        (("new", "b", "--admin", "--keys", str(keys)), "belong together"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "holds the secret key"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(keys), "--ca", str(keys)), "holds no certificates"),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert path.read_bytes() == before
