@@ -40,10 +40,6 @@ class Known(NamedTuple):
     queries: Mapping[str, tuple[int, int]] = {}
 
 
-_DENIED = "Clients and requests refused for want of a token or of rights, by why"
-_DENIED_READS = "Calls of reads and admin pages refused for want of a token or of rights, by why"
-
-
 def exposition(status: Status | None, reads: Status, known: Known) -> bytes:
     """The text of a scrape.
 
@@ -127,10 +123,6 @@ class _Scrape:
         self._told = told
 
     def collect(self) -> Iterator[Metric]:
-_DENIED = "Clients and requests refused for want of a token or of rights, by why"
-_DENIED_READS = "Calls of reads and admin pages refused for want of a token or of rights, by why"
-
-
         for figure in FIGURES:
             value = find(self._told, figure.path)
             if value is not None and (figure.kind != HISTOGRAM or isinstance(value, Mapping)):
