@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.cli.inputs import Chunk
-    from gateway.cli.sending import Report
+    from gateway.cli.sending import Report, Sending
+    from gateway.cli.spooling import Spooling, SpoolReport
 
 
 @click.command()
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second, at most.")
+@click.option("--spool", metavar="DIR", help="Keep records on this disk until they commit; with --producer.")
 @click.option("--unordered", is_flag=True, help="Into the lane of a gateway, beside the one order.")
 @json_option
 @click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -43,6 +45,7 @@ def produce(
     form: str,
     key: str | None,
     rate: float | None,
+    spool: str | None,
     unordered: bool,
     as_json: bool,
     file: str,
@@ -57,6 +60,10 @@ def produce(
     differs from what was committed under the same name is refused. Without it each run is a producer of its own with a random name,
     which is forgotten when it was idle for an hour.
 
+    With --spool the input is one that cannot be read again, as a pipe: each run's records are new ones, and a record that was read
+    is safe when it is on the disk of DIR, also while no gateway answers. What is not committed 10 s after the end of the input
+    stays there, and the next run with the same --producer and DIR sends it first; its input may be empty.
+
     With --unordered the offsets are those of the lane that records went into; there is no order between lanes, and no --producer.
     Each run begins an epoch, for which a majority is needed. `tutti tail --unordered` shows them. What is committed of a run that
     something ended may have holes: it tells the numbers of the input's records, from 1, that are not known (undecided_records), in
@@ -67,14 +74,10 @@ def produce(
     header). 3: no gateway answers, at the start (10 s) or for a minute.
     """
     from gateway.cli.inputs import read_records
-    from gateway.cli.sending import InputChanged, Report, Sending
-    from gateway.data.names import check_name
+    from gateway.cli.sending import InputChanged, Report
 
-    check_name("topic", topic)
-    if unordered and name is not None:
-        raise UsageError(
-            f"--producer {name} has a second run commit nothing twice, which goes by the one order: leave it out, or --unordered"
-        )
+    _check(topic, name, unordered=unordered, spool=spool)
+    report: Report | SpoolReport
     report, nothing = Report(topic, name, 0, 0, None, None, 0.0, lanes={} if unordered else None), False
     with ExitStack() as stack:
         path = None if file == "-" else Path(file)
@@ -89,9 +92,9 @@ def produce(
             chunks = chain(first, chunks)
             nothing = not first and name is None
         if not nothing:
-            settings = f"{topic} {form} {key}"
             with _not_let_in(report, as_json):
-                sending = stack.enter_context(Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered))
+                sending = _how(url, topic, name, settings=f"{topic} {form} {key}", rate=rate, unordered=unordered, spool=spool)
+                stack.enter_context(sending)
             meter = stack.enter_context(progress(topic, None))
             try:
                 for chunk in chunks:
@@ -104,6 +107,31 @@ def produce(
                 _tell(sending.cut_short(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
                 raise
     _tell(report, as_json)
+
+
+def _check(topic: str, name: str | None, *, unordered: bool, spool: str | None) -> None:
+    """Refuse options that do not go together."""
+    from gateway.data.names import check_name
+
+    check_name("topic", topic)
+    if unordered and name is not None:
+        raise UsageError(
+            f"--producer {name} has a second run commit nothing twice, which goes by the one order: leave it out, or --unordered"
+        )
+    if spool is not None and name is None:
+        raise UsageError(f"--spool {spool} needs a --producer ID, by which the next run goes on")
+
+
+def _how(
+    url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool, spool: str | None
+) -> Sending | Spooling:
+    """What sends the records: by a spool, or not."""
+    from gateway.cli.sending import Sending
+    from gateway.cli.spooling import Spooling
+
+    if spool is not None and name is not None:
+        return Spooling(url, topic, name, spool, rate)
+    return Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered)
 
 
 @contextmanager
@@ -131,7 +159,7 @@ def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chun
         raise
 
 
-def _tell(report: Report, as_json: bool, *, wrong: bool = False) -> None:
+def _tell(report: Report | SpoolReport, as_json: bool, *, wrong: bool = False) -> None:
     """Print what was committed; `wrong` says that the input ended the run, and will again."""
     if as_json:
         print_json(report.fields())

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -23,6 +21,7 @@ import pyarrow as pa
 
 from gateway.cli.inputs import Chunk, InputHash
 from gateway.cli.output import counted
+from gateway.cli.pieces import Pieces, batch_of
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
@@ -175,17 +174,15 @@ class Sending:
         self._producer = Producer(url, producer=name)
         self._hash = InputHash(settings)
         self._held: deque[_Held] = deque()
-        self._sent = 0
         self._skipped = 0
         self._landed = 0
         self._passed = 0  # all records of the input up to this number are committed
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
-        self._rate = rate
+        self._pieces = Pieces(rate)
         self._lanes: dict[str, tuple[int, int]] | None = {} if unordered else None
         self._begun_s = time.monotonic()
-        self._paced_from_s: float | None = None
         self._committed, self._digest = self._resume() if not unordered else (0, "")
 
     def __enter__(self) -> Self:
@@ -199,10 +196,7 @@ class Sending:
 
     def send(self, chunk: Chunk) -> int:
         """Send the next records of the input, less what was committed before; how many records the chunk has."""
-        rest = self._skip(chunk)
-        while rest.values:
-            part, rest = rest.cut(self._records_of_a_batch(rest.values))
-            self._pace()
+        for part in self._pieces.of(self._skip(chunk)):
             self._send_part(part)
         return len(chunk.values)
 
@@ -296,28 +290,13 @@ class Sending:
             )
         return rest
 
-    def _records_of_a_batch(self, values: list[bytes]) -> int:
-        """How many of them make the next batch: for its bytes, and for a steady pace."""
-        sizes = list(accumulate(map(len, values)))
-        piece = max(1, bisect_right(sizes, limits.BATCH_BYTES))
-        return min(piece, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
-
-    def _pace(self) -> None:
-        """Wait until the rate allows more than was sent; the first records go at once."""
-        if self._rate:
-            now_s = time.monotonic()
-            self._paced_from_s = now_s if self._paced_from_s is None else self._paced_from_s
-            time.sleep(max(0.0, self._paced_from_s + self._sent / self._rate - now_s))
-
     def _send_part(self, part: Chunk) -> None:
         self._hash.add(part.values)
-        keys = part.keys if part.keys is not None else [None] * len(part.values)
-        batch = pa.record_batch([pa.array(keys, pa.binary()), pa.array(part.values, pa.binary())], names=["key", "value"])
+        batch = batch_of(part)
         progress = orjson.dumps({"program": _PROGRAM, "count": self._hash.count, "sha256": self._hash.hexdigest()})
         while len(self._held) >= limits.PRODUCE_BATCHES_MAX:
             self._take_receipt()
         self._held.append(_Held(self._hash.count, batch, progress))
-        self._sent += batch.num_rows
         try:
             self._transmit(self._held[-1])
         except Aborted:

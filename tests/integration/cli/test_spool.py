@@ -13,6 +13,7 @@ from gateway.client.spool.store import Store
 from gateway.errors import Refused
 from tests.integration.cli.house import tutti
 from tests.ports import free_base
+from tests.unit.client.fake import FakeGateway
 from tutti import Producer
 
 
@@ -79,6 +80,33 @@ def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
     assert json.loads(line) == json.loads(line) | {"reason": "the log does not want it", "topic": "flights", "value": "0"}
     assert tutti("spool", str(spool), "--json").json["refused"] == 1
     assert len(tutti("spool", str(spool), "--records").lines) == 7
+
+
+def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.cli.spooling.WAIT_S", 0.1)
+    command = ["produce", "--topic", "t", "--producer", "jfk", "--spool", str(tmp_path / "spool"), "--json", "--url"]
+    with FakeGateway() as gateway:
+        gateway.stop()
+        for run in range(2):
+            done = tutti(*command, gateway.url, given=b"".join(b"%d\n" % (100 * run + number) for number in range(100)))
+            assert done.code == 0
+            wanted = {"records": 100, "safe": 100, "in_spool": 100 * (run + 1), "first": None, "complete": True}
+            assert done.json == done.json | wanted
+        broken = tutti(*command, gateway.url, "--format", "json", given=b'{"a": 1}\nno\n')
+        assert broken.code == 1
+        assert broken.json == broken.json | {"records": 0, "safe": 0, "in_spool": 200, "complete": False}
+        monkeypatch.setattr("gateway.cli.spooling.WAIT_S", 30)
+        gateway.start()
+        done = tutti(*command, gateway.url)
+        assert done.json == done.json | {"records": 0, "in_spool": 0}
+        done = tutti(*command[:-2], "--url", gateway.url, given=b"last\n")
+        assert done.out == "first offset 200, last offset 200\n"
+        assert "1 record taken for t in" in done.err
+        assert "all are committed" in done.err
+        assert gateway.log.values() == [*(b"%d" % number for number in range(200)), b"last"]
+    done = tutti("produce", "--topic", "t", "--spool", str(tmp_path / "spool"), "--url", gateway.url)
+    assert done.code == 2
+    assert "needs a --producer" in done.err
 
 
 def test_mistakes(spool: Path, tmp_path: Path) -> None:
