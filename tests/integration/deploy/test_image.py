@@ -45,7 +45,7 @@ def build(place: Path) -> Path:
 
 def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> None:
     made = build(tmp_path)
-    python = made / "bin/python"
+    python = str(made / "bin/python")
     there = subprocess.run(
         [
             python,
@@ -62,7 +62,7 @@ def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> 
     config = tmp_path / "gateway.toml"
     config.write_text((ROOT / "conf/minimal.toml").read_text("utf-8").replace("7400", str(free_base())))
     environment = {"PATH": f"{made / 'bin'}:/usr/bin:/bin"}
-    command = [made / "bin/tutti", "serve", "--config", config]
+    command = [str(made / "bin/tutti"), "serve", "--config", str(config)]
     gateway = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert gateway.stdout is not None

@@ -1,4 +1,4 @@
-"""Proves that the site of docs/ builds strictly: every page is there, every link leads somewhere, no page fetches from elsewhere."""
+"""Proves that the site of docs/ builds strictly: each page is there, every link leads somewhere, no page fetches from elsewhere."""
 
 from __future__ import annotations
 
