@@ -36,7 +36,7 @@ def run(connector: Connector, told: Mapping[str, Any], metrics: str = "", collec
 
     Args:
         connector: prepared, nothing is connected yet.
-        told: what the line on standard output says beside `"ready": true`: name, topics, addresses.
+        told: what the line on standard output says beside `"ready": true`: name, topics, addresses; looked at when it is said.
         metrics: HOST:PORT of the page for Prometheus, none without it; port 0 takes a free one, which the line names.
         collector: of what is on the page; it is asked from other threads.
 
@@ -48,10 +48,8 @@ def run(connector: Connector, told: Mapping[str, Any], metrics: str = "", collec
     stop = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stop.set())
-    line = {"ready": True, **told}
-    if metrics and collector is not None:
-        line["metrics"] = _serve(metrics, collector)
-    connector.run(stop, lambda: print(json.dumps(line), flush=True))
+    page = {"metrics": _serve(metrics, collector)} if metrics and collector is not None else {}
+    connector.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
     return 0
 
 

@@ -1,0 +1,234 @@
+"""What was taken and is not committed: held, sent, and sent again under a new epoch after a failure, each record once.
+
+The place of a part, counted in this run, is its frame's progress. So after a failure the log tells what of it is committed, as long
+as this process lives. With a spool all of that is the producer's (`spooled.py`), and outlives the process.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import secrets
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from connectors.zeromq import limits
+from gateway.client import Producer, Receipt
+from gateway.errors import BufferFull, ConfigError, Fenced, FormatError, TuttiError, UsageError
+
+if TYPE_CHECKING:
+    from connectors.zeromq.config import Inflow
+    from connectors.zeromq.messages import Part
+
+LOG = logging.getLogger("tutti.zeromq")
+FINAL = (ConfigError, Fenced, FormatError, UsageError)
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many records of a run of the connector are committed."""
+
+    run: str
+    count: int
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Mark)
+
+
+class _Held(NamedTuple):
+    """A part, and how many records of the run there are up to its end."""
+
+    part: Part
+    end: int
+
+
+class Flow:
+    """Used by one thread; outcomes come in the producer's.
+
+    Attributes:
+        records: committed by this instance.
+        failures: times that it had to begin again.
+    """
+
+    def __init__(self, config: Inflow) -> None:
+        """Nothing is connected yet."""
+        self._config = config
+        self._run = secrets.token_hex(8)
+        self._held: collections.deque[_Held] = collections.deque()
+        self._held_bytes = 0
+        self._taken = 0
+        self._sent = 0  # of what is held
+        self._producer: Producer | None = None
+        self._outcomes: collections.deque[tuple[Producer, TuttiError | None, int]] = collections.deque()
+        self._pool = ThreadPoolExecutor(1, "opener")
+        self._opening: Future[tuple[Producer, int]] | None = None
+        self._retry_at = 0.0
+        self._tries = 0
+        self._trouble = ""
+        self._news = threading.Event()
+        self.records = self.failures = 0
+
+    @property
+    def flowing(self) -> bool:
+        """Whether it has a producer; it waits to begin again otherwise."""
+        return self._producer is not None
+
+    @property
+    def waiting(self) -> int:
+        """Records that were taken and are not committed."""
+        return self._taken - self.records
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be taken."""
+        return self._held_bytes < limits.HELD_BYTES_MAX
+
+    def open(self) -> None:
+        """Connect, at the start.
+
+        Raises:
+            TuttiError: no gateway lets it in.
+        """
+        self._producer, _ = self._opened()
+
+    def add(self, parts: list[Part]) -> None:
+        """Take records over."""
+        for part in parts:
+            self._taken += part.records.num_rows
+            self._held.append(_Held(part, self._taken))
+            self._held_bytes += part.size
+
+    def tend(self, now: float) -> None:
+        """Note outcomes, open a producer where there is none, and send what it has room for.
+
+        Raises:
+            TuttiError: what trying again cannot mend.
+        """
+        self._news.clear()
+        try:
+            self._settle()
+            if self._producer is None:
+                self._reopen(now)
+            self._push()
+        except FINAL:
+            raise
+        except TuttiError as error:
+            self._fail(error, now)
+
+    def wait(self, seconds: float) -> None:
+        """Until there is an outcome, or so long."""
+        self._news.wait(seconds)
+
+    def close(self, seconds: float) -> int:
+        """Deliver what is held, for so long at most; how many records are left, in no log or not known to be.
+
+        Raises:
+            TuttiError: what trying again cannot mend.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            while self._held and time.monotonic() < deadline:
+                self.tend(time.monotonic())
+                self.wait(limits.TURN_S)
+        finally:
+            if self._producer is not None:
+                self._pool.submit(self._producer.close)
+            self._pool.shutdown(wait=True)
+        return sum(held.part.records.num_rows for held in self._held)
+
+    def _settle(self) -> None:
+        while self._outcomes:
+            producer, error, end = self._outcomes.popleft()
+            if producer is not self._producer:
+                continue
+            if error is not None:
+                raise error
+            self._committed(end)
+            self._tries, self._trouble = 0, ""
+
+    def _committed(self, end: int) -> None:
+        """All up to there is in the log."""
+        while self._held and self._held[0].end <= end:
+            held = self._held.popleft()
+            self._held_bytes -= held.part.size
+            self._sent = max(0, self._sent - 1)
+            self.records += held.part.records.num_rows
+
+    def _reopen(self, now: float) -> None:
+        if self._opening is None:
+            if now >= self._retry_at:
+                self._opening = self._pool.submit(self._opened)
+        elif self._opening.done():
+            opening, self._opening = self._opening, None
+            self._producer, end = opening.result()
+            self._sent = 0
+            self._committed(end)
+
+    def _opened(self) -> tuple[Producer, int]:
+        """Begin an epoch; and how many records of this run are committed."""
+        producer = Producer(
+            self._config.gateways,
+            producer=self._config.name,
+            buffer_bytes=limits.HELD_BYTES_MAX,
+            on_full="raise",
+            delivery_timeout=limits.DELIVERY_S,
+        )
+        try:
+            progress = producer.resume().progress
+            mark = _DECODER.decode(progress) if progress else Mark("", 0)
+        except msgspec.DecodeError as error:
+            producer.close()
+            raise FormatError(
+                f"the progress of producer {self._config.name!r} in the log is none of this connector ({error}): "
+                f"give the connector another `name`"
+            ) from error
+        except BaseException:
+            producer.close()
+            raise
+        return producer, mark.count if mark.run == self._run else 0
+
+    def _push(self) -> None:
+        producer = self._producer
+        while producer is not None and self._sent < len(self._held):
+            part, end = self._held[self._sent]
+            try:
+                progress = _ENCODER.encode(Mark(self._run, end))
+                receipt = producer.send_batch(part.topic, part.records, progress, _Outcome(self, producer, end))
+            except BufferFull:
+                return
+            if receipt.done() and receipt.error is not None:
+                raise receipt.error  # before anything is sent whose place lies behind it
+            self._sent += 1
+
+    def _fail(self, error: TuttiError, now: float) -> None:
+        self.failures += 1
+        self._tries = min(self._tries + 1, 16)
+        self._retry_at = now + min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries)
+        trouble = f"{type(error).__name__}: {error}"
+        if trouble != self._trouble:
+            LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)
+        self._trouble = trouble
+        left, self._producer = self._producer, None
+        if left is not None:
+            self._pool.submit(left.close)
+
+    def heard(self, producer: Producer, error: TuttiError | None, end: int) -> None:
+        """The outcome of one frame, in the producer's own thread."""
+        self._outcomes.append((producer, error, end))
+        self._news.set()
+
+
+class _Outcome:
+    """Says what became of one frame."""
+
+    __slots__ = ("_end", "_flow", "_producer")
+
+    def __init__(self, flow: Flow, producer: Producer, end: int) -> None:
+        self._flow, self._producer, self._end = flow, producer, end
+
+    def __call__(self, error: TuttiError | None, _receipt: Receipt) -> None:
+        self._flow.heard(self._producer, error, self._end)

@@ -1,0 +1,143 @@
+"""From ZeroMQ into the log: one thread takes messages from the socket as long as there is room for them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import zmq
+
+from connectors.quarantine import Full, Quarantine, as_base64
+from connectors.zeromq import limits
+from connectors.zeromq.flow import Flow
+from connectors.zeromq.messages import Bad, Message, Sorter
+from connectors.zeromq.sockets import Socket, opened
+from connectors.zeromq.spooled import SpooledFlow
+
+if TYPE_CHECKING:
+    from connectors.zeromq.config import Inflow
+
+LOG = logging.getLogger("tutti.zeromq")
+
+
+class Connector:
+    """Brings messages into the log. `run` belongs to one thread; the figures may be looked at by others (metrics).
+
+    Attributes:
+        messages, bytes: taken from the socket by this instance.
+        dropped: of these, those that there was no room for ("sub" alone).
+        flow: what of them is on its way.
+    """
+
+    def __init__(self, config: Inflow) -> None:
+        """Prepare; nothing is connected yet.
+
+        Raises:
+            ConfigError: the quarantine cannot be written.
+        """
+        self.config = config
+        self.quarantine = Quarantine(config.quarantine)
+        self.flow: Flow | SpooledFlow = SpooledFlow(config) if config.spool else Flow(config)
+        self.messages = self.bytes = self.dropped = 0
+        self.told: dict[str, object] = {}
+        self._sorter = Sorter(config.zeromq.frames, config.topic)
+        self._run = secrets.token_hex(4)  # tells messages in quarantine from those of another run
+        self._bad: list[Bad] = []
+        self._number = 0
+        self._look_at = 0.0
+        self._dropping = False
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`, or something that trying again cannot mend.
+
+        Raises:
+            ConfigError: an endpoint or keys do not serve.
+            Unavailable: no gateway answered at the start.
+            Fenced: another instance of the name has taken over.
+        """
+        source = self.config.zeromq
+        pull = source.socket == "pull"
+        self.flow.open()
+        try:
+            kind = zmq.PULL if pull else zmq.SUB
+            with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
+                for prefix in source.subscribe or ([] if pull else [""]):
+                    socket.set(zmq.SUBSCRIBE, prefix.encode())
+                self.told["bound"] = addresses
+                ready()
+                while not stop.is_set():
+                    self._turn(socket, pull=pull)
+                self._drain(socket)
+        finally:
+            left = self.flow.close(limits.DELIVERY_S)
+            if left:
+                LOG.error("%s: %d records that were taken are not in the log, or it is not known", self.config.name, left)
+
+    def _turn(self, socket: Socket, *, pull: bool) -> None:
+        self.flow.tend(time.monotonic())
+        room = self.flow.room and not self._put_aside()
+        if pull and not room:
+            self.flow.wait(limits.TURN_S)  # ZeroMQ holds them back, and those who push with it
+            return
+        if not socket.poll(int(limits.TURN_S * 1000)):
+            return
+        messages = self._taken(socket)
+        if room:
+            self._take(messages)
+            self._dropping = False
+            return
+        self.dropped += len(messages)
+        if not self._dropping:
+            LOG.warning("%s: there is no room for what comes: it is dropped, and counted", self.config.name)
+        self._dropping = True
+
+    def _taken(self, socket: Socket) -> list[Message]:
+        """What is there, within bounds."""
+        messages: list[Message] = []
+        size = 0
+        while len(messages) < limits.MESSAGES_A_TURN and size < limits.BYTES_A_TURN:
+            try:
+                message = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            messages.append(message)
+            size += sum(map(len, message))
+        self.messages += len(messages)
+        self.bytes += size
+        return messages
+
+    def _take(self, messages: list[Message]) -> None:
+        parts, bad = self._sorter.sorted(messages)
+        self._bad += bad
+        self._put_aside()
+        self.flow.add(parts)
+        self.flow.tend(time.monotonic())
+
+    def _put_aside(self) -> bool:
+        """Keep messages that no log takes; whether some have no room there."""
+        if not self._bad or time.monotonic() < self._look_at:
+            return bool(self._bad)
+        while self._bad:
+            bad = self._bad[0]
+            frames = [{"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in bad.message[:16]]
+            try:
+                label = f"{self.config.name}-{self._run}-{self._number}"
+                self.quarantine.put(label, (self._run,), bad.reason, {"frames": frames, "count": len(bad.message)})
+            except (Full, OSError) as error:
+                LOG.warning("%s: nothing more is taken: %s", self.config.name, error)
+                self._look_at = time.monotonic() + limits.LOOK_S
+                return True
+            LOG.warning("%s: a message is quarantined: %s", self.config.name, bad.reason)
+            self._number += 1
+            self._bad.pop(0)
+        return False
+
+    def _drain(self, socket: Socket) -> None:
+        """Take what ZeroMQ holds already, for a moment."""
+        deadline = time.monotonic() + limits.DRAIN_S
+        while time.monotonic() < deadline and self.flow.room and not self._bad and socket.poll(int(limits.TURN_S * 1000)):
+            self._take(self._taken(socket))

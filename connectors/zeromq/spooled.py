@@ -1,0 +1,121 @@
+"""What was taken, handed to a producer with a spool: it commits then, whatever becomes of this process and of the gateways."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from connectors.zeromq import limits
+from gateway.client import Producer
+from gateway.errors import BufferFull, TooLarge
+
+if TYPE_CHECKING:
+    from connectors.zeromq.config import Inflow
+    from connectors.zeromq.messages import Part
+    from gateway.client import Receipt
+
+LOG = logging.getLogger("tutti.zeromq")
+
+
+class SpooledFlow:
+    """As `Flow`, on a disk. What fails here is for somebody to look at: the spool stays as it is."""
+
+    failures = 0
+
+    def __init__(self, config: Inflow) -> None:
+        """Nothing is opened yet."""
+        self._config = config
+        self._held: collections.deque[Part] = collections.deque()
+        self._producer: Producer | None = None
+        self._taken = 0
+        self._last: Receipt | None = None
+
+    @property
+    def flowing(self) -> bool:
+        """Whether it has a producer."""
+        return self._producer is not None
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not committed, those of earlier runs too."""
+        pending = len(self._producer) if self._producer is not None else 0
+        return pending + sum(part.records.num_rows for part in list(self._held))
+
+    @property
+    def spooled(self) -> int:
+        """How many of these are on the disk."""
+        return self._producer.spool.records if self._producer is not None else 0
+
+    @property
+    def records(self) -> int:
+        """Committed by this instance: those of earlier ones go first."""
+        return max(0, self._taken - self.waiting)
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be taken."""
+        return not self._held
+
+    def open(self) -> None:
+        """Open the spool; no gateway is needed for that.
+
+        Raises:
+            TuttiError: the spool is another's, damaged, or used by another process.
+        """
+        config = self._config
+        self._producer = Producer(
+            config.gateways,
+            producer=config.name,
+            buffer_bytes=limits.HELD_BYTES_MAX,
+            on_full="raise",
+            delivery_timeout=limits.DELIVERY_S,
+            spool=config.spool,
+        )
+        earlier = self._producer.spool.earlier
+        if earlier:
+            LOG.info("%s: the spool has %d records of earlier runs, which go first", config.name, earlier)
+
+    def add(self, parts: list[Part]) -> None:
+        """Take records over."""
+        self._held.extend(parts)
+        self._taken += sum(part.records.num_rows for part in parts)
+
+    def tend(self, _now: float) -> None:
+        """Hand to the producer what it has room for.
+
+        Raises:
+            TuttiError: the producer ended, and why.
+        """
+        while self._held and self._producer is not None:
+            part = self._held[0]
+            try:
+                self._last = self._producer.send_batch(part.topic, part.records)
+            except BufferFull:
+                return
+            if self._last.done() and isinstance(self._last.error, TooLarge):
+                raise self._last.error  # parts are cut so that none is
+            self._held.popleft()
+
+    def wait(self, seconds: float) -> None:
+        """For room, so long."""
+        time.sleep(seconds)
+
+    def close(self, seconds: float) -> int:
+        """Hand over what is held, for so long at most; how many records are left that the spool had no room for.
+
+        Raises:
+            TuttiError: the producer ended, and why.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            while self._held and time.monotonic() < deadline:
+                self.tend(time.monotonic())
+                self.wait(limits.TURN_S if self._held else 0.0)
+            if self._last is not None and not self._held:
+                self._last.spooled(max(0.1, deadline - time.monotonic()))
+        finally:
+            if self._producer is not None:
+                self._producer.close()
+        return sum(part.records.num_rows for part in self._held)

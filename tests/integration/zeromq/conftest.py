@@ -1,0 +1,40 @@
+"""Gateways for the tests of a module, and sockets of applications that know nothing of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from tests.faults.three import Three
+from tests.integration.connected import WAIT_S
+
+Socket = zmq.Socket[bytes]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """Three gateways."""
+    with Three(tmp_path_factory.mktemp("group")) as group:
+        yield group
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[[int], Socket]]:
+    """Makes sockets, which are closed at the end; a wait that is over is an error."""
+    context: zmq.Context[Socket] = zmq.Context()
+    made: list[Socket] = []
+
+    def make(kind: int) -> Any:
+        socket = context.socket(kind)
+        socket.set(zmq.SNDTIMEO, int(WAIT_S * 1000))
+        socket.set(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        made.append(socket)
+        return socket
+
+    yield make
+    for socket in made:
+        socket.close(0)
+    context.term()

@@ -1,0 +1,277 @@
+"""Proves the parts of the connectors of ZeroMQ that need no socket: what is a record, what is held, sent again, dropped."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+
+from connectors.zeromq import flow as flow_module
+from connectors.zeromq import limits
+from connectors.zeromq.config import load_inflow, load_outflow
+from connectors.zeromq.flow import Flow
+from connectors.zeromq.inflow import Connector
+from connectors.zeromq.messages import Sorter
+from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
+
+EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
+IN = (
+    'name = "z"\ngateways = "tutti://h:1"\nquarantine = "{q}"\ntopic = "t"\n'
+    '[zeromq]\nsocket = "pull"\nbind = ["tcp://127.0.0.1:1"]\n'
+)  # fmt: skip
+OUT = 'name = "z"\ngateways = "tutti://h:1"\ntopics = ["t"]\n[zeromq]\nbind = ["tcp://127.0.0.1:1"]\n'
+
+
+def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
+    sorter = Sorter(["topic", "key", "value"], "")
+    parts, bad = sorter.sorted(
+        [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""]]
+    )
+    assert [(part.topic, part.records.column("value").to_pylist()) for part in parts] == [("a", [b"1", b"3"]), ("b", [b"2"])]
+    assert parts[0].records.column("key").to_pylist() == [b"k", b""]
+    assert [one.reason.split(":")[0] for one in bad] == [
+        "it has 1 frames, and zeromq.frames names 3",
+        "its topic is ''",
+        "its topic is '\ufffd'",
+    ]
+
+
+def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a part ends at its size, that a larger record is one by itself, and that topics are bounded."""
+    monkeypatch.setattr(limits, "FRAME_BYTES", 100)
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 300)
+    monkeypatch.setattr(limits, "TOPICS_MAX", 2)
+    parts, bad = Sorter(["value"], "t").sorted([[bytes(size)] for size in (10, 20, 30, 300, 5, 301)])
+    assert [[len(value or b"") for value in part.records.column("value").to_pylist()] for part in parts] == [
+        [10, 20],
+        [30],
+        [300],
+        [5],
+    ]
+    assert "301 bytes" in bad[0].reason
+    _, bad = Sorter(["topic", "value"], "").sorted([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
+    assert ["one more than 2" in one.reason for one in bad] == [True]
+
+
+class Log:
+    """What producers share: what is committed, the last progress, what comes next."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.values: list[bytes] = []
+        self.progress = b""
+        self.newest: Any = None
+        self.fails = 0
+
+
+class Resume(NamedTuple):
+    sequence: int
+    progress: bytes
+
+
+class Receipt:
+    error = None
+
+    def done(self) -> bool:
+        return False
+
+
+class FakeProducer:
+    """Takes some frames, and fails with all that it has at any of them, of which some committed."""
+
+    def __init__(self, log: Log) -> None:
+        if log.fails and log.chance.random() < 0.3:
+            log.fails -= 1
+            raise Unavailable("no gateway")
+        self.log, self.sent = log, []
+        log.newest = self
+
+    def resume(self) -> Resume:
+        return Resume(0, self.log.progress)
+
+    def send_batch(self, _topic: str, records: Any, progress: bytes, outcome: Any) -> Receipt:
+        if len(self.sent) == 3:
+            raise BufferFull("full")
+        self.sent.append((records.column("value").to_pylist(), progress, outcome))
+        return Receipt()
+
+    def close(self) -> None:
+        pass
+
+    def turn(self) -> None:
+        log = self.log
+        fail = log.fails > 0 and log.chance.random() < 0.5
+        for values, progress, outcome in self.sent[: log.chance.randint(0, len(self.sent))]:
+            log.values += values
+            log.progress = progress
+            self.sent.pop(0)
+            if not fail:
+                outcome(None, Receipt())
+        if fail:
+            log.fails -= 1
+            for _, _, outcome in self.sent:
+                outcome(Aborted("lost its coordinator"), Receipt())
+            self.sent = []
+
+
+def flow_on(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow:
+    monkeypatch.setattr(flow_module, "Producer", lambda *_, **__: FakeProducer(log))
+    monkeypatch.setattr(limits, "RETRY_S_MAX", 0.0)
+    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
+    return Flow(load_inflow(str(tmp_path / "in.toml")))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_fails_is_sent_again_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Proves it for failures at any frame, of which some were committed without a word."""
+    log = Log(seed)
+    flow = flow_on(log, tmp_path, monkeypatch)
+    flow.open()
+    log.fails = 10
+    sorter = Sorter(["value"], "t")
+    wanted = []
+    for number in range(60):
+        messages = [[b"%d.%d" % (number, one)] for one in range(log.chance.randint(1, 3))]
+        wanted += [message[0] for message in messages]
+        flow.add(sorter.sorted(messages)[0])
+        flow.tend(time.monotonic())
+        log.newest.turn()
+    deadline = time.monotonic() + 60
+    while flow.waiting:
+        assert time.monotonic() < deadline, f"{flow.waiting} wait"
+        flow.tend(time.monotonic())
+        log.newest.turn()
+        flow.wait(0.0005)
+    assert log.values == wanted
+    assert (flow.records, flow.close(1.0), flow.room) == (len(wanted), 0, True)
+
+
+def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that who was fenced does not fence back, and that somebody else's progress is refused."""
+    log = Log(1)
+    flow = flow_on(log, tmp_path, monkeypatch)
+    flow.open()
+    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    flow.tend(time.monotonic())
+    log.newest.sent[0][2](Fenced("another one"), Receipt())
+    with pytest.raises(Fenced):
+        flow.tend(time.monotonic())
+    log.progress = b"17"
+    with pytest.raises(FormatError, match="another `name`"):
+        flow.open()
+
+
+class FakeSocket:
+    """Gives messages as long as it has some."""
+
+    def __init__(self, messages: list[list[bytes]]) -> None:
+        self.messages = messages
+
+    def poll(self, _ms: int) -> int:
+        return len(self.messages)
+
+    def recv_multipart(self, _flags: int) -> list[bytes]:
+        import zmq
+
+        if not self.messages:
+            raise zmq.Again
+        return self.messages.pop(0)
+
+
+@pytest.mark.parametrize(("kind", "left", "dropped"), [("pull", 5, 0), ("sub", 0, 5)])
+def test_without_room_who_pushes_waits_and_what_is_published_is_counted(
+    tmp_path: Path, kind: str, left: int, dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
+    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    monkeypatch.setattr(limits, "HELD_BYTES_MAX", 0)
+    monkeypatch.setattr(connector.flow, "tend", lambda _: None)
+    socket: Any = FakeSocket([[b"x"]] * 5)
+    connector._turn(socket, pull=kind == "pull")
+    assert (len(socket.messages), connector.dropped, connector.messages) == (left, dropped, dropped)
+
+
+def test_a_full_quarantine_holds_who_pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that nothing is lost then: what has no room there waits, and nothing more is taken until it has."""
+    from connectors import limits as common
+
+    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
+    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    monkeypatch.setattr(connector.flow, "tend", lambda _: None)
+    monkeypatch.setattr(common, "QUARANTINED_MAX", 1)
+    monkeypatch.setattr(limits, "LOOK_S", 0.0)
+    socket: Any = FakeSocket([[b"1", b"2"], [b"3", b"4"]])
+    connector._turn(socket, pull=True)
+    socket.messages = [[b"good"]]
+    connector._turn(socket, pull=True)
+    assert len(socket.messages) == 1
+    (first,) = (tmp_path / "q").iterdir()
+    assert orjson.loads(first.read_bytes())["count"] == 2
+    first.unlink()
+    connector._turn(socket, pull=True)
+    assert (socket.messages, len(list((tmp_path / "q").iterdir()))) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (IN.replace('"pull"', '"push"'), '"pull" or "sub"'),
+        (IN.replace('bind = ["tcp://127.0.0.1:1"]', ""), "zeromq.bind or zeromq.connect is missing"),
+        (IN.replace("tcp://127.0.0.1:1", "localhost"), "'localhost' is no endpoint"),
+        (IN + 'subscribe = ["a"]', "leave it out"),
+        (IN + 'frames = ["key"]', 'has no "value"'),
+        (IN + 'frames = ["value", "value"]', '"value" twice'),
+        (IN + 'frames = ["topic", "value"]', "leave one of them out"),
+        (IN.replace('topic = "t"', ""), "topic is ''"),
+        (IN + "high_water_mark = 0", "a whole number from 1"),
+        (IN + '[curve]\nserver = "x"', "curve.certificate is missing"),
+        (IN + '[curve]\ncertificate = "x"', "curve.clients is '': zeromq.bind needs it"),
+        (IN + '[curve]\ncertificate = "x"\nclients = "c"\nserver = "s"', "leave it out where nothing is in zeromq.connect"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "in.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_inflow(str(file))
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (OUT.replace('["t"]', '["t", "t"]'), "topics has 't' twice"),
+        (OUT.replace('["t"]', '["a b"]'), "topics is 'a b'"),
+        (OUT + 'slow = "stop"', '"drop" or "wait"'),
+        (OUT.replace("bind", "connect") + '[curve]\ncertificate = "x"', "zeromq.connect needs it"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_the_other_is_told(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "out.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_outflow(str(file))
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("curve", ['certificate = "nowhere"', 'certificate = "FILE"'])
+def test_keys_that_do_not_serve_are_told(tmp_path: Path, curve: str) -> None:
+    import zmq
+
+    from connectors.zeromq.sockets import opened
+
+    (tmp_path / "k").write_text('curve\n    public-key = "' + "x" * 40 + '"\n')
+    file = tmp_path / "in.toml"
+    file.write_text(IN + f'[curve]\n{curve.replace("FILE", str(tmp_path / "k"))}\nclients = "{tmp_path}"')
+    config = load_inflow(str(file))
+    with pytest.raises(ConfigError, match=r"curve\.certificate"), opened(zmq.PULL, config.zeromq.bind, [], config.curve, 10):
+        pass
+
+
+def test_the_examples_are_right() -> None:
+    assert load_inflow(str(EXAMPLES / "zeromq-in.toml")).zeromq.socket == "pull"
+    assert load_outflow(str(EXAMPLES / "zeromq-out.toml")).topics == ["quotes"]
