@@ -62,6 +62,7 @@ class Connector:
         source = self.config.zeromq
         pull = source.socket == "pull"
         self.flow.open()
+        patience_s = 0.0  # where it ends by an error, nothing more can be delivered
         try:
             kind = zmq.PULL if pull else zmq.SUB
             with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
@@ -72,8 +73,9 @@ class Connector:
                 while not stop.is_set():
                     self._turn(socket, pull=pull)
                 self._drain(socket)
+            patience_s = limits.DELIVERY_S
         finally:
-            left = self.flow.close(limits.DELIVERY_S)
+            left = self.flow.close(patience_s)
             if left:
                 LOG.error("%s: %d records that were taken are not in the log, or it is not known", self.config.name, left)
 

@@ -87,7 +87,8 @@ class FakeProducer:
         if log.fails and log.chance.random() < 0.3:
             log.fails -= 1
             raise Unavailable("no gateway")
-        self.log, self.sent = log, []
+        self.log = log
+        self.sent: list[Any] = []
         log.newest = self
 
     def resume(self) -> Resume:
