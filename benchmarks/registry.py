@@ -53,6 +53,12 @@ def _http(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return http(directory, rounds, quick)
 
 
+def _archive(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.archive import archive
+
+    return archive(directory, rounds, quick)
+
+
 def _rejoin(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.joins import rejoin
 
@@ -136,6 +142,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),
     "growth": Benchmark("a group of one with a log grows to three and five while records commit", False, _growth),
     "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),
+    "archive": Benchmark("archiving a backlog beside commits, and what these wait for it", False, _archive),
     "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
     "start": Benchmark("start on a large log", False, _start),
     "spark": Benchmark("Spark batch reads by Flight, short-circuit, files; beside memory and Spark's Kafka source", True, _spark),

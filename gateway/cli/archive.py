@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 import click
 
 from gateway.cli.options import json_option
 from gateway.cli.output import counted, note, print_json, print_table, progress
 
-#: Beside a loaded gateway, whose commits go first.
 _NICE = 10
 _COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
 
@@ -39,7 +39,10 @@ def run(path: str, once: bool, as_json: bool) -> int:
     from gateway.config.archiving import load_archiving
 
     config = load_archiving(path)
-    os.nice(_NICE)
+    if config.priority == "idle":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # what commits goes first, at once: niceness alone let it wait
+    else:
+        os.nice(_NICE)
     log = LogOfGateways(config.gateways)
     held = Archive(config.archive, log.frontier().log, make=True)
     settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
@@ -47,9 +50,11 @@ def run(path: str, once: bool, as_json: bool) -> int:
     if not once:
         told = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
         return run_until_told(archiver, told, config.metrics, Metrics(archiver))
+    began = time.monotonic()
     archiver.run_once()
+    seconds = round(time.monotonic() - began, 3)
     if as_json:
-        added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes}
+        added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
         print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
     else:
         note(f"{counted(archiver.records, 'record')} added to {held.where}, which holds [{held.first}, {held.end}) now")

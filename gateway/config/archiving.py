@@ -35,6 +35,8 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         archive: a directory, or a URL such as s3://BUCKET/DIR.
         name: of the named reader that says how far the archive is, for [retention] keep_for of gateways.
         ranges: where ranges end.
+        priority: "idle" takes what processors have left, so that commits beside it do not wait; "low" takes its share, less than
+            others: for a machine that never rests, where it would fall behind.
         lost: what to do where records were removed from the log before they were archived.
         metrics: HOST:PORT of a page for Prometheus; none without it.
     """
@@ -43,6 +45,7 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     archive: Annotated[str, Meta(min_length=1, extra_json_schema={"examples": ["archive/ingest"]})]
     name: str = "archive"
     ranges: Ranges = Ranges()
+    priority: Literal["idle", "low"] = "idle"
     lost: Literal["fail", "skip"] = "fail"
     metrics: str = ""
 

@@ -63,6 +63,17 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ("[retention]\nbytes = 70000000\n", "f.toml:5: retention.bytes is 70000000, less than two segments", "at least 268435456"),
         ('[retention]\ntime = "7 days"\n', "f.toml:5: retention.time is '7 days'", '"7d", "36h", "90m"'),
         ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "whole number of days"),
+        (
+            '[retention]\nkeep_for = ["archive"]\n',
+            "f.toml:5: retention.keep_for holds back what the limits let go",
+            "set retention.bytes or",
+        ),
+        (
+            '[retention]\ntime = "1d"\nkeep_for = ["a", "b", "a"]\n',
+            "f.toml:6: retention.keep_for has 'a' twice",
+            "each reader once",
+        ),
+        ('[retention]\ntime = "1d"\nkeep_for = ["a b"]\n', "f.toml:6: retention.keep_for is 'a b'", "letters, digits"),
         ('[retention]\ntime = "99999d"\n', "f.toml:5: retention.time is '99999d'", "whole number of days"),
         ("[security]\ninsecure = 1\n", "f.toml:5: security.insecure is 1", "true or false"),
         ("log = 3\n", "f.toml:4: log is 3", "make it a table, [log]"),

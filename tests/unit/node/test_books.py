@@ -143,6 +143,17 @@ def test_the_status_has_what_is_promised() -> None:
     assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
 
 
+def test_what_a_reader_holds_back_is_told() -> None:
+    bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
+    bench.stack.decided.readers["archive"] = 4
+    bench.disk.held = Held("late", 0, 1 << 20)
+    assert json.decode(bench.books.status())["retention"] == {
+        "keep_for": {"archive": 4, "late": 0},
+        "held_bytes": 1 << 20,
+        "reason": bench.disk.held.told,
+    }
+
+
 def test_trouble_is_told_with_its_reason() -> None:
     bench = Bench()
     bench.disk.full = "no room"

@@ -14,6 +14,7 @@ from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead
 from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
+from gateway.log.trimming import Held
 from gateway.node.disk import Disk
 from tests.unit.node.fakes import LOG, Writer, batch_frame
 
@@ -283,6 +284,19 @@ def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round
     bench.writer.trimming.proposed = None
     bench.disk.run_once()
     assert bench.reports == [TrimProposed(((7, 3),))] * 2
+
+
+def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:
+    bench = Bench()
+    bench.writer.trimming.held = Held("archive", 7, 64 << 20)
+    bench.disk.run_once()
+    assert bench.disk.space.reason == ""
+    bench.disk._space_looked_at = 0.0
+    bench.writer.room = Space(5, True, "only 5 bytes are free")
+    bench.disk.run_once()
+    told = "only 5 bytes are free; retention would free 64 MiB and waits for reader 'archive', which has committed offset 7"
+    assert bench.disk.space.reason.startswith(told)
+    assert [report.reason for report in bench.reports if isinstance(report, SpaceChanged)] == [bench.disk.space.reason]
 
 
 def test_a_failed_sync_ends_writing_for_good() -> None:
