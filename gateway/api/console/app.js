@@ -116,7 +116,7 @@ class App {
       else if (problem.status === undefined) throw problem;
       else if (problem.status > 0) {
         $("refused").hidden = false;
-        setText($("refused"), capital(problem.message));
+        setText($("refused"), problem.message);
       }
     }
   }
@@ -163,21 +163,21 @@ function troubles(status, changes) {
   if (status.state !== "primary") {
     const when = since ? ` Since ${moment(since.time_us)} UTC.` : "";
     const level = status.state === "halted" || status.state === "unknown" ? "bad" : "warn";
-    found.push([level, status.state[0].toUpperCase() + status.state.slice(1) + ".", `${MEANS[status.state] ?? ""}${when}${status.reason ? ` ${capital(status.reason)}.` : ""}`]);
-  } else if (status.reason) found.push(["warn", "Takes nothing new.", `${capital(status.reason)}.`]);
+    found.push([level, status.state[0].toUpperCase() + status.state.slice(1) + ".", `${MEANS[status.state] ?? ""}${when}${status.reason ? ` Why: ${sentence(status.reason)}` : ""}`]);
+  } else if (status.reason) found.push(["warn", "Takes nothing new:", sentence(status.reason)]);
   const silent = status.silent ?? [];
-  if (silent.length && status.state !== "unknown") found.push(["warn", "Not heard:", `${silent.join(", ")}. The others go on while they are a majority.`]);
-  if (status.disk?.failed) found.push(["bad", "The disk failed.", `${status.disk.failed}.`]);
+  if (silent.length && status.state !== "unknown") found.push(["warn", "Not heard:", `${silent.join(", ")}.${status.state === "primary" ? " The others go on: they are a majority." : ""}`]);
+  if (status.disk?.failed) found.push(["bad", "The disk failed:", sentence(status.disk.failed)]);
   const lost = status.disk?.damage?.lost ?? [];
   if (lost.length) found.push(["bad", "Damage.", `Positions ${lost[0]} to ${lost[lost.length - 1]} cannot be read here; other gateways are asked for them.`]);
-  for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} takes nothing.`, `${capital(lane.halted)}.`]);
+  for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} takes nothing:`, sentence(lane.halted)]);
   return found;
 }
 
 // Where another gateway says that it is: a page, and nothing that a browser would run.
 const isPage = (url) => URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol);
 
-const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1).replace(/\.$/, "") : "");
+const sentence = (text) => (text.endsWith(".") ? text : `${text}.`);
 
 function makeThemes() {
   const button = $("theme"), order = ["auto", "light", "dark"];

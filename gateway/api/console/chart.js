@@ -70,7 +70,7 @@ class Plot {
   times() {
     const { from, until } = this.span;
     const steps = [15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600].map((s) => s * 1e6);
-    const most = Math.max(2, Math.floor((this.width - LEFT) / 80));
+    const most = Math.max(2, Math.floor((this.width - LEFT) / 70));
     const step = steps.find((one) => (until - from) / one <= most) ?? 43200e6;
     const marks = [];
     for (let at = Math.ceil(from / step) * step; at < until; at += step) {

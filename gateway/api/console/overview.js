@@ -63,10 +63,10 @@ export class Overview {
     this.lines = [
       plot("Committed", rate, { area: true }, line("committed_records", "ordered"), line("unordered_records", "unordered")),
       plot("Commit latency", micros, {}, line("commit_p99_us", "p99"), line("commit_p50_us", "p50")),
-      plot("Sync, vote, decide (p99)", micros, {}, line("sync_p99_us", "sync"), line("vote_p99_us", "vote"), line("decide_p99_us", "decide")),
+      plot("Stages (p99)", micros, {}, line("sync_p99_us", "sync"), line("vote_p99_us", "vote"), line("decide_p99_us", "decide")),
       plot("Taken in here", flow, { area: true }, line("ingest_bytes", "")),
       plot("Written to disk", flow, { area: true }, line("disk_bytes", "")),
-      plot("Undecided frames, largest lag", short, {}, line("undecided_frames", "undecided"), line("lag_max", "lag")),
+      plot("Waiting", short, {}, line("undecided_frames", "undecided frames"), line("lag_max", "largest lag")),
       plot("Read here", rate, { area: true }, line("read_records", "records")),
       plot("Syncs", rate, {}, line("syncs", "")),
       plot("Memory of the gateway", sizes, {}, line("resident_bytes", "")),
@@ -114,7 +114,7 @@ export class Overview {
     this.fact("latency", micros(p99), p50 === null ? "nothing came" : `p50 ${micros(p50)}`);
     this.fact("frontier", count(status.frontier), status.start ? `from ${count(status.start)} on` : "next offset");
     const view = status.view ?? {};
-    this.fact("view", view.text || "–", view.coordinator ? `${view.coordinator} coordinates` : "nobody coordinates", view.coordinator ? null : "warn");
+    this.fact("view", view.id ? view.text : "none", view.coordinator ? `${view.coordinator} coordinates` : "nobody coordinates", view.coordinator ? null : "warn");
     const lags = Object.entries(status.lag ?? {}).sort((one, other) => other[1] - one[1]);
     const [who, most] = lags[0] ?? ["", 0];
     this.fact("lag", count(most), most ? `positions, ${who}` : "positions", most > 10000 ? "warn" : null);
@@ -143,7 +143,7 @@ function difference(before, change) {
   const words = [];
   if (before.pid !== change.pid) words.push("the gateway was started again");
   if (before.view !== change.view) words.push(change.view ? `view ${change.view_text}, ${change.coordinator || "nobody"} coordinates` : "no view");
-  const left = before.members.filter((name) => !change.members.includes(name));
+  const left = change.view === 0 ? [] : before.members.filter((name) => !change.members.includes(name));
   const came = change.members.filter((name) => !before.members.includes(name));
   if (left.length) words.push(`without ${left.join(", ")}`);
   if (came.length) words.push(`with ${came.join(", ")}`);
