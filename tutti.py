@@ -13,7 +13,7 @@ with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
 
 from __future__ import annotations
 
-from gateway.client import Credentials, Producer, Reader, Receipt, Record, Resume
+from gateway.client import Credentials, Producer, Reader, Receipt, Record, Resume, TracedProducer
 from gateway.errors import (
     Aborted,
     Behind,
@@ -53,6 +53,7 @@ __all__ = [
     "Refused",
     "Resume",
     "TooLarge",
+    "TracedProducer",
     "TuttiError",
     "Unavailable",
     "Unknown",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.client.producer import Producer
     from gateway.client.reader import Reader, Record
     from gateway.client.receipt import Receipt, Resume
+    from gateway.client.tracing import TracedProducer
 
 _HOMES = {
     "Credentials": "gateway.client.credentials",
@@ -21,9 +22,10 @@ _HOMES = {
     "Record": "gateway.client.reader",
     "Receipt": "gateway.client.receipt",
     "Resume": "gateway.client.receipt",
+    "TracedProducer": "gateway.client.tracing",
 }
 
-__all__ = ["Credentials", "Producer", "Reader", "Receipt", "Record", "Resume"]
+__all__ = ["Credentials", "Producer", "Reader", "Receipt", "Record", "Resume", "TracedProducer"]
 
 
 def __getattr__(name: str) -> object:

@@ -90,7 +90,7 @@ def test_no_path_of_one_machine() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("gateway", ["archive"]),
+        ("gateway", ["archive", "otel"]),
         ("gateway/cli", ["demo"]),
         ("streaming", ["spark"]),
         ("pyspark_tutti", ["spark"]),
