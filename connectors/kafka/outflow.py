@@ -266,6 +266,7 @@ class Outflow:
         for first, last, topic in _runs(batch.column("topic")):
             for record, reason in self._sink.add(self._sink.target_of(topic), records[first:last]):
                 self._set_aside(record, reason)
+                self._taken -= 1
 
     def _set_aside(self, record: Outgoing, reason: str) -> None:
         if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):

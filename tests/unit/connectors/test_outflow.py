@@ -246,6 +246,7 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
         pytest.fail("it never came through")
     refused = kafka.poison | kafka.large
     assert [offset for _, offset in kafka.records] == [offset for offset in range(log.end) if offset not in refused]
+    assert sum(kafka.commits) == len(kafka.records)
     aside = {int(file.name.split("-")[1]) for file in (tmp_path / "q").iterdir()}
     assert aside == {offset for offset in refused if offset < log.end}
 
@@ -354,7 +355,7 @@ def test_a_full_quarantine_holds_the_flow(tmp_path: Path, monkeypatch: pytest.Mo
     kafka.trouble, log.done = trouble, stop.set
     outflow.run(stop, lambda: None)
     assert [offset for _, offset in kafka.records] == [offset for offset in range(50) if offset not in {3, 30}]
-    assert outflow.failures == 5
+    assert (outflow.failures, outflow.records) == (5, 48)
 
 
 def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
