@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-WAIT_S = 120.0  # for what a line shows: Spark's start is among it
+WAIT_S = 240.0  # for what a line shows: Spark's start is among it, on a machine that does other things, too
 _FENCE = re.compile(r"^```(sh|text)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\r")
 _PROMPT = re.compile(r"<<(\d+)>>")

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.lab.network import Network
 from tests.integration.examples.terminals import Terminals
 
-pytestmark = [pytest.mark.soak, pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.lab, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "here"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.lab.network import Network
 from tests.integration.examples.terminals import Terminals
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.lab, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "here"
 
