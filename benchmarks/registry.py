@@ -131,12 +131,19 @@ def _kafka(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return kafka_connectors(directory, rounds, quick)
 
 
+def _spool(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.spool import spool
+
+    return spool(directory, rounds, quick)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
     "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
     "latency": Benchmark("one record at a time, and paced", False, _latency),
     "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
     "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
+    "spool": Benchmark("a producer's spool beside a producer without, and read back after an outage", False, _spool),
     "http": Benchmark("posts over HTTP beside the plain Producer", False, _http),
     "kafka": Benchmark("records from Kafka and to Kafka by the connectors, beside Kafka's bare client", False, _kafka),
     "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),

@@ -19,7 +19,7 @@ from gateway.errors import Refused
 from tests.faults.powerloss.recorder import Recorder, chosen, image
 
 SEGMENT_BYTES = 1500
-SEEDS = 5
+SEEDS = 4
 
 
 def batch_of(number: int) -> Batch:
