@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from connectors.files.directory import ASIDE
 from connectors.files.ledger import File, Ledger, State
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
 
 LOG = logging.getLogger("tutti.files")
-_ASIDE = ".tutti-"
 
 
 class After:
@@ -67,7 +67,7 @@ class After:
         """One file; the directories that were changed."""
         path = self._root / file.name
         # Aside first, then looked at again: it may have been replaced since. It is aside already where this was killed.
-        aside = path.with_name(f"{_ASIDE}{file.id}")
+        aside = path.with_name(f"{ASIDE}{file.id}")
         if not _is(file, aside):
             if not _is(file, path):
                 return set()  # gone, or another one by now: that is a new file

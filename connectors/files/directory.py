@@ -17,6 +17,8 @@ from gateway.errors import ConfigError, Unavailable
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
 
+#: What names of files begin with that are put away at this moment: nobody takes them.
+ASIDE = ".tutti-"
 _GZIP = ".gz"
 _MARK_BYTES = 8
 
@@ -113,7 +115,8 @@ class Directory:
                 yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
     def _wants(self, name: str) -> bool:
-        return (self._hidden or not name.startswith(".")) and self._pattern.match(name) is not None
+        shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)
+        return shown and self._pattern.match(name) is not None
 
 
 def _shown(name: str) -> str:
