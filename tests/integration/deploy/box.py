@@ -23,7 +23,7 @@ from gateway.children import ending_with_this
 from tests.faults.lab.network import Network
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S = 60.0
+WAIT_S = 120.0
 OWN = "/opt/tutti/bin"
 #: $1 the new root, $2 what is mounted there ("source target ro|rw" a line, no source for an empty file system), then the command.
 _MAKE = r"""

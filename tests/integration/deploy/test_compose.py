@@ -18,7 +18,7 @@ from connectors.kafka.config import load_inflow
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 FOLDER = ROOT / "docker/compose"
 GATEWAYS = ("jfk", "lga", "ewr")
 

@@ -15,7 +15,7 @@ from gateway.cli.commands import COMMANDS
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
 
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 UNITS = ROOT / "deploy/systemd"
 HERE = "here"
 EXPOSURE_MAX = 2.0  # of 10, as `systemd-analyze security` counts; what is left is the network, which is what a gateway is for

@@ -20,9 +20,10 @@ from gateway.client import Reader
 from tests.faults.gateways import GatewayProcess
 from tests.ports import free_port
 
+pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]
 ORDERS = ROOT / "examples/orders.jsonl"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from gateway.client import Producer, Reader
 from tests.faults.gateways import GatewayProcess
 from tools import vectors
 
+pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "examples/other-language"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def node(program: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
