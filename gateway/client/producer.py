@@ -316,7 +316,8 @@ class Producer:
     def flush(self, timeout: float | None = None) -> int:
         """Send what is held back and wait for all outcomes, up to `timeout` seconds; returns how many records still have none.
 
-        Every record gets an outcome by its delivery deadline, so this ends also without a timeout.
+        Every record gets an outcome by its delivery deadline, so this ends also without a timeout. With a spool there is no such
+        deadline, and it lasts as long as an outage does.
         """
         if timeout is not None:
             check_wait(timeout)

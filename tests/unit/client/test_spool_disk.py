@@ -6,6 +6,8 @@ import errno
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -299,3 +301,36 @@ def test_an_error_in_the_block_leaves_the_records_in_the_spool(
     with opened(gateway, spool, delivery_timeout=30):
         pass
     assert committed(gateway) == [b"0"]
+
+
+def test_a_program_that_ends_without_closing_loses_nothing_that_it_sent(gateway: FakeGateway, spool: Path) -> None:
+    gateway.stop()
+    program = f"""
+from gateway.client.producer import Producer
+from gateway.core import limits
+limits.EXIT_FLUSH_US = 100_000
+p = Producer({gateway.url!r}, producer="jfk", spool={str(spool)!r})
+for number in range(100):
+    p.send("t", b"%d" % number)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "100 records of producer 'jfk' stay in spool" in ended.stderr
+    gateway.start()
+    with opened(gateway, spool, delivery_timeout=30):
+        pass
+    assert committed(gateway) == [b"%d" % number for number in range(100)]
+
+
+def test_a_producer_that_nobody_holds_any_more_delivers_and_lets_go_of_the_spool(gateway: FakeGateway, spool: Path) -> None:
+    opened(gateway, spool).send("t", b"0")
+    until(lambda: committed(gateway) == [b"0"])
+
+    def again() -> Producer | None:
+        try:
+            return opened(gateway, spool, delivery_timeout=30)
+        except DirectoryRefused:
+            return None  # its threads end in a moment
+
+    with until(again) as p:
+        p.send("t", b"1")
+    assert committed(gateway) == [b"0", b"1"]
