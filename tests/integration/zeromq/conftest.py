@@ -1,4 +1,4 @@
-"""Gateways for the tests of a module, and sockets of applications that know nothing of the project."""
+"""Gateways for the tests of a worker, and sockets of applications that know nothing of the project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.connected import WAIT_S
 Socket = zmq.Socket[bytes]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """Three gateways."""
     with Three(tmp_path_factory.mktemp("group")) as group:
