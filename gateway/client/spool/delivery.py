@@ -11,7 +11,7 @@ from gateway.client.session import Identity, State
 from gateway.client.spool.feed import SpooledFeed
 from gateway.client.spool.word import Word
 from gateway.data import wire
-from gateway.errors import Refused, TooLarge, TuttiError, Unknown
+from gateway.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 
@@ -93,7 +93,12 @@ class SpooledDelivery(Delivery):
         self.feed.set_opened(self.window.committed)
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool."""
+        """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
+        the right to it is missing the producer ends: a right can be given, what was put aside does not come back.
+        """
+        if isinstance(error, NotAllowed):
+            self.end(error)
+            return
         refused = []
         for batch in self.feed.queue:
             if batch.topic != topic:

@@ -15,6 +15,7 @@ from gateway.data import wire
 from gateway.data.frame import Frame
 from gateway.errors import (
     Fenced,
+    NotAllowed,
     Refused,
     TooLarge,
     Unavailable,
@@ -171,6 +172,27 @@ def test_a_topic_that_is_refused_holds_up_nothing(gateway: FakeGateway, spool: P
     p.close()
     assert committed(gateway) == [b"%d" % number for number in range(12) if number % 3 != 1]
     assert files(spool) == ["LOCK", "refused", "spool.json"]
+
+
+def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
+    def rule(heard: Any) -> list[Any] | None:
+        if isinstance(heard, wire.OpenTopic) and heard.name == "no":
+            return [wire.Denied(heard.request, "rights", "the token may not write there")]
+        return None
+
+    gateway.rule = rule
+    p = opened(gateway, spool, delivery_timeout=30)
+    p.send("t", b"0").result(30)
+    receipts = [p.send("no", b"1"), p.send("t", b"2")]
+    for receipt in receipts:
+        with pytest.raises(NotAllowed, match="may not write there"):
+            receipt.result(30)
+    assert p.spool.refused == 0
+    p.close()
+    gateway.rule = None
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.flush(30)
+    assert committed(gateway) == [b"0", b"1", b"2"]
 
 
 def test_what_is_too_large_never_comes_into_the_spool(gateway: FakeGateway, spool: Path) -> None:
