@@ -69,7 +69,7 @@ def test_kills_under_load(group: Three, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_kills_under_load_for_long(group: Three, tmp_path: Path) -> None:
-    killed_under_load(group, tmp_path, "soaked", 15)
+    killed_under_load(group, tmp_path, "soaked", 4)
 
 
 def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> None:
