@@ -86,10 +86,15 @@ class Terminal:
     def expect(self, line: str) -> None:
         """Wait until the line shows behind what was expected before."""
         wanted = re.compile(".*".join(re.escape(part.strip()) for part in line.split("...")))
-        self._wait(lambda: bool(wanted.search(self.shown, self._seen)), f"the line {line!r}")
+        self._wait(lambda: bool(wanted.search(self.shown, self._seen)) or self._failed(), f"the line {line!r}")
         found = wanted.search(self.shown, self._seen)
-        assert found is not None
+        assert found is not None, f"it ended before it showed {line!r}: {self.shown[-3000:]}"
         self._seen = found.end()
+
+    def _failed(self) -> bool:
+        """Whether what was typed last has come back, and not with 0: it shows nothing more."""
+        codes = _PROMPT.findall(self.shown)
+        return len(codes) >= self._open > 0 and codes[-1] != "0" and not self._interrupted
 
     def _wait(self, happened: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_S
