@@ -20,7 +20,7 @@ from gateway.children import ending_with_this
 from gateway.client.reads import Reads
 
 _WAIT_S = 120.0
-_LOOK_S = 0.005
+_LOOK_S = 0.03  # each look is work for a gateway, too
 _BATCH = 10_000
 
 
