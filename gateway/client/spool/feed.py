@@ -298,8 +298,10 @@ class SpooledFeed(Feed):
 
     def leftovers(self) -> None:
         """The producer is over: what came too late for the delivery has its outcome, too."""
-        kept = Failure(Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}"))
         lost = Failure(self.broken or self.stopped or Unknown("the producer ended"))
+        kept = lost  # what ended the producer is the outcome, as of what was on its way
+        if self.stopped is None or isinstance(self.stopped, UsageError):  # it was closed
+            kept = Failure(Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}"))
         with self.lock:
             batches = [*self._late, *self.closed]
             self.closed.clear()

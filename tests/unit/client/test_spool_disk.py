@@ -83,14 +83,14 @@ class Trouble(Storage):
     syncs: int | None = None
 
     def write(self, fd: int, parts: Sequence[Any], at: int) -> None:
-        if Trouble.writes:
+        if error := Trouble.writes:  # once: the test changes it in another thread
             super().write(fd, [b"".join(bytes(part) for part in parts)[:10]], at)
-            raise OSError(Trouble.writes, os.strerror(Trouble.writes))
+            raise OSError(error, os.strerror(error))
         super().write(fd, parts, at)
 
     def sync(self, fd: int) -> None:
-        if Trouble.syncs:
-            raise OSError(Trouble.syncs, os.strerror(Trouble.syncs))
+        if error := Trouble.syncs:
+            raise OSError(error, os.strerror(error))
         super().sync(fd)
 
 
