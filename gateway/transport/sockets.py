@@ -37,6 +37,7 @@ _TERMS = Terms(
     held_back_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     waiting_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     spares=1,
+    named=True,
     beat_us=limits.MESH_BEAT_MS * _US_PER_MS,
     beats=limits.MESH_BEATS_SILENT_MAX,
 )

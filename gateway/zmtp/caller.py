@@ -27,6 +27,8 @@ class Terms(NamedTuple):
         spares: shares of the process's spare descriptors that these leave to others.
         forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
         waiting: messages that wait for one of them.
+        named: whether a caller may say what it is known as, and takes the place of who said so before. Only where all are trusted:
+            what is known of a connection, its session for one, is known by that name.
         beat_us: so often it is looked who said nothing; 0: never.
         beats: so many, one after another, in which nothing came end a connection.
     """
@@ -40,6 +42,7 @@ class Terms(NamedTuple):
     waiting_bytes: int
     held_back_bytes: int
     spares: int
+    named: bool = False
     beat_us: int = 0
     beats: int = 0
 

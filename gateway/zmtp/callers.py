@@ -175,8 +175,8 @@ class Callers:
     def _begin(self, caller: Caller, rest: bytes) -> None:
         """The handshake is over; `rest` came behind it."""
         self._made += 1
-        identity = caller.handshake.identity
-        if not identity or identity[0] == 0:  # nobody may choose what is given here
+        identity = caller.handshake.identity if self._terms.named else b""
+        if not identity or identity[0] == 0:  # nobody may choose what is given here: it is never given twice
             identity = b"\0" + self._made.to_bytes(8, "big")
         earlier = self._routed.get(identity)
         if earlier is not None:  # who connects again is the same, though its old connection was not given up yet

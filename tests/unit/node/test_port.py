@@ -115,6 +115,18 @@ def test_answers_tell_where_they_went(port: ClientPort, connect: Connect) -> Non
     assert port.send(b"nobody", b"there") is Sent.GONE
 
 
+def test_a_client_is_not_another_one_because_it_says_the_same_identity(port: ClientPort) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as one, context.socket(zmq.DEALER) as other:
+        for number, client in enumerate((one, other)):
+            client.linger = 0
+            client.set(zmq.ROUTING_ID, b"feeder-1")
+            client.connect(endpoint(port))
+            client.send(b"%d" % number)
+        first, second = drained(port, 2)
+        assert first.routing != second.routing
+        assert {port.send(first.routing, b"there"), port.send(second.routing, b"there")} == {Sent.LEFT}
+
+
 def test_a_client_that_does_not_read_costs_a_bounded_queue(port: ClientPort, connect: Connect) -> None:
     client = connect(endpoint(port), 1)
     client.send(b"hi")

@@ -127,7 +127,8 @@ def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> 
     assert [told.partition(" ")[0] for told in port.told] == ["1", "2"]
 
 
-def test_one_who_connects_again_takes_the_place_of_its_old_connection(port: Port) -> None:
+def test_one_who_connects_again_takes_the_place_of_its_old_connection() -> None:
+    port = Port(TERMS._replace(named=True))
     said = GREETING + ready(b"DEALER", b"me")
     old = port.call(said + frame(b"old"))
     port.first()
@@ -137,6 +138,23 @@ def test_one_who_connects_again_takes_the_place_of_its_old_connection(port: Port
     assert len(read_all(old, SHOOK + 1)) == SHOOK, "and then the end"
     assert port.callers.say(b"me", b"there") is Sent.LEFT
     assert read_all(new, SHOOK + 7).endswith(frame(b"there"))
+    port.close()
+
+
+def test_nobody_is_taken_for_another_by_the_name_that_it_says(port: Port) -> None:
+    said = GREETING + ready(b"DEALER", b"me")
+    old = port.call(said + frame(b"old"))
+    ((first, _, _),) = port.first()
+    port.call(said + frame(b"new"))
+    ((second, _, _),) = port.first()
+    assert len({first, second, b"me"}) == 3
+    assert port.callers.say(first, b"there") is Sent.LEFT, "it stays where it is"
+    assert read_all(old, SHOOK + 7).endswith(frame(b"there"))
+    old.close()
+    port.has(1)
+    port.call(GREETING + ready(b"DEALER", first) + frame(b"third"))
+    ((third, _, _),) = port.first()
+    assert third not in (first, second), "what one was known by is given to nobody else"
 
 
 def test_a_drain_takes_no_more_than_its_bytes_and_what_came_with_the_last_of_them(port: Port) -> None:
