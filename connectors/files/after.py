@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,11 @@ LOG = logging.getLogger("tutti.files")
 
 
 class After:
-    """Carries out `files.after`. What it did not come to, because it was killed, it does when it is started again."""
+    """Carries out `files.after`. What it did not come to, because it was killed, it does when it is started again.
+
+    A file goes in two steps: it gets another name (aside), and only when that is on the disk, in the ledger too, it is deleted or
+    moved. So one that is not there, or is another one, and was not aside, was changed by others: its name is not free.
+    """
 
     def __init__(self, config: Inflow, ledger: Ledger) -> None:
         """Of one session."""
@@ -32,61 +38,113 @@ class After:
 
     def add(self, file: File) -> None:
         """A file may have come to its end."""
-        if self._what == "keep" or file.state is not State.TAKEN:
+        if file.state is State.AWAY and self._what == "keep":
+            self._tell(file, "%s stands aside, as %s, since files.after was another one: it stays there", self._aside(file))
+        if self._what == "keep" or file.state not in (State.TAKEN, State.AWAY):
             return
         if self._what == "delete" and file.bad:
-            if file.id not in self._told:
-                LOG.warning("%s is not deleted: %d rows of it are in quarantine", file.name, file.bad)
-                self._told.add(file.id)
+            self._tell(file, "%s is not deleted: %d rows of it are in quarantine", file.bad)
             return
         self._waiting[file.id] = file
 
+    def touched(self, file: File) -> None:
+        """A file that was taken was written to or touched, and is the same as far as can be told."""
+        if self._what == "delete" and not file.bad:
+            # Not all of it was compared, and nothing brings it back.
+            self._tell(file, "%s was written to, or touched, since it was taken: it is not deleted")
+            file.state = State.CHANGED
+            self._ledger.put(file)
+        self.add(file)
+
     def carry_out(self) -> None:
-        """Move or delete what waits; that all of it is in the log is on the disk, in the ledger too."""
+        """Move or delete what waits; that all of it is in the log is on the disk, in the ledger too.
+
+        Raises:
+            Fenced: a newer instance has the ledger.
+            Unavailable: the ledger's disk takes nothing.
+            OSError: a directory cannot be synced.
+        """
         if not self._waiting:
             return
+        waiting = list(self._waiting.values())
+        for file in self._each((one for one in waiting if one.state is State.TAKEN), self._set_aside):
+            file.state = State.AWAY
+            self._ledger.put(file)
+        self._ledger.write()
+        # Before the ledger lets go of them, too, directories are synced: a file could come back by a power failure.
+        for file in self._each([one for one in waiting if one.state is State.AWAY], self._put_away):
+            self._let_go(file)
+
+    def _each(self, files: Iterable[File], step: Callable[[File], set[Path]]) -> list[File]:
+        """Files for which a step changed directories, which are synced then; what fails is told, and comes again."""
         folders: set[Path] = set()
         done = []
-        for file in list(self._waiting.values()):
+        for file in files:
             try:
-                folders |= self._one(file)
+                changed = step(file)
             except OSError as error:
-                if file.id not in self._told:
-                    LOG.warning("%s cannot be %sd: %s", file.name, self._what, (error.strerror or str(error)).lower())
-                    self._told.add(file.id)
+                where = f" (it is {self._aside(file).name} now)" if file.state is State.AWAY else ""
+                reason = (error.strerror or str(error)).lower()
+                self._tell(file, "%s cannot be %sd%s: %s", self._what, where, reason)
                 continue
-            done.append(file)
-            del self._waiting[file.id]
-        # Before the ledger lets go of them: a file that came back by a power failure would be a new one.
+            if changed:
+                folders |= changed
+                done.append(file)
         for folder in folders:
             _sync(folder)
-        for file in done:
-            self._ledger.forget(file)
+        return done
 
-    def _one(self, file: File) -> set[Path]:
-        """One file; the directories that were changed."""
-        path = self._root / file.name
-        # Aside first, then looked at again: it may have been replaced since. It is aside already where this was killed.
-        aside = path.with_name(f"{ASIDE}{file.id}")
-        if not _is(file, aside):
-            if not _is(file, path):
-                return set()  # gone, or another one by now: that is a new file
-            path.rename(aside)
+    def _set_aside(self, file: File) -> set[Path]:
+        """Rename it, then look at it again: it may have been replaced. None changed if others removed or changed it before."""
+        path, aside = self._root / file.name, self._aside(file)
+        if not _is(file, aside):  # else it was killed behind this
+            if not aside.exists():
+                if not _is(file, path):
+                    del self._waiting[file.id]
+                    return set()
+                if self._what == "move":
+                    self._folder(file)  # where there can be none, it keeps its name
+                path.rename(aside)
             if not _is(file, aside):
+                del self._waiting[file.id]
                 _put_back(aside, path)
-                return {path.parent}
-        if self._what == "delete":
-            aside.unlink()
-            return {path.parent}
-        target = self._free(file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside.rename(target)
-        return {path.parent, target.parent}
+                return set()
+        return {aside.parent}
 
-    def _free(self, file: File) -> Path:
-        """Where it goes: under its name, or with a number behind it where there is such a file."""
-        target = self._done / file.name
-        return target if not target.exists() else target.with_name(f"{target.name}.{file.id}")
+    def _put_away(self, file: File) -> set[Path]:
+        """Delete or move one that stands aside; it was done before if it does not."""
+        aside = self._aside(file)
+        if not aside.exists():
+            self._let_go(file)
+            return set()
+        if self._what == "move":
+            return {aside.parent, _moved(aside, self._folder(file) / Path(file.name).name, file.id)}
+        if not _is(file, aside):
+            self._tell(file, "%s was written to while it was put away: it is not deleted, and is %s now", aside)
+            self._let_go(file)
+            return set()
+        aside.unlink()
+        return {aside.parent}
+
+    def _let_go(self, file: File) -> None:
+        """Its name is free."""
+        del self._waiting[file.id]
+        self._ledger.forget(file)
+
+    def _aside(self, file: File) -> Path:
+        """Its name meanwhile, which no other ledger gives."""
+        return (self._root / file.name).with_name(f"{ASIDE}{self._ledger.id}-{file.id}")
+
+    def _folder(self, file: File) -> Path:
+        """The directory that it is moved to."""
+        folder = (self._done / file.name).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _tell(self, file: File, text: str, *more: object) -> None:
+        if file.id not in self._told:
+            LOG.warning(text, file.name, *more)
+            self._told.add(file.id)
 
 
 def _is(file: File, path: Path) -> bool:
@@ -98,10 +156,34 @@ def _is(file: File, path: Path) -> bool:
 
 
 def _put_back(aside: Path, path: Path) -> None:
-    if path.exists():
-        LOG.warning("%s was replaced twice while it was put away: the first of them is %s", path, aside)
+    try:
+        os.link(aside, path)  # a rename would replace what came meanwhile
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        LOG.warning("%s was replaced while it was put away, and what came is %s now: put it back (%s)", path, aside, reason)
     else:
-        aside.rename(path)
+        aside.unlink()
+
+
+def _moved(aside: Path, wanted: Path, number: int) -> Path:
+    """Move it under the first name that is free, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on; the directory.
+
+    The name is taken first, by an empty file: a rename replaces what is there, and a link needs more than the right to rename.
+    """
+    numbered = f"{wanted.name}.{number}"
+    for name in itertools.chain([wanted.name, numbered], (f"{numbered}.{more}" for more in itertools.count(1))):
+        target = wanted.with_name(name)
+        try:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            continue
+        try:
+            aside.rename(target)
+        except OSError:
+            target.unlink()
+            raise
+        break
+    return wanted.parent
 
 
 def _sync(folder: Path) -> None:

@@ -44,7 +44,7 @@ class Known:
         return chosen
 
     def _complete(self, found: list[Seen]) -> list[Candidate]:
-        by_name = {file.name: file for file in self._ledger.files.values()}
+        by_name = {file.name: file for file in self._ledger.files.values() if file.state is not State.AWAY}
         watched, self._watched = self._watched, {}
         now_ns = time.time_ns()
         chosen = []

@@ -38,6 +38,7 @@ class State(StrEnum):
     REFUSED = "refused"  # the rest of it cannot be read
     CHANGED = "changed"  # it is another one than what was taken, which was told
     GONE = "gone"  # it was seen, and is not there any more
+    AWAY = "away"  # taken, and aside: it is deleted or moved, and its name is free
 
 
 @dataclass(slots=True)

@@ -148,6 +148,7 @@ class Session:
         if file is None:
             file = self._ledger.new_file(seen.name)
         elif file.state is State.TAKEN:
+            self._after.touched(file)
             return None
         file.name, file.state = seen.name, State.OPEN
         file.inode, file.size, file.changed_ns = status.st_ino, status.st_size, status.st_mtime_ns
@@ -168,8 +169,8 @@ class Session:
                 file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
                 self._ledger.put(file)
             return True
-        if taken and files.after != "keep":
-            self._ledger.forget(file)  # its name was free
+        if file.state is State.REFUSED and not file.done:
+            self._ledger.forget(file)  # nothing of it is in the log
             return False
         if file.done or taken:
             self._tell_changed(seen, file)

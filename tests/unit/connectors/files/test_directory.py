@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 
-from connectors.files import after as after_module
 from connectors.files import limits
 from connectors.files import session as session_module
 from connectors.files.config import load_inflow
@@ -94,51 +93,6 @@ def test_a_file_that_was_touched_or_put_back_is_the_same(tmp_path: Path) -> None
     rig.write("a", b"1\n2\n")
     assert rig.turns().changed == 0
     assert rig.log.values() == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("what", ["move", "delete"])
-def test_a_name_is_free_when_its_file_was_put_away(tmp_path: Path, what: str) -> None:
-    """Proves that a file of the same name is a new one then, and that none of those moved is written over."""
-    done = f'\ndone = "{tmp_path}/done"' if what == "move" else ""
-    rig = Rig(tmp_path, files=f'format = "lines"\nafter = "{what}"{done}')
-    for content in (b"1\n", b"1\n", b"2\n"):
-        rig.write("a", content)
-        rig.turns()
-        assert list(rig.incoming.iterdir()) == []
-    assert rig.log.values() == [b"1", b"1", b"2"]
-    if what == "move":
-        assert sorted(path.read_bytes() for path in (tmp_path / "done").iterdir()) == [b"1\n", b"1\n", b"2\n"]
-
-
-def test_a_file_that_is_replaced_while_it_is_put_away_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that what comes under the name of a file in the last moment is not deleted unread."""
-    rig = Rig(tmp_path, files='format = "lines"\nafter = "delete"')
-    rig.write("a", b"1\n")
-    real, looks = after_module._is, []
-
-    def late(file: Any, path: Path) -> bool:
-        looks.append(path.name)
-        same = real(file, path)
-        if path.name == "a" and looks.count("a") == 1:
-            rig.write("b", b"2\n")
-            (rig.incoming / "b").rename(rig.incoming / "a")
-        return same
-
-    monkeypatch.setattr(after_module, "_is", late)
-    rig.turns(3)
-    assert rig.log.values() == [b"1", b"2"]
-    assert list(rig.incoming.iterdir()) == []
-
-
-def test_a_file_with_rows_in_quarantine_is_not_deleted(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, files='format = "jsonl"\nafter = "delete"')
-    rig.write("a", b"1\nno\n2\n")
-    for _ in range(2):
-        rig.turns()
-    assert rig.log.values() == [b"1", b"2"]
-    assert (rig.incoming / "a").exists()
-    (told,) = quarantined(rig)
-    assert (told["file"], told["row"], told["at"], told["row_base64"]) == ("a", 2, 2, "bm8=")
 
 
 def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
