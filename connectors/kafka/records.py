@@ -94,8 +94,8 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
     columns = [keys, values, pa.array(millis * 1000).cast(_TIME), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
     if poison:
-        good: list[int] = np.flatnonzero(~bad).tolist()
-        return _cut(records.take(good), sizes[good], [messages[row] for row in good]), poison
+        good = np.flatnonzero(~bad)  # of whole numbers also where it has none
+        return _cut(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), poison
     return _cut(records, sizes, messages), poison
 
 

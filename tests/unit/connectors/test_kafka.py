@@ -109,6 +109,8 @@ def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
     assert (cut.records.column("value").to_pylist(), cut.next) == ([b"0", b"2"], 3)
     assert bad.message.offset() == 1
     assert told in bad.reason
+    cuts, (alone,) = records_of(messages(message))
+    assert (cuts, alone.reason) == ([], bad.reason)
 
 
 @pytest.mark.parametrize("headers", [[("a" * 500, b"b" * 500)] * 2, [("", None)] * 30, None])
