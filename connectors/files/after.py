@@ -115,6 +115,8 @@ class After:
         """Delete or move one that stands aside; it was done before if it does not."""
         aside = self._aside(file)
         if not aside.exists():
+            if file.id in self._told:  # not by this session, nor before it began
+                LOG.warning("%s stood aside, as %s, and is gone: others took it away", file.name, aside)
             self._let_go(file)
             return set()
         if self._what == "move":

@@ -201,6 +201,42 @@ def test_what_stands_aside_of_another_ledger_is_not_written_over(tmp_path: Path,
     assert contents(tmp_path / "done") == {"a": b"2\n"}
 
 
+def test_two_that_share_a_directory_put_away_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that files of two connectors with the same numbers stand aside side by side."""
+    first = rig_of(tmp_path, "move", 'pattern = "*.csv"')
+    first.write("a.csv", b"1\n")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(after_module, "_moved", refused)
+        first.turns()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "in").symlink_to(first.incoming)
+    second = Rig(tmp_path / "other", files=f'format = "lines"\nafter = "move"\ndone = "{tmp_path}/done"\npattern = "*.json"')
+    second.write("a.json", b"2\n")
+    second.turns()
+    first.turns()
+    assert contents(tmp_path / "done") == {"a.csv": b"1\n", "a.json": b"2\n"}
+
+
+def test_one_that_goes_while_it_stands_aside_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rig_of(tmp_path, "move")
+    rig.write("a", b"1\n")
+
+    def lost(aside: Path, *_: object) -> None:
+        aside.unlink()
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(after_module, "_moved", lost)
+    rig.turns()
+    assert "others took it away" in caplog.text
+    assert "permission denied" in caplog.text
+
+
 def test_one_that_cannot_be_moved_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that it keeps its name where there is no place for it, is not taken again, and goes when there is one."""
     rig = Rig(tmp_path, top="# no topic", files=f'format = "lines"\nafter = "move"\ndone = "{tmp_path}/done"')
