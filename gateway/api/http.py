@@ -124,9 +124,10 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
     """The application that serves `pages` by path, to those whom `guard` lets in."""
     open_pages = _OPEN | {METRICS} if open_metrics else _OPEN
 
-    def check(request: Request) -> Response | None:
-        """The refusal of who may not see a page."""
-        path = request.url.path
+    def check(request: Request, path: str) -> Response | None:
+        """The refusal of who may not see the page at `path`, which is the one that is served: the address of a request is made of
+        what its `Host` says, too.
+        """
         if guard is None or path in open_pages or path.startswith(_CONSOLE):
             return None
         try:
@@ -140,9 +141,9 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
             return Response(problem(status, str(error)), status, headers, "application/json")
         return None
 
-    def handler(page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def handler(path: str, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            if denied := check(request):
+            if denied := check(request, path):
                 return denied
             status, media_type, body, headers = await asyncio.to_thread(page, dict(request.query_params))
             return Response(body, status, {**_HEADERS, **headers}, media_type)
@@ -158,7 +159,7 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         return Response(problem(status, message), status, {**_HEADERS, **headers}, "application/json")
 
-    routes = [Route(path, handler(page), methods=list(METHODS)) for path, page in pages.items()]
+    routes = [Route(path, handler(path, page), methods=list(METHODS)) for path, page in pages.items()]
     return NoBodies(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))
 
 

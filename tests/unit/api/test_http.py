@@ -9,12 +9,17 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from starlette.datastructures import URL
+from starlette.requests import Request
 
-from gateway.api.http import AdminServer, Answer, Page
+from gateway.access import Access, change_tokens, digest_of
+from gateway.api.guard import Files, Guard
+from gateway.api.http import AdminServer, Answer, Page, application
 from gateway.core import limits
 from gateway.serving import Server
 
@@ -222,3 +227,28 @@ def test_one_that_is_told_to_end_before_it_begins_ends() -> None:
     server.end()
     asyncio.run(server.serve(sockets=[listener]))
     server.end()
+
+
+async def _status(app: Any, path: str, host: bytes) -> int:
+    """That of one request, as a server hands it over that lets each host pass."""
+    told: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    await app({"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host)]}, receive, send)
+    return int(told[0]["status"])
+
+
+@pytest.mark.parametrize("host", [b"x", b"x/console/y?", b"x/healthz?", b"x/healthz#", b"x/metrics?"])
+def test_what_a_request_says_of_its_host_opens_no_page(tmp_path: Path, host: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with releases of Starlette that make an address of any host."""
+    tokens = tmp_path / "tokens.toml"
+    change_tokens(tokens, lambda known: known.update(one=Access("one", digest_of("one"))))
+    monkeypatch.setattr(Request, "url", property(lambda request: URL(f"http://{request.headers['host']}{request.scope['path']}")))
+    app = application(PAGES | {"/console/y": PAGES["/asked"]}, Guard(Files(tokens=str(tokens))), open_metrics=True)
+    statuses = [asyncio.run(_status(app, path, host)) for path in ("/asked", "/healthz", "/console/y")]
+    assert statuses == [401, 200, 200]
