@@ -121,6 +121,15 @@ class Access(NamedTuple):
                     f"token {self.name!r} may not read topic {topic!r}: ask for one that may (`tutti tokens new --read`)", WHAT
                 )
 
+    def require_reader(self) -> None:
+        """Refuse who may read nothing, and so has no offset to save.
+
+        Raises:
+            NotAllowed: it may read no topic.
+        """
+        if not self.read:
+            raise NotAllowed(f"token {self.name!r} may read no topic, and so be no reader: ask for one that may", WHAT)
+
     def require_admin(self, to_do: str) -> None:
         """Refuse who may not administer the group; `to_do` says what was wanted.
 

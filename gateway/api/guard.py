@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pyarrow import flight
 
-from gateway.access import ANYBODY, WHAT, Access, Tokens
-from gateway.api.requests import BytesEndAsk, Command, decode
+from gateway.access import ANYBODY, Access, Tokens
+from gateway.api.requests import BytesEndAsk, Command, ReportAsk, decode
 from gateway.client.credentials import Credentials
 from gateway.errors import NotAllowed
 from gateway.keyfiles import check_certificate, stamp
@@ -136,9 +136,7 @@ class Noting(flight.ServerMiddlewareFactory):
 
 
 #: Actions that anybody who is known may ask: they tell of no topic's records.
-_FOR_ALL = frozenset(
-    {"frontier", "offset_for_time", "ticks", "tick_end", "lanes", "topics", "readers", "passed", "report", "queries"}
-)
+_FOR_ALL = frozenset({"frontier", "offset_for_time", "ticks", "tick_end", "lanes", "topics", "readers", "passed", "queries"})
 
 
 def check_action(access: Access, kind: str, body: bytes) -> None:
@@ -155,7 +153,9 @@ def check_action(access: Access, kind: str, body: bytes) -> None:
     elif kind == "bytes_end":
         access.require_read(decode(BytesEndAsk, body, "the body of bytes_end").topics)
     elif kind == "save_offset":
-        if not access.read:
-            raise NotAllowed(f"token {access.name!r} may read no topic, and so be no reader: ask for one that may", WHAT)
+        access.require_reader()
+    elif kind == "report":  # it saves an offset, too
+        access.require_reader()
+        access.require_read(decode(ReportAsk, body, "the body of report").topics)
     else:
         access.require_admin("list all producers" if kind == "producers" else f"ask for {kind[:100]!r}")

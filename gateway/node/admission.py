@@ -121,8 +121,7 @@ class Admission:
             case OpenProducer(_, name):
                 access.require_producer(name)
             case SaveOffset():
-                if not access.read:
-                    raise NotAllowed(f"token {access.name!r} may read no topic, and so be no reader: ask for one that may", WHAT)
+                access.require_reader()
             case Forget(_, names) if access.produce and all(is_nameless(name) for name in names):
                 pass  # its own: nobody else knows what a producer without a name is called
             case Status():

@@ -24,6 +24,7 @@ from pyarrow import flight
 from gateway.access import Access, change_tokens
 from gateway.client.control import Control
 from gateway.client.credentials import Credentials
+from gateway.client.progress import Progress
 from gateway.client.reads import Reads
 from gateway.transport.keys import generate
 from tests.certificates import certificate
@@ -236,6 +237,22 @@ def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayP
                 call()
             assert "frontier" not in str(error.value)
             assert not any(secret in str(error.value) for secret in house.tokens.values())
+
+
+@pytest.mark.parametrize(("token", "topics"), [("ops", None), ("feed", ["flights"]), ("reader", None), ("reader", ["delays"])])
+def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
+    house: House, gateway: GatewayProcess, token: str, topics: list[str] | None
+) -> None:
+    with Progress(gateway.url, credentials=house.credentials("all")) as progress:
+        assert progress.report("mine", 1, name="archive", back=True) == ""
+        with Progress(gateway.url, credentials=house.credentials(token)) as other:
+            for name in ("archive", ""):
+                with pytest.raises(NotAllowed) as error:
+                    other.report("evil", 0, name=name, topics=topics, back=True)
+                refused(error, house, "rights")
+        assert progress.readers()["archive"] == 1
+        with Progress(gateway.url, credentials=house.credentials("reader")) as query:
+            assert query.report("query", 2, name="archive", topics=["flights"]) == ""
 
 
 def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: House, gateway: GatewayProcess) -> None:
