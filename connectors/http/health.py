@@ -4,6 +4,7 @@ itself: what large bodies and pages took goes back to the system after a busy se
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pyarrow as pa
 from connectors.http import limits
 from gateway import allocator
 from gateway.client.reads import Reads
-from gateway.errors import TuttiError
+from gateway.errors import TuttiError, Unavailable
 
+LOG = logging.getLogger("tutti.http")
 _READY = "primary"
 
 
@@ -41,13 +43,22 @@ class Health:
         """Whether a post can be committed, as far as is known."""
         return not self.message
 
-    def start(self) -> None:
+    def start(self, *, needed: bool) -> None:
         """Look at once; then again and again.
 
+        Args:
+            needed: whether a gateway has to answer; without it, what comes meanwhile goes into a spool.
+
         Raises:
-            TuttiError: no gateway answers.
+            TuttiError: no gateway answers where one is needed, or it does not let the connector look.
         """
-        self._look(patience=None)
+        try:
+            self._look(None if needed else limits.LOOK_WAIT_S)
+        except Unavailable as error:
+            if needed:
+                raise
+            self.state, self.message = "unavailable", str(error)
+            LOG.warning("no gateway answers, posts go into the spool: %s", error)
         self._thread.start()
 
     def stop(self) -> None:

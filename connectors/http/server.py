@@ -112,13 +112,13 @@ class Connector:
         """As `connectors.running.Connector`.
 
         Raises:
-            TuttiError: no gateway answers at the start.
+            TuttiError: no gateway answers at the start, and there is no spool.
         """
         allocator.tune(arenas=limits.ARENAS_MAX)
         reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
         health = Health(reads)
         try:
-            health.start()
+            health.start(needed=not self.config.spool)
             spool = Spool(self.config.spool, self.config.gateways, self.config.name) if self.config.spool else None
             asyncio.run(self._serve(stop, ready, Service(self.config, self._guard, reads, health, spool)))
         finally:

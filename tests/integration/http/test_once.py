@@ -160,9 +160,14 @@ def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group:
             assert [record.value for record in reader.records()].count(b"kept") == 1
 
 
-def test_without_gateways_it_does_not_begin(tmp_path: Path) -> None:
+def test_without_gateways_it_begins_with_a_spool_alone(tmp_path: Path) -> None:
     front = Front(tmp_path, "tutti://127.0.0.1:9", before="from connectors.http import limits as l\nl.READ_S = 0.5").start(
         wait=False
     )
     assert front.end(0) == 3
     assert "127.0.0.1:9" in front.told()
+    with Front(tmp_path, "tutti://127.0.0.1:9", top=f'spool = "{tmp_path}/spool"') as spooling:
+        assert (spooling.get("/readyz").json["state"], spooling.post("later", ["a"]).status) == ("unavailable", 503)
+        kept = spooling.post("later", ["a"], "?wait=false")
+        assert (kept.status, kept.json["spooled"]) == (202, True)
+        assert spooling.get(kept.headers["location"]).json["state"] == "pending"
