@@ -71,6 +71,7 @@ class Records:
 _LINE = msgspec.json.Decoder(Record)
 _ONE_OR_MORE = msgspec.json.Decoder(list[Record] | Record)
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested deeper than the decoder goes
 
 
 def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
@@ -106,7 +107,7 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
 def _json(body: bytes) -> list[Record]:
     try:
         found = _ONE_OR_MORE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NO_JSON as error:
         raise _explained(error, body) from error
     return found if isinstance(found, list) else [found]
 
@@ -115,7 +116,7 @@ def _lines(body: bytes) -> list[Record]:
     _check_lines(body)
     try:
         found: list[Record] = _LINE.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         found = []
     # Two records in a line, or one over several, show by their number; empty lines too, which are none.
     if len(found) == body.count(b"\n") + (not body.endswith(b"\n")):
@@ -129,7 +130,7 @@ def _plain(body: bytes) -> pa.RecordBatch:
     lines = [line for _, _, line in _numbered(body)]
     try:
         whole = len(_VALUE.decode_lines(body)) == len(lines)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         whole = False
     if not whole:
         for number, record, line in _numbered(body):
@@ -158,7 +159,7 @@ def _numbered(body: bytes) -> list[tuple[int, int, bytes]]:
 def _each(line: bytes, number: int, record: int, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NO_JSON as error:
         raise _explained(error, line, number, record) from error
 
 
@@ -168,6 +169,8 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
     where: dict[str, Any] = {"record": record} if record else {}
     if line:
         where["line"] = line
+    if isinstance(error, RecursionError):
+        return Problem(400, f"{_place(where)}the JSON is nested too deeply", where=where)
     what, _, path = told.partition(" - at `$")
     if isinstance(error, msgspec.ValidationError):
         path = path.rstrip("`") + ("." + what.split("`")[1] if "unknown field" in what else "")

@@ -117,6 +117,7 @@ def test_what_is_wrong_in_json_is_named(body: bytes, where: dict[str, Any]) -> N
         (b"{}\nnul\n", {"record": 2, "line": 2, "column": 4}),
         (b"1 2\n", {"record": 1, "line": 1, "column": 3}),
         (b'"ok"\n"\xc3"\n', {"line": 2, "column": 2}),
+        (b"1\n" + b"[" * 200_000, {"record": 2, "line": 2}),
     ],
 )
 def test_plain_lines_are_json_all_the_same(body: bytes, where: dict[str, Any]) -> None:
