@@ -44,6 +44,14 @@ def check_topic(path: str, key: str, topic: str) -> None:
         raise ConfigError(f"{path}: {key} is {topic!r}: use 1 to {TOPIC_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT to listen on, an IPv6 host in brackets; None where it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536):
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def check_gateways(path: str, url: str) -> None:
     """Refuse what is no address of gateways.
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
+from connectors.config import host_and_port
 from gateway.errors import ConfigError
 
 
@@ -54,13 +55,13 @@ def run(connector: Connector, told: Mapping[str, Any], metrics: str = "", collec
 
 
 def _serve(listen: str, collector: Collector) -> str:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    place = host_and_port(listen)
+    if place is None:
         raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9464")
     registry = CollectorRegistry()
     registry.register(collector)
     try:
-        server, _ = start_http_server(int(port), host.strip("[]"), registry)
+        server, _ = start_http_server(place[1], place[0], registry)
     except OSError as error:
         raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
-    return f"http://{host}:{server.server_port}/metrics"
+    return f"http://{listen.rpartition(':')[0]}:{server.server_port}/metrics"

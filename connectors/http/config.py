@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from connectors.config import check_connector_name, check_gateways, example
+from connectors.config import check_connector_name, check_gateways, example, host_and_port
 from gateway.config.reading import load_struct
 from gateway.errors import ConfigError
 
@@ -47,8 +47,7 @@ class Http(Struct, frozen=True):
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to listen on."""
-        host, _, port = self.listen.rpartition(":")
-        return host.removeprefix("[").removesuffix("]"), int(port)
+        return host_and_port(self.listen) or ("", 0)
 
 
 def load_http(path: str) -> Http:
@@ -60,8 +59,7 @@ def load_http(path: str) -> Http:
     config = load_struct(path, Http)
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
-    host, colon, port = config.listen.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if host_and_port(config.listen) is None:
         raise ConfigError(f"{path}: listen is {config.listen!r}: write HOST:PORT, as 127.0.0.1:7480")
     if bool(config.tls.certificate) != bool(config.tls.key):
         raise ConfigError(f"{path}: tls has a certificate or a key alone: name both files, or none")

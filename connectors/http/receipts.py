@@ -15,18 +15,19 @@ class Receipts:
     """A bounded table. Those whose outcome is known go first, when they are old or when there is no room.
 
     Attributes:
-        pending: how many have no outcome yet.
+        pending: how many have no outcome yet, of posts that are in no spool.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` tells seconds that only grow."""
         self._clock = clock
         self._pending: dict[str, None] = {}
+        self._spooled: set[str] = set()  # no outcome yet: as many as the spool holds at most, which has its bound
         self._known: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
 
     @property
     def pending(self) -> int:
-        """How many have no outcome yet."""
+        """How many have no outcome yet, of posts that are in no spool."""
         return len(self._pending)
 
     def open(self) -> str:
@@ -38,29 +39,30 @@ class Receipts:
         self._expire()
         if len(self._pending) >= limits.RECEIPTS_MAX:
             raise Problem(429, f"{len(self._pending)} posts wait for their outcome: come again, or wait for it", committed="no")
-        while len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX:
-            self._known.popitem(last=False)
+        self._make_room()
         name = secrets.token_hex(16)
         self._pending[name] = None
         return name
 
-    def keep(self, outcome: dict[str, Any]) -> str:
-        """One whose post needs no table: it makes room when there is none. Its id."""
-        self._expire()
-        if len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX and self._known:
-            self._known.popitem(last=False)
+    def open_spooled(self) -> str:
+        """A new one, of a post that the spool keeps: there is room for it as long as there is room in there. Its id."""
         name = secrets.token_hex(16)
-        self._known[name] = (self._clock(), outcome)
+        self._spooled.add(name)
         return name
 
-    def amend(self, name: str, outcome: dict[str, Any]) -> None:
-        """More is known of it, if it is still there."""
-        if self._known.pop(name, None) is not None:
-            self._known[name] = (self._clock(), outcome)
+    def drop(self, name: str) -> None:
+        """Let go of one that nobody was told of."""
+        self._spooled.discard(name)
 
     def settle(self, name: str, outcome: dict[str, Any]) -> None:
-        """Its outcome is known."""
-        self._pending.pop(name, None)
+        """Its outcome is known; of one that was let go nothing is kept."""
+        if name in self._pending:
+            del self._pending[name]
+        elif name in self._spooled:
+            self._spooled.remove(name)
+        else:
+            return
+        self._make_room()
         self._known[name] = (self._clock(), outcome)
 
     def look(self, name: str) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class Receipts:
             Problem: 404: nothing, which says nothing of the post.
         """
         self._expire()
-        if name in self._pending:
+        if name in self._pending or name in self._spooled:
             return {"id": name, "state": "pending"}
         found = self._known.get(name)
         if found is None:
@@ -80,6 +82,10 @@ class Receipts:
                 f"for {limits.RECEIPT_S:g} s; a post with Tutti-Producer may be repeated, which tells",
             )
         return {"id": name, **found[1]}
+
+    def _make_room(self) -> None:
+        while self._known and len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX:
+            self._known.popitem(last=False)
 
     def _expire(self) -> None:
         old = self._clock() - limits.RECEIPT_S

@@ -137,18 +137,21 @@ class Service:
 
     async def _spooled(self, spool: Spool, records: Records, held: Held) -> Response:
         """A post that does not wait and is safe on the disk."""
-        name = self.receipts.keep({"state": "pending"})
+        name = self.receipts.open_spooled()
 
         def known(outcome: Outcome | TuttiError) -> None:
             if isinstance(outcome, Outcome):
                 self.metrics.records.inc(records.count)
-                self.receipts.amend(name, {"state": "committed", **_fields(records, outcome, None)})
+                self.receipts.settle(name, {"state": "committed", **_fields(records, outcome, None)})
             elif not isinstance(outcome, Unknown):  # of a spool that is closed: it commits later
                 problem = problem_of(outcome)
-                self.receipts.amend(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
+                self.receipts.settle(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
 
         try:
             await spool.post(records, known)
+        except BaseException:
+            self.receipts.drop(name)  # nobody is told of it
+            raise
         finally:
             held.release()
         told = {"id": name, "topic": records.topic, "count": records.count, "spooled": True}
@@ -191,7 +194,7 @@ class Service:
         last = request.headers.get("last-event-id")
         start: Bound = "latest" if "start" not in query else _given(query, "start")
         if last:
-            if not last.isdigit() or len(last) > 18:
+            if not (last.isascii() and last.isdigit()) or len(last) > 18:
                 raise Problem(400, f"Last-Event-ID is {last[:40]!r}: it is the offset of the last event")
             start = int(last) + 1
         make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)

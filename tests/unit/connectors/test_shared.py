@@ -111,7 +111,9 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize(("listen", "told"), [("9464", "write HOST:PORT"), ("192.0.2.1:1", "cannot be listened on")])
+@pytest.mark.parametrize(
+    ("listen", "told"), [("9464", "write HOST:PORT"), ("127.0.0.1:²", "write HOST:PORT"), ("192.0.2.1:1", "cannot be listened on")]
+)
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         run(Waiting(capsys), {}, listen, Page())

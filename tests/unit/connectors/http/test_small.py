@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from starlette.requests import Request
 
 from connectors.http import limits
 from connectors.http.config import load_http
@@ -45,6 +48,7 @@ def test_the_example_is_taken() -> None:
         ('name = "web"\ngateways = "http://127.0.0.1"\n', "gateways"),
         (LEAST + 'listen = "7480"', "write HOST:PORT"),
         (LEAST + 'listen = "127.0.0.1:99999"', "write HOST:PORT"),
+        (LEAST + 'listen = "127.0.0.1:²"', "write HOST:PORT"),
         (LEAST + 'listen = "0.0.0.0:7480"', "anybody there may write"),
         (LEAST + 'listen = "example:7480"\n[tls]\ncertificate = "c"\nkey = "k"\n', "anybody there may write"),
         (LEAST + '[tls]\ncertificate = "c"\n', "name both files, or none"),
@@ -86,6 +90,26 @@ def test_receipts_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     assert receipts.pending == 2
 
 
+def test_receipts_of_a_spool_are_pending_as_long_as_it_holds_the_post(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECEIPTS_MAX", 3)
+    now = 0.0
+    receipts = Receipts(lambda: now)
+    spooled = [receipts.open_spooled() for _ in range(9)]
+    now = limits.RECEIPT_S + 1
+    receipts.open()
+    assert [receipts.look(name)["state"] for name in spooled] == ["pending"] * 9
+    for name in spooled:
+        receipts.settle(name, {"state": "committed"})
+    assert [receipts.look(name)["state"] for name in spooled[-2:]] == ["committed"] * 2
+    with pytest.raises(Problem, match="no such receipt"):
+        receipts.look(spooled[-3])
+    refused = receipts.open_spooled()
+    receipts.drop(refused)
+    receipts.settle(refused, {"state": "failed"})
+    with pytest.raises(Problem, match="no such receipt"):
+        receipts.look(refused)
+
+
 def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
     intake = Intake()
@@ -119,6 +143,15 @@ def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_errors_of_the_client_have_their_status(error: TuttiError, status: int) -> None:
     assert problem_of(error).status == status
+
+
+def test_an_event_that_is_no_offset_is_refused() -> None:
+    service = Service.__new__(Service)
+    service.guard = SimpleNamespace(read=lambda *_: bool)  # type: ignore[assignment]  # in its place
+    service.health = SimpleNamespace(busy=False)  # type: ignore[assignment]  # in its place
+    scope = {"type": "http", "headers": [(b"last-event-id", "²".encode("latin-1"))]}
+    with pytest.raises(Problem, match="the offset of the last event"):
+        asyncio.run(service.stream(Request(scope), {}))
 
 
 def test_the_table_names_what_is_there() -> None:
