@@ -43,7 +43,7 @@ class Publisher:
         self.records = self.failures = self.position = 0
         self.subscriptions: set[bytes] = set()
         self.told: dict[str, object] = {}
-        self._since = 0  # all from there on was published
+        self._since = 0  # all from there on was published, and none of it is of a topic that is not in `_previous`
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
@@ -171,9 +171,15 @@ class Publisher:
                 told["null"] = null
             if headers:
                 told["headers"] = [[header["key"], _text(header["value"])] for header in headers]
-            if len(self._previous) < limits.PREVIOUS_MAX or topic in self._previous:
-                self._previous[topic] = offset
+            self._note(topic, offset)
             yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(told)]
+
+    def _note(self, topic: str, offset: int) -> None:
+        """Know the last offset of a topic. The oldest is forgotten for it: of no topic that is not known did any come since."""
+        self._previous.pop(topic, None)
+        self._previous[topic] = offset  # at the end: they are in the order of their offsets
+        if len(self._previous) > limits.PREVIOUS_MAX:
+            self._since = 1 + self._previous.pop(next(iter(self._previous)))
 
     def _save(self, reader: Reader, *, at_once: bool = False) -> None:
         """Note in the log how far it is."""
