@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from connectors.zeromq.config import Curve
 
 Socket = zmq.Socket[bytes]
+_MAPPED = re.compile(r"\[::ffff:([0-9.]+)\]")
 
 
 @contextlib.contextmanager
@@ -60,9 +62,9 @@ def opened(
 
 
 def _last(socket: Socket) -> str:
-    """What it was bound to last."""
+    """What it was bound to last, as it is written: a socket that takes IPv6 too names an IPv4 address as one of those."""
     said: Any = socket.get(zmq.LAST_ENDPOINT)
-    return str(said.rstrip(b"\0").decode())
+    return _MAPPED.sub(r"\1", said.rstrip(b"\0").decode())
 
 
 def _use(act: Callable[[str], object], endpoint: str, key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ class SpooledFlow:
         self._config = config
         self._held: collections.deque[Part] = collections.deque()
         self._producer: Producer | None = None
-        self._taken = 0
+        self._taken = self._committed = 0
+        self._looking = threading.Lock()
         self._last: Receipt | None = None
 
     @property
@@ -39,9 +41,11 @@ class SpooledFlow:
 
     @property
     def waiting(self) -> int:
-        """Records that are not committed, those of earlier runs too."""
-        pending = len(self._producer) if self._producer is not None else 0
-        return pending + sum(part.records.num_rows for part in list(self._held))
+        """Records that are not committed, those of earlier runs too. Others may look: a part that is being handed over counts twice
+        then, and never not at all, as what is held is counted before what the producer has.
+        """
+        held = sum(part.records.num_rows for part in list(self._held))
+        return held + (len(self._producer) if self._producer is not None else 0)
 
     @property
     def spooled(self) -> int:
@@ -50,8 +54,10 @@ class SpooledFlow:
 
     @property
     def records(self) -> int:
-        """Committed by this instance: those of earlier ones go first."""
-        return max(0, self._taken - self.waiting)
+        """Committed by this instance: those of earlier ones go first. It never goes back, whatever counts twice for a moment."""
+        with self._looking:
+            self._committed = max(self._committed, self._taken - self.waiting)
+            return self._committed
 
     @property
     def room(self) -> bool:
@@ -79,7 +85,7 @@ class SpooledFlow:
 
     def add(self, parts: list[Part]) -> None:
         """Take records over."""
-        self._held.extend(parts)
+        self._held.extend(parts)  # before they count as taken: what is not held any more is committed for who looks
         self._taken += sum(part.records.num_rows for part in parts)
 
     def tend(self, _now: float) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import orjson
+import pyarrow as pa
 import pytest
 
 from connectors.zeromq import flow as flow_module
@@ -15,7 +17,9 @@ from connectors.zeromq import limits
 from connectors.zeromq.config import load_inflow, load_outflow
 from connectors.zeromq.flow import Flow
 from connectors.zeromq.inflow import Connector
-from connectors.zeromq.messages import Sorter
+from connectors.zeromq.messages import Part, Sorter
+from connectors.zeromq.outflow import Publisher
+from connectors.zeromq.spooled import SpooledFlow
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
 
 EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
@@ -276,3 +280,83 @@ def test_keys_that_do_not_serve_are_told(tmp_path: Path, curve: str) -> None:
 def test_the_examples_are_right() -> None:
     assert load_inflow(str(EXAMPLES / "zeromq-in.toml")).zeromq.socket == "pull"
     assert load_outflow(str(EXAMPLES / "zeromq-out.toml")).topics == ["quotes"]
+
+
+def test_of_a_topic_that_was_forgotten_it_says_from_where_on_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that no subscriber is told that it missed nothing of a topic which there was no room to remember."""
+    monkeypatch.setattr(limits, "PREVIOUS_MAX", 2)
+    (tmp_path / "out.toml").write_text(OUT)
+    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    topics = "abcacbdca"
+    count = len(topics)
+    batch = pa.record_batch(
+        {
+            "offset": pa.array(range(count), pa.int64()),
+            "topic": list(topics),
+            "key": pa.nulls(count, pa.binary()),
+            "value": [b"v"] * count,
+            "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
+            "headers": pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        }
+    )
+    told = [orjson.loads(message[3]) for _, message in publisher._messages(batch)]
+    known = [{key: one[key] for key in ("previous", "since") if key in one} for one in told]
+    assert known == [
+        {"since": 0},
+        {"since": 0},
+        {"since": 0},  # for it a at 0 was forgotten
+        {"since": 1},  # and b at 1
+        {"previous": 2},
+        {"since": 2},
+        {"since": 4},
+        {"since": 5},
+        {"since": 6},
+    ]
+    for place, (topic, one) in enumerate(zip(topics, known, strict=True)):
+        before = topics.rfind(topic, 0, place)
+        assert one.get("previous", before) == before
+        assert before < one.get("since", count), "who has the one before it is not told of a gap that may be"
+
+
+class Handed:
+    """A producer that is looked at while records are handed over."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look, self.waiting = look, 0
+
+    def __len__(self) -> int:
+        return self.waiting
+
+    def send_batch(self, _topic: str, records: Any) -> Receipt:
+        self.waiting += records.num_rows
+        self.look()
+        return Receipt()
+
+
+def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
+    """Proves that whoever looks while records are handed to the spool counts none of them as taken back."""
+    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
+    flow = SpooledFlow(load_inflow(str(tmp_path / "in.toml")))
+    seen: list[int] = []
+    producer: Any = Handed(lambda: seen.append(flow.records))
+    flow._producer = producer
+    part = Part("t", pa.record_batch({"value": [b"x"] * 10}), 10)
+    for turn in range(3):
+        flow.add([part, part])
+        flow.tend(0.0)
+        assert flow.waiting == 20
+        producer.waiting = 0
+        seen.append(flow.records)
+        assert seen[-1] == 20 * (turn + 1)
+    assert seen == sorted(seen)
+
+
+def test_an_address_is_told_as_it_is_written() -> None:
+    import zmq
+
+    from connectors.zeromq.config import Curve
+    from connectors.zeromq.sockets import opened
+
+    with opened(zmq.PULL, ["tcp://127.0.0.1:*", "tcp://[::1]:*"], [], Curve(), 10) as (_, (four, six)):
+        assert four.startswith("tcp://127.0.0.1:")
+        assert six.startswith("tcp://[::1]:")
