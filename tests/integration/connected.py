@@ -92,13 +92,14 @@ class Connected:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
     def __enter__(self) -> Self:
-        """Start it."""
-        return self.start()
+        """Start it, unless that is done."""
+        return self.start() if self.process is None else self
 
     def __exit__(self, *_: object) -> None:
         """End it, however it is."""
         if self.process is not None:
             self.end(signal.SIGKILL)
+            self.process = None
 
 
 def until(happened: Callable[[], object], what: Callable[[], str]) -> None:

@@ -159,7 +159,8 @@ def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path, peer:
     port = taken.bind_to_random_port("tcp://127.0.0.1")
     one, _ = connector(tmp_path, group.url, 'socket = "pull"')
     one.file.write_text(one.file.read_text().replace("*", str(port)))
-    assert one.start(wait=False).wait() == 2
+    with one.start(wait=False):
+        assert one.wait() == 2
     assert "cannot be used (address already in use)" in one.told()
     old, name = connector(tmp_path, group.url, 'socket = "pull"')
     with old:
