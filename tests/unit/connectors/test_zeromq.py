@@ -289,17 +289,15 @@ def test_of_a_topic_that_was_forgotten_it_says_from_where_on_it_knows(tmp_path: 
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
     topics = "abcacbdca"
     count = len(topics)
-    batch = pa.record_batch(
-        {
-            "offset": pa.array(range(count), pa.int64()),
-            "topic": list(topics),
-            "key": pa.nulls(count, pa.binary()),
-            "value": [b"v"] * count,
-            "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
-            "headers": pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        }
-    )
-    told = [orjson.loads(message[3]) for _, message in publisher._messages(batch)]
+    columns: dict[str, Any] = {
+        "offset": pa.array(range(count), pa.int64()),
+        "topic": list(topics),
+        "key": pa.nulls(count, pa.binary()),
+        "value": [b"v"] * count,
+        "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
+        "headers": pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    }
+    told = [orjson.loads(message[3]) for _, message in publisher._messages(pa.record_batch(columns))]
     known = [{key: one[key] for key in ("previous", "since") if key in one} for one in told]
     assert known == [
         {"since": 0},
