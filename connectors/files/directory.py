@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 #: What names of files begin with that are put away at this moment: nobody takes them.
 ASIDE = ".tutti-"
 _GZIP = ".gz"
-_MARK_BYTES = 8
 
 
 class Seen(NamedTuple):
@@ -126,19 +124,3 @@ def _shown(name: str) -> str:
 def is_opaque(name: str, form: str) -> bool:
     """Whether a place in the file is no place among its bytes on the disk."""
     return form == "parquet" or name.endswith(_GZIP)
-
-
-def mark_of(descriptor: int, at: int) -> str:
-    """What tells whether a file still has what it had in its first `at` bytes: a digest of their beginning and their end.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if not at:
-        return ""
-    digest = hashlib.blake2b(digest_size=_MARK_BYTES)
-    head = min(at, limits.WINDOW_BYTES)
-    digest.update(os.pread(descriptor, head, 0))
-    begin = max(head, at - limits.WINDOW_BYTES)
-    digest.update(os.pread(descriptor, at - begin, begin))
-    return digest.hexdigest()

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from connectors.files import limits
-from connectors.files.directory import is_opaque, mark_of
+from connectors.files.directory import is_opaque
 from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header, to_json
+from connectors.files.trail import Trail, mark_of
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
@@ -38,18 +39,26 @@ class Source:
         self.status = os.fstat(self._file.fileno())
         self._opaque = is_opaque(path, self._form)
         self._zipped = self._opaque and self._form != "parquet"
+        self._trail: Trail | None = None
+        self._whole = self._taken = ""
 
     def mark(self, at: int) -> str:
-        """What tells whether it still has what it has now before `at`.
+        """What tells whether it still has what was read of it up to `at`; of gzip and Parquet, what it had when reading began.
 
         Raises:
             OSError: it cannot be read.
         """
+        if self._trail is not None:
+            return self._trail.mark(at)
+        return self._whole if at and self._whole else self._mark_now(at)
+
+    def _mark_now(self, at: int) -> str:
         return mark_of(self._file.fileno(), self.status.st_size if self._opaque and at else at)
 
     def same_as_taken(self, at: int, mark: str) -> bool:
         """Whether it still has what `mark` was made of."""
-        return (self._opaque or self.status.st_size >= at) and self.mark(at) == mark
+        self._taken = mark
+        return (self._opaque or self.status.st_size >= at) and self._mark_now(at) == mark
 
     def changed(self) -> bool:
         """Whether it was written to since it was opened."""
@@ -78,7 +87,25 @@ class Source:
             if at > begin:
                 begin, lines = at, row
             _skip_to(stream, begin)
-            yield from text_rows(stream.read, form, begin, lines, None if end is None else end - begin, complete=complete)
+            room = None if end is None else end - begin
+            if self._zipped:
+                self._whole = self._mark_now(self.status.st_size)
+                yield from text_rows(stream.read, form, begin, lines, room, complete=complete)
+                return
+            trail = self._trail = Trail(self._file.fileno(), begin)
+
+            def read(count: int) -> bytes:
+                block = stream.read(count)
+                if not complete and not trail.holds():
+                    return b""  # it was cut: the next look tells; of a complete one that is told behind its end
+                trail.add(block)
+                return block
+
+            if not complete and at and at == begin and trail.mark(at) != self._taken:
+                return  # likewise
+            for rows in text_rows(read, form, begin, lines, room, complete=complete):
+                yield rows
+                trail.behind(rows.at)
 
     def _begun(self, stream: IO[bytes]) -> tuple[int, int, Form | None]:
         """Where its rows begin, how many lines stand before them, and how they are read; None if its header is not there yet."""
@@ -118,6 +145,7 @@ class Source:
             table = pq.ParquetFile(self._file, pre_buffer=False)
             picker.check(table.schema_arrow.names, "its schema")
             _check_schema(table.schema_arrow)
+            self._whole = self._mark_now(self.status.st_size)
             begin = 0
             for group in range(table.metadata.num_row_groups):
                 behind = begin + table.metadata.row_group(group).num_rows

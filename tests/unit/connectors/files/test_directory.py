@@ -123,6 +123,42 @@ def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pyte
     assert "a.log.1 is gone" in caplog.text
 
 
+@pytest.mark.parametrize("turn", range(12))
+@pytest.mark.parametrize("form", ["lines", "csv"])
+def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
+    tmp_path: Path, turn: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proves that none of what was written anew is lost, wherever the reader stood."""
+    monkeypatch.setattr(limits, "FRAME_BYTES", 300)
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(limits, "WINDOW_BYTES", 64)
+    rig = Rig(tmp_path, files=f'format = "{form}"\ngrows = true')
+    head = b"n\n" if form == "csv" else b""
+    old, new = ([b"%s%04d" % (kind, number) for number in range(400)] for kind in (b"o", b"n"))
+    rig.write("a", head + b"\n".join(old) + b"\n")
+    sends = []
+    with rig.session() as (connector, session):
+        send = session._send
+
+        def slow(frame: Any) -> None:
+            sends.append(frame)
+            if len(sends) == turn + 1:
+                rig.write("a", head + b"\n".join(new) + b"\n")
+            send(frame)
+
+        monkeypatch.setattr(session, "_send", slow)
+        for _ in range(4):
+            session._round()
+            rig.log.decide(len(rig.log.undecided))
+            session._drain()
+            session._tidy()
+    values = [value[5:-1] if form == "csv" else value for value in map(bytes, filter(None, rig.log.values()))]
+    values = [value.strip(b'"') for value in values]
+    assert [value for value in values if value.startswith(b"n")] == new
+    assert [value for value in values if value.startswith(b"o")] == old[: len(values) - len(new)]
+    assert connector.changed == 1
+
+
 def test_a_file_that_goes_in_the_middle_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
