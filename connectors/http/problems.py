@@ -22,6 +22,8 @@ from gateway.errors import (
     UsageError,
 )
 
+_SPOOL = "spool"  # of a spool and a log that do not belong together: which of its records are committed cannot be known
+
 
 class Problem(Exception):
     """An answer that is an error.
@@ -69,7 +71,7 @@ def problem_of(error: TuttiError) -> Problem:
     if isinstance(error, OffsetOutOfRange):
         return Problem(416, text)
     if isinstance(error, Refused):
-        return Problem(422, text, committed="no")
+        return Problem(422, text, committed="unknown" if error.code == _SPOOL else "no")
     if isinstance(error, UsageError):
         return Problem(400, text)
     return Problem(500, text)

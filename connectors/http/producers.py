@@ -23,12 +23,13 @@ from connectors.http.history import History, Post, Verdict
 from connectors.http.problems import Problem
 from gateway.client import Producer, Receipt
 from gateway.client.receipt import OnDelivery
-from gateway.errors import Aborted, Fenced, FormatError, TuttiError, Unavailable, Unknown
+from gateway.errors import Aborted, Fenced, FormatError, TooLarge, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.http")
 Result = TypeVar("Result")
 Sent = Callable[[], None]
 _AGAIN = (Fenced, Aborted, Unknown, Unavailable)
+_DECIDED = (Aborted, TooLarge)  # of what was sent: that it is in no log
 _CONFLICTS = (Verdict.GAP, Verdict.OVERLAP, Verdict.DIFFERENT)
 
 
@@ -96,9 +97,8 @@ class Producers:
                 if last:
                     raise
                 continue  # it is in no log, and the producer goes on
-            except Fenced:
-                self._nameless = None  # an operator had the log forget it: another takes its place
-                self._openers.submit(_close, producer)
+            except TuttiError:
+                await self._leave_ended(producer)
                 raise
             return Outcome(known_offset(receipt.offset))
         raise AssertionError("the last try returns or raises")
@@ -109,6 +109,17 @@ class Producers:
                 make = partial(self._make, None, limits.BUFFER_BYTES)
                 self._nameless = await self._in_thread(self._openers, make)
             return self._nameless
+
+    async def _leave_ended(self, producer: Producer) -> None:
+        """Have another take the place of a producer that sends no more: forgotten, or its token was not taken for a while."""
+        try:
+            await self._in_thread(self._openers, partial(producer.resume, 0.0))
+        except Unavailable:
+            return  # it looks for a gateway
+        except TuttiError:
+            if self._nameless is producer:
+                self._nameless = None
+                self._openers.submit(_close, producer)
 
     # Posts of a producer: once.
 
@@ -169,7 +180,7 @@ class Producers:
     async def _tried(self, named: Named, first: int, records: Records, sent: Sent) -> Outcome:
         digest = records.digest()
         delay = 0.0
-        fresh = under_way = False
+        fresh = doubt = False
         for left in reversed(range(limits.TRIES_MAX)):
             try:
                 if named.producer is None:
@@ -177,17 +188,18 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.judge(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    under_way = True
+                    doubt = False  # the epoch was told all that is decided: nothing sent before it commits any more
                     return await self._sent_next(named, first, records, digest, sent)
                 if verdict in _CONFLICTS and not fresh:
                     await self._leave(named)  # another process may have gone on since: only who begins an epoch knows
                     continue
                 return await self._answered(named, verdict, post, first, records)
-            except _AGAIN as error:
-                if isinstance(error, Unavailable) and not under_way:
+            except TuttiError as error:
+                doubt = doubt or isinstance(error, Unknown | Fenced)
+                if not (doubt or isinstance(error, Aborted)):
                     raise
                 # Whether it is committed is what the next epoch is told: it begins when all before it is decided.
-                if not left:
+                if not left or not isinstance(error, _AGAIN):
                     raise Unknown(f"whether the post is committed is not known: {error}") from error
                 self.taken_back += isinstance(error, Fenced)
                 LOG.info("producer %s begins again: %s: %s", named.name, type(error).__name__, error)
@@ -265,11 +277,19 @@ class Producers:
         )
 
     async def _deliver(self, producer: Producer, records: Records, progress: bytes | None, sent: Sent) -> Receipt:
-        """Send, and wait for the outcome."""
+        """Send, and wait for the outcome.
+
+        Raises:
+            Unknown, Fenced: it was sent, and may be committed. Whatever ends a producer (its token was taken back, say) is told of
+                what was on its way, too, and says nothing of that.
+            TuttiError: it is in no log.
+        """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Receipt] = loop.create_future()
 
         def told(error: TuttiError | None, receipt: Receipt) -> None:
+            if error is not None and receipt.left and not isinstance(error, _DECIDED):
+                error = Unknown(f"whether the post is committed is not known: {error}")
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_settle, outcome, error, receipt)
 

@@ -27,12 +27,12 @@ from connectors.http.problems import Problem, problem_of
 from connectors.http.producers import Outcome, Producers
 from connectors.http.receipts import Receipts
 from connectors.http.requests import Query, bound, flag, number, producer_and_sequence, topic_named, topics_of
-from connectors.http.spool import Spool
+from connectors.http.spool import STAYS, Spool
 from connectors.http.streams import Streams
 from gateway.client import Reader
 from gateway.client.places import Bound
 from gateway.client.reads import Reads
-from gateway.errors import TuttiError, Unavailable, Unknown
+from gateway.errors import TuttiError, Unavailable
 
 Result = TypeVar("Result")
 
@@ -143,7 +143,7 @@ class Service:
             if isinstance(outcome, Outcome):
                 self.metrics.records.inc(records.count)
                 self.receipts.settle(name, {"state": "committed", **_fields(records, outcome, None)})
-            elif not isinstance(outcome, Unknown):  # of a spool that is closed: it commits later
+            elif not isinstance(outcome, STAYS):
                 problem = problem_of(outcome)
                 self.receipts.settle(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
 

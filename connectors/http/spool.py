@@ -16,9 +16,11 @@ from connectors.http.bodies import Records
 from connectors.http.problems import Problem
 from connectors.http.producers import Outcome, hand_over, known_offset
 from gateway.client import Producer, Receipt
-from gateway.errors import ConfigError, TuttiError
+from gateway.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown
 from gateway.keyfiles import write_new
 
+#: Of what ends the spool's producer: what is on the disk stays there, and commits when the next one is let in.
+STAYS = (Unknown, NotAllowed, Fenced)
 Known = Callable[[Outcome | TuttiError], None]
 
 

@@ -31,6 +31,7 @@ class Receipt(NamedTuple):
     """As the client's."""
 
     offset: int
+    left: bool = True
 
 
 class FakeLog:
@@ -44,6 +45,7 @@ class FakeLog:
         self.trouble = trouble
         self.away = False
         self.begun = 0
+        self.ended: TuttiError | None = None  # what befalls producers: none sends any more, and none is let in
         self._late: dict[str, Callable[[], int]] = {}
 
     def last(self, producer: str) -> int:
@@ -79,20 +81,24 @@ class FakeLog:
 
     def send(self, producer: str, batch: pa.RecordBatch, progress: bytes | None, told: Told) -> None:
         """One frame, which may go wrong."""
+        if self.ended is not None:
+            self.commit(producer, batch, progress)
+            told(self.ended, Receipt(-1))
+            return
         if self.chance.random() >= self.trouble:
             told(None, Receipt(self.commit(producer, batch, progress)))
             return
         match self.chance.randrange(5):
             case 0:
                 self.commit(producer, batch, progress)
-                told(Unknown("the answer was lost"), None)
+                told(Unknown("the answer was lost"), Receipt(-1))
             case 1:
-                told(Unknown("nobody heard it"), None)
+                told(Unknown("nobody heard it"), Receipt(-1))
             case 2:
-                told(Aborted("no room"), None)
+                told(Aborted("no room"), Receipt(-1))
             case 3:  # decided when the next epoch begins, or gone
                 self._late[producer] = lambda: self.commit(producer, batch, progress)
-                told(Unknown("the delivery deadline passed"), None)
+                told(Unknown("the delivery deadline passed"), Receipt(-1))
             case _:
                 self.commit(producer, batch, progress)
                 told(None, Receipt(-1))
@@ -104,11 +110,15 @@ class FakeProducer:
     def __init__(self, log: FakeLog, name: str) -> None:
         if log.away:
             raise Unavailable("no gateway let it in")
+        if log.ended is not None:
+            raise log.ended
         self._log, self.name = log, name
         self.epoch = log.begin(name)
         self.closed = False
 
     def resume(self, _timeout: float) -> Resume:
+        if self._log.ended is not None:
+            raise self._log.ended
         return Resume(self._log.last(self.name), self._log.progress.get(self.name, b""))
 
     def send_batch(self, _topic: str, batch: pa.RecordBatch, progress: bytes | None, told: Told) -> None:

@@ -11,7 +11,7 @@ import pytest
 from connectors.http import limits, producers
 from connectors.http.problems import Problem
 from connectors.http.producers import Outcome, Producers
-from gateway.errors import Aborted, Fenced, Unavailable, Unknown
+from gateway.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 from tests.unit.connectors.http.fake_log import FakeLog, FakeProducer, a_post
 
 REPEATED = (Unknown, Fenced, Aborted, Unavailable)
@@ -112,6 +112,31 @@ def test_posts_without_a_name_are_not_compared() -> None:
         return [await made.post(a_post(b"1"), sent), await made.post(a_post(b"1"), sent)]
 
     assert run(posts()) == [(0, False), (1, False)]
+
+
+@pytest.mark.parametrize("error", [NotAllowed("the token was taken back"), Refused("the producer was forgotten", "forgotten")])
+def test_what_ends_a_producer_says_nothing_of_what_was_on_its_way(error: TuttiError) -> None:
+    log = FakeLog()
+    made = process(log)
+
+    async def posts() -> None:
+        await made.post_once("p", 1, a_post(b"1"), sent)
+        await made.post(a_post(b"2"), sent)
+        log.ended = error
+        with pytest.raises(Unknown):
+            await made.post_once("p", 2, a_post(b"3"), sent)
+        with pytest.raises(type(error)):  # nothing was sent
+            await made.post_once("p", 2, a_post(b"3"), sent)
+        with pytest.raises(Unknown):
+            await made.post(a_post(b"4"), sent)
+        with pytest.raises(type(error)):
+            await made.post(a_post(b"5"), sent)
+        log.ended = None
+        assert await made.post_once("p", 2, a_post(b"3"), sent) == (2, True)
+        assert await made.post(a_post(b"5"), sent) == (4, False), "another producer takes its place"
+
+    run(posts())
+    assert [row.value for row in log.rows] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_while_no_gateway_answers_nothing_is_sent() -> None:

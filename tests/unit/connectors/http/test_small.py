@@ -145,6 +145,11 @@ def test_errors_of_the_client_have_their_status(error: TuttiError, status: int) 
     assert problem_of(error).status == status
 
 
+def test_of_a_spool_that_the_log_does_not_go_with_nothing_is_said() -> None:
+    assert problem_of(Refused("was forgotten", "spool")).fields["committed"] == "unknown"
+    assert problem_of(Refused("no such topic", "topic")).fields["committed"] == "no"
+
+
 def test_an_event_that_is_no_offset_is_refused() -> None:
     service = Service.__new__(Service)
     service.guard = SimpleNamespace(read=lambda *_: bool)  # type: ignore[assignment]  # in its place
