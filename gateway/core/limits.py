@@ -349,6 +349,7 @@ SPOOL_BYTES_MIN = 16 * MIB
 SPOOL_SEGMENT_BYTES = 64 * MIB  # of its files, about; an eighth of the spool if that is less
 SPOOL_GROUP_BYTES = 8 * MIB  # that are written and synced together
 SPOOL_GROUP_BATCHES = 1024
+SPOOL_RESERVE_BYTES = 64 * KIB  # set aside on the disk, so that a full one does not keep what the spool says of itself
 SPOOL_RETRY_US = 1_000_000  # before a disk that was full is tried again
 SPOOL_WATCHED_MAX = 65_536  # batches in a spool that have an on_delivery to be called
 FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`

@@ -30,7 +30,7 @@ class Cursor:
     """Where a store is read.
 
     Attributes:
-        place: behind the last block that was given.
+        place: behind the last block that was taken.
     """
 
     def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: Place) -> None:
@@ -38,6 +38,7 @@ class Cursor:
         self.place = place
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: Walk | None = None
+        self._given: Block | None = None  # and not taken yet
         self._fd = -1
 
     def passed(self, before: Place, place: Place, end: int) -> bool:
@@ -54,11 +55,15 @@ class Cursor:
 
     def next(self) -> Block | None:
         """As `Store.next_block`."""
-        segment = self._segment()
-        block = self._read(segment) if segment is not None and self.place < segment.last else None
-        if block is not None:
-            self.place = block.place
-        return block
+        if self._given is None:
+            segment = self._segment()
+            self._given = self._read(segment) if segment is not None and self.place < segment.last else None
+        return self._given
+
+    def take(self) -> None:
+        """As `Store.take`."""
+        if self._given is not None:
+            self.place, self._given = self._given.place, None
 
     def _segment(self) -> Segment | None:
         """The one that is read: that of the place, or a later one where that is at its end or gone."""

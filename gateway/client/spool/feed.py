@@ -25,7 +25,7 @@ from gateway.client.options import FeedOptions
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, bringer
 from gateway.client.spool.blocks import Block, Place
 from gateway.client.spool.store import Store
-from gateway.client.spool.word import PROGRESS_ROOM, State, Word, judge, unwrap
+from gateway.client.spool.word import PROGRESS_ROOM, State, Word, judge, reach, unwrap
 from gateway.core import limits
 from gateway.data.schema import compression_flags
 from gateway.data.wire import OFFSET_UNKNOWN
@@ -248,13 +248,19 @@ class SpooledFeed(Feed):
         self.finished([batch])
         batch.announce()
 
-    def put_aside(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
-        """This batch does not go to the log: how far all is done with then, and what is aside beyond that."""
+    def without(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
+        """How far all is done with if this batch does not go to the log, and what is aside beyond that. Nothing has changed."""
+        with self.lock:
+            aside = {**self._aside, block.before: block.place}
+            done = reach(self.done, aside, self._counts)
+            return done, tuple(sorted(before for before, after in aside.items() if after > done))
+
+    def put_aside(self, block: Block) -> None:
+        """This batch does not go to the log, which is written down."""
         with self.lock:
             self._aside[block.before] = block.place
             self._move_done(self.done)
             self._recount()
-            return self.done, tuple(sorted(self._aside))
 
     def _recount(self) -> None:
         self.pending_records = self._left() + sum(batch.count for batch in self.closed)
@@ -276,8 +282,6 @@ class SpooledFeed(Feed):
     def lacks_room(self, error: DiskFull) -> None:
         """The disk is full: what is closed waits for it."""
         with self.lock:
-            if not self.no_room:
-                LOG.warning("%s: records wait in memory until there is room", error)
             self.no_room = str(error)
 
     def fall(self, error: TuttiError) -> None:
@@ -299,16 +303,18 @@ class SpooledFeed(Feed):
     def leftovers(self) -> None:
         """The producer is over: what came too late for the delivery has its outcome, too."""
         lost = Failure(self.broken or self.stopped or Unknown("the producer ended"))
-        kept = lost  # what ended the producer is the outcome, as of what was on its way
-        if self.stopped is None or isinstance(self.stopped, UsageError):  # it was closed
-            kept = Failure(Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}"))
+        # What ended the producer is the outcome, as of what was on its way; a lack of room is that of what is not on the disk.
+        reason = self.stopped if self.broken is None or isinstance(self.broken, DiskFull) else self.broken
+        if reason is None or isinstance(reason, UsageError):  # it was closed
+            reason = Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}")
+        kept = Failure(reason)
         with self.lock:
             batches = [*self._late, *self.closed]
             self.closed.clear()
             self._late.clear()
             self.pending, self.buffered = 0, 0
             for batch in batches:
-                batch.settle(OFFSET_UNKNOWN, lost if batch.place is None or self.broken else kept)
+                batch.settle(OFFSET_UNKNOWN, lost if batch.place is None else kept)
         self.finished(batches)
         for batch in batches:
             batch.announce()
@@ -341,15 +347,7 @@ class SpooledFeed(Feed):
 
     def _move_done(self, place: Place) -> None:
         """What lies before that place is committed, and what was refused behind it is done with."""
-        self.done = max(self.done, place)
-        while self._aside:
-            begin = self.done
-            if begin.records >= self._counts.get(begin.segment, 0):
-                begin = min((Place(number, 0) for number in self._counts if number > begin.segment), default=begin)
-            after = self._aside.pop(self.done, None) or self._aside.pop(begin, None)
-            if after is None:
-                break
-            self.done = max(self.done, after)
+        self.done = reach(max(self.done, place), self._aside, self._counts)
         for before in [before for before, after in self._aside.items() if after <= self.done]:
             del self._aside[before]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from gateway.client.receipt import bringer
 from gateway.client.spool.feed import SpooledFeed
@@ -17,6 +18,21 @@ LOG = logging.getLogger("tutti.client")
 US = 1e6
 
 
+class Step:
+    """Something that the thread does, on its own: where one finds no room another may make some.
+
+    Attributes:
+        due: whether there is something to do. Called with the feed's lock.
+        act: does it, or raises with nothing done.
+        lack: what it means that it is not done.
+        again: when it is tried again on a disk that was full (monotonic); 0 if it was not.
+    """
+
+    def __init__(self, due: Callable[[], bool], act: Callable[[], None], lack: str) -> None:
+        self.due, self.act, self.lack = due, act, lack
+        self.again = 0.0
+
+
 class Spooler:
     """Moves batches from the feed to the disk, and from the disk to the feed's queue."""
 
@@ -25,7 +41,11 @@ class Spooler:
         self._feed, self._store = feed, store
         self._flags = compression_flags(feed.options.compression)
         self._behind = True  # whether something may be there to be read
-        self._retry_at = 0.0  # when a disk that was full is tried again
+        self._steps = (
+            Step(lambda: bool(feed.closed), self._write, "records wait in memory"),
+            Step(self._may_read, self._read, "records wait in the spool"),
+            Step(self._may_prune, self._prune, "what is committed stays"),
+        )
         self._turn = 0
         feed.release = store.close
         self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{feed.state.producer}", daemon=True)
@@ -62,10 +82,11 @@ class Spooler:
             while True:
                 if feed.ended:
                     return bool(feed.closed)
-                until = self._retry_at - time.monotonic()
-                if until <= 0 and (feed.closed or self._may_read() or self._may_prune()):
+                now = time.monotonic()
+                due = [step.again - now for step in self._steps if step.due()]
+                if due and min(due) <= 0:
                     return True
-                feed.work.wait(min(until, limits.POLL_US_MAX / US) if until > 0 else limits.POLL_US_MAX / US)
+                feed.work.wait(min([*due, limits.POLL_US_MAX / US]))
 
     def _may_read(self) -> bool:
         feed = self._feed
@@ -79,18 +100,24 @@ class Spooler:
         return first is not None and first.last <= self._feed.done
 
     def _work(self) -> None:
-        feed, store = self._feed, self._store
-        try:
-            self._write()
-            self._read()
-            if store.prune(*feed.reached()):
-                feed.pruned(store)
-            self._retry_at = 0.0
-        except DiskFull as error:
-            feed.lacks_room(error)
-            self._retry_at = time.monotonic() + limits.SPOOL_RETRY_US / US
-            if feed.ended:
-                raise
+        for step in self._steps:
+            if step.again > time.monotonic():
+                continue
+            try:
+                step.act()
+                step.again = 0.0
+            except DiskFull as error:
+                if not step.again:
+                    LOG.warning("%s: %s until there is room", error, step.lack)
+                step.again = time.monotonic() + limits.SPOOL_RETRY_US / US
+                if step.act == self._write:
+                    self._feed.lacks_room(error)
+                    if self._feed.ended:
+                        raise
+
+    def _prune(self) -> None:
+        if self._store.prune(*self._feed.reached()):
+            self._feed.pruned(self._store)
 
     def _write(self) -> None:
         feed, store = self._feed, self._store
@@ -99,8 +126,12 @@ class Spooler:
         if not batches:
             return
         places = store.append(batches, self._flags)
-        self._mark_sent(places[-1][0].segment)
-        feed.wrote(store, batches, places)
+        try:
+            self._mark_sent(places[-1][0].segment)
+        except DiskFull:
+            pass  # none is handed over then: they are read back when it can be written down
+        finally:
+            feed.wrote(store, batches, places)  # they are on the disk, whatever else: once
         self._behind = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
@@ -115,7 +146,7 @@ class Spooler:
         return True
 
     def _read(self) -> None:
-        """Read back what the delivery is to have next."""
+        """Read back what the delivery is to have next. Where it stops a block that was not dealt with is the next one again."""
         feed, store = self._feed, self._store
         with feed.lock:
             if not self._may_read():
@@ -130,16 +161,21 @@ class Spooler:
                 if self._turn != feed.turn or feed.ended:
                     return
                 failure = feed.refusals.get(block.place)
-            if failure is not None:
+            if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
-            if failure is not None or block.before in store.aside:
-                store.note_aside(*feed.put_aside(block))
-            if failure is not None:
-                feed.refused(store, block, failure)
-            if block.before in store.aside or block.place <= feed.done:
+            if block.before in store.aside:
+                store.note_aside(*feed.without(block))
+                feed.put_aside(block)
+                store.take()
+                if failure is not None:
+                    feed.refused(store, block, failure)
+                continue
+            if block.place <= feed.done:
+                store.take()
                 continue
             if not self._mark_sent(block.place.segment):
                 return
+            store.take()
             feed.read(block, self._turn)
             size += len(block.body)
             if not feed.has_space(len(block.body)) or (feed.closed and size >= limits.SPOOL_GROUP_BYTES):
@@ -153,9 +189,12 @@ class Spooler:
             if not isinstance(feed.broken, DiskFailed | DiskFull):
                 while feed.closed:  # accepted, and so written, also where something before it is damaged
                     self._write()
-                store.prune(*feed.reached(), closing=True)
-                if store.segments:
-                    store.seal()
+                try:
+                    store.prune(*feed.reached(), closing=True)
+                    if store.segments:
+                        store.seal()
+                except DiskFull as error:
+                    LOG.warning("%s", error)  # the next run does it; what was accepted is on the disk
         except TuttiError as error:
             LOG.warning("%s", error)
             feed.fall(error)

@@ -3,6 +3,7 @@
 ```
 LOCK          held by flock; the pid of the holder
 spool.json    what the spool says of itself (word.py)
+RESERVE       room for the next spool.json, given up on a full disk
 00000007.seg  segments (blocks.py): each run of a producer writes new ones, none is written again
 refused/      batches that the log will not have, one Arrow stream each, with the reason in its schema's metadata
 ```
@@ -12,7 +13,6 @@ Segments are deleted from the first on, as all of their records are committed.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -36,17 +36,17 @@ from gateway.client.spool.blocks import (
     torn,
 )
 from gateway.client.spool.cursor import HELP, Cursor, Segment
+from gateway.client.spool.room import keep_reserve, no_room, replace, take_lock
 from gateway.client.spool.word import State, Word, decode_state, encode_state, unwrap, wrap
 from gateway.core import limits
 from gateway.data.frame import payload_crc
 from gateway.data.schema import BATCH_SCHEMA, decode_batch
 from gateway.errors import Damaged, DirectoryRefused, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
-from gateway.log.storage import Storage, SyncFailed, Unreadable
+from gateway.log.storage import Storage, Unreadable
 
-LOCK, STATE, REFUSED = "LOCK", "spool.json", "refused"
+LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
 _ASIDE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
 SEGMENT = re.compile(r"^(\d{8,})\.seg$")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Store:
@@ -81,7 +81,7 @@ class Store:
         try:
             os.makedirs(self.path, exist_ok=True)
             self._look()
-            self._lock = _lock(self.path)
+            self._lock = take_lock(self._file(LOCK), self.path)
         except OSError as error:
             raise DirectoryRefused(
                 f"spool {self.path} cannot be used: {error.strerror}; check the path, its owner and mode"
@@ -191,6 +191,9 @@ class Store:
                     f"{path} is damaged behind record {walk.records} of it ({wrong or 'a block is cut off'}), and what follows had "
                     f"been on the disk; {HELP}"
                 )
+            # A run that was killed may have written without a sync; what is read here is built on.
+            self.storage.make_durable(fd)
+            self.storage.make_names_durable(self.path)
         except Unreadable as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}; {HELP}") from error
         finally:
@@ -243,11 +246,11 @@ class Store:
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
         except OSError as error:
-            if isinstance(error, SyncFailed) or error.errno not in _FULL:
-                raise DiskFailed(f"spool {segment.path} cannot be written: {error.strerror}") from error
-            with suppress(OSError):
-                self.storage.truncate(fd, segment.end)  # written over in any case
-            raise DiskFull(f"spool {self.path}: {error.strerror}") from error
+            failure = self._failure(f"{segment.path} cannot be written", error)
+            if isinstance(failure, DiskFull):
+                with suppress(OSError):
+                    self.storage.truncate(fd, segment.end)  # written over in any case
+            raise failure from error
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
             batch.progress, batch.crc = mark, crc
@@ -272,9 +275,7 @@ class Store:
                 self.storage.close(fd)
                 raise
         except OSError as error:
-            if isinstance(error, SyncFailed) or error.errno not in _FULL:
-                raise DiskFailed(f"spool {path} cannot be made: {error.strerror}") from error
-            raise DiskFull(f"spool {self.path}: {error.strerror}") from error
+            raise self._failure(f"{path} cannot be made", error) from error
         if current is not None:
             self.storage.close(current[1])
         segment = self.segments[number] = Segment(number, path, HEAD_BYTES, 0)
@@ -286,9 +287,12 @@ class Store:
         self._write_state(log=log, sent=segment, since=word)
 
     def note_aside(self, done: Place, aside: tuple[Place, ...]) -> None:
-        """Batches behind these places were put aside, and all before `done` is done with. Durable when this returns."""
-        self._write_state(done=done, aside=aside)
-        self.aside = set(aside)
+        """Batches behind these places were put aside, and all before `done` is done with. Durable when this returns. What was put
+        aside further on stays so.
+        """
+        kept = {*aside, *(place for place in self.aside if place > done)}
+        self._write_state(done=done, aside=tuple(sorted(kept)))
+        self.aside = kept
 
     def prune(self, known: Place, done: Place, *, closing: bool = False) -> bool:
         """Delete segments that lie before `done` with all their records; whether there were any."""
@@ -301,10 +305,15 @@ class Store:
         if not over:
             return False
         self._write_state(first=over[-1].number + 1, known=known, done=done)
+        if self._cursor is not None and self._cursor.place.segment <= over[-1].number:
+            self._cursor.close()  # a file that is open keeps its room
         for segment in over:
+            try:
+                with suppress(FileNotFoundError):
+                    self.storage.remove(segment.path)
+            except OSError as error:
+                raise self._failure(f"{segment.path} cannot be removed", error) from error
             del self.segments[segment.number]
-            with suppress(FileNotFoundError):
-                self.storage.remove(segment.path)
         return True
 
     def refuse(self, block: Block, error: Exception) -> None:
@@ -320,11 +329,11 @@ class Store:
             if not os.path.isdir(directory):
                 os.mkdir(directory)
                 self.storage.make_names_durable(self.path)
-            self.storage.replace_file(path, data)
+            replace(self.storage, path, data)
         except OSError as failed:
-            full = failed.errno in _FULL and not isinstance(failed, SyncFailed)
-            raise (DiskFull if full else DiskFailed)(f"spool {directory} cannot be written: {failed.strerror}") from failed
+            raise self._failure(f"{directory} cannot be written", failed) from failed
         self.refused_bytes += len(data)
+        self.aside.add(block.before)
 
     # -- reading
 
@@ -335,13 +344,18 @@ class Store:
         self._cursor = Cursor(self.segments, self.state.id, self.storage, place)
 
     def next_block(self) -> Block | None:
-        """The next block, None at the end of what was written.
+        """The next block, None at the end of what was written. It is the next one until `take`.
 
         Raises:
             Damaged: it cannot be read.
         """
         invariant(self._cursor is not None, "a spool is read from somewhere")
         return self._cursor.next() if self._cursor is not None else None
+
+    def take(self) -> None:
+        """The block that was given is dealt with, and `next_block` gives what stands behind it."""
+        if self._cursor is not None:
+            self._cursor.take()
 
     @property
     def read_all(self) -> bool:
@@ -359,13 +373,25 @@ class Store:
 
     def _write_state(self, **changes: object) -> None:
         state = msgspec.structs.replace(self.state, **changes)
+        path, data, reserve = self._file(STATE), encode_state(state), self._file(RESERVE)
         try:
-            self.storage.replace_file(self._file(STATE), encode_state(state))
+            try:
+                replace(self.storage, path, data)
+            except OSError as error:
+                if not no_room(error) or not os.path.exists(reserve):
+                    raise
+                self.storage.remove(reserve)
+                replace(self.storage, path, data)
         except OSError as error:
-            if isinstance(error, SyncFailed) or error.errno not in _FULL:
-                raise DiskFailed(f"spool {self._file(STATE)} cannot be written: {error.strerror}") from error
-            raise DiskFull(f"spool {self.path}: {error.strerror}") from error
+            raise self._failure(f"{path} cannot be written", error) from error
         self.state = state  # all at once, as another thread may look
+        keep_reserve(self.storage, reserve)  # before anything else takes the room
+
+    def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
+        """What an error of the system means."""
+        if no_room(error):
+            return DiskFull(f"spool {self.path}: {error.strerror}")
+        return DiskFailed(f"spool {what}: {error.strerror}")
 
     def seal(self) -> None:
         """Have the next run know how far this one came, whatever becomes of the last records: for an end that was no crash."""
@@ -403,18 +429,3 @@ def _block_of(batch: Batch, place: Place, mark: bytes, crc: int, flags: int, syn
         0,
         0,
     )
-
-
-def _lock(path: str) -> int:
-    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
-
-    lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(lock)
-        raise DirectoryRefused(f"spool {path} is in use by process {holder}: each producer has a spool of its own") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock

@@ -140,5 +140,17 @@ def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
     return state.known
 
 
+def reach(done: Place, aside: Mapping[Place, Place], counts: Mapping[int, int]) -> Place:
+    """How far all is done with, if it is up to `done`: over what is aside (from where to where) and follows without a gap."""
+    while True:
+        begin = done
+        if begin.records >= counts.get(begin.segment, 0):
+            begin = min((Place(number, 0) for number in counts if number > begin.segment), default=begin)
+        after = aside.get(done) or aside.get(begin)
+        if after is None:
+            return done
+        done = after
+
+
 def _told(place: Place) -> str:
     return f"record {place.records} of segment {place.segment}"

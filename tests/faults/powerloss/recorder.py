@@ -8,6 +8,7 @@ but nothing here rests on sectors being whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -98,6 +99,58 @@ class Recorder(Unsynced):
     def sync_directory(self, path: str) -> None:
         super().sync_directory(path)
         self.ops.append(Op("sync directory", path=path))
+
+
+@dataclass
+class Filling(Recorder):
+    """A disk that has no room for the operation after so many others (`after`), once."""
+
+    after: int | None = None
+
+    def _take(self) -> None:
+        if self.after is not None:
+            self.after -= 1
+            if self.after < 0:
+                self.after = None
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create and not os.path.exists(path):
+            self._take()
+        return super().open(path, create=create)
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        try:
+            self._take()
+        except OSError:
+            data = b"".join(bytes(part) for part in parts)
+            super().write(fd, [data[: len(data) // 2]], at)
+            raise
+        super().write(fd, parts, at)
+
+    def sync(self, fd: int) -> None:
+        self._take()
+        super().sync(fd)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._take()
+        super().allocate(fd, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._take()
+        super().truncate(fd, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self._take()
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._take()
+        super().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._take()
+        super().sync_directory(path)
 
 
 def image(ops: Sequence[Op], root: Path, target: Path, choose: Choose, count: Count) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from gateway.client.spool.store import Store
 from gateway.client.spool.word import Word
 from gateway.data.plain import encode_plain
 from gateway.data.schema import decode_batch
-from gateway.errors import Refused
-from tests.faults.powerloss.recorder import Recorder, chosen, image
+from gateway.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
+from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
 
 SEGMENT_BYTES = 1500
 SEEDS = 4
@@ -33,10 +34,13 @@ def batch_of(number: int) -> Batch:
 class Life:
     """A store at work, and for each of its disk's operations what had been told by then."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, recorder: Recorder | None = None) -> None:
         path.mkdir()
-        self.recorder = Recorder()
-        self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
+        self.recorder = recorder or Recorder()
+        try:
+            self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
+        except DiskFull:
+            self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
         self.tried = self.safe = self.done = 0
         self.places: list[Place] = []
         self.told: list[tuple[int, int, int]] = []  # (tried, safe, done) after each operation
@@ -48,14 +52,21 @@ class Life:
     def append(self, count: int) -> None:
         batches = [batch_of(number) for number in range(self.tried, self.tried + count)]
         self.tried += count
-        self.places += [place for place, _ in self.store.append(batches, 0)]
+        self.step(lambda: self.places.extend(place for place, _ in self.store.append(batches, 0)))
         self.note()
         self.safe = self.tried
 
     def commit(self, upto: int) -> None:
         self.done = upto
-        self.store.prune(self.places[upto - 1], self.places[upto - 1])
+        self.prune()
         self.note()
+
+    def step(self, act: Callable[[], object]) -> None:
+        act()
+
+    def prune(self, closing: bool = False) -> None:
+        place = self.places[self.done - 1]
+        self.step(lambda: self.store.prune(place, place, closing=closing))
 
     def refuse(self, number: int) -> None:
         """The next one is put aside."""
@@ -63,16 +74,17 @@ class Life:
         self.store.seek(self.places[number - 1])
         block = self.store.next_block()
         assert block is not None
-        self.store.refuse(block, Refused("no"))
+        self.step(lambda: self.store.refuse(block, Refused("no")))
+        assert self.store.refused_bytes == sum(path.stat().st_size for path in (Path(self.store.path) / "refused").iterdir())
         self.done = number + 1
-        self.store.note_aside(self.places[number], ())
+        self.step(lambda: self.store.note_aside(self.places[number], ()))
         self.note()
 
     def run(self) -> None:
         """Some segments come and go."""
         for count in (1, 3, 2, 5, 1, 1, 4):
             self.append(count)
-        self.store.note_sent(1, "a" * 32, Word(1, 0, b""))
+        self.step(lambda: self.store.note_sent(1, "a" * 32, Word(1, 0, b"")))
         self.note()
         self.commit(5)
         self.append(6)
@@ -80,10 +92,25 @@ class Life:
         self.refuse(9)
         self.append(2)
         self.commit(20)
-        self.store.prune(self.places[19], self.places[19], closing=True)
-        self.store.seal()
+        self.prune(closing=True)
+        self.step(self.store.seal)
         self.note()
         self.store.close()
+
+
+class Tight(Life):
+    """It goes on where there is no room, as the spool's thread does: each step is taken again."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        self.failed = 0
+        super().__init__(path, Filling(after=after))
+
+    def step(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except DiskFull:
+            self.failed += 1
+            act()
 
 
 def held(store: Store) -> list[int]:
@@ -93,6 +120,7 @@ def held(store: Store) -> list[int]:
     while (block := store.next_block()) is not None:
         if block.before not in store.aside:
             numbers.append(int(decode_batch(block.body).column(1)[0].as_py()))
+        store.take()
     return numbers
 
 
@@ -123,6 +151,31 @@ def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path
         again = Store(str(target), "p", SEGMENT_BYTES, Recorder())
         assert held(again) == [*numbers, 99]
         again.close()
+
+
+def test_any_operation_that_finds_no_room_is_taken_again_or_ends_the_run(tmp_path: Path) -> None:
+    life = Life(tmp_path / "origin")
+    life.run()
+    passed = 0
+    for after in range(len(life.recorder.ops)):
+        path = tmp_path / str(after)
+        tight: Tight | None = None
+        try:
+            tight = Tight(path, after)
+            tight.run()
+            passed += tight.failed
+        except (DiskFailed, DirectoryRefused):  # a sync: the next run knows
+            if tight is not None:
+                tight.store.close()
+        store = Store(str(path), "p", SEGMENT_BYTES, Unsynced())
+        numbers = held(store)
+        safe, done, tried = (tight.safe, tight.done, tight.tried) if tight is not None else (0, 0, 0)
+        assert numbers == list(range(numbers[0] if numbers else safe, numbers[0] + len(numbers) if numbers else safe)), after
+        assert (numbers[0] if numbers else safe) <= max(done, safe), after
+        assert not numbers or safe <= numbers[-1] + 1 <= tried, after
+        assert not list(path.rglob("*.tmp")) or tight is None or not tight.failed, after
+        store.close()
+    assert passed > 20
 
 
 def test_every_operation_is_one_that_was_looked_at(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_record_is_safe_without_any_gateway_and_the_next_producer_brings_it_in
         assert last.result(30) == 1000
         assert p.spool.records == p.spool.earlier == 0
     assert committed(gateway) == [b"%d" % number for number in range(1001)]
-    assert files(spool) == ["LOCK", "spool.json"]  # nothing is left of what is committed
+    assert files(spool) == ["LOCK", "RESERVE", "spool.json"]  # nothing is left of what is committed
 
 
 def test_a_gateway_that_goes_and_comes_makes_no_difference(gateway: FakeGateway, spool: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_topic_that_is_refused_holds_up_nothing(gateway: FakeGateway, spool: P
         assert isinstance(receipt.error, Refused if number % 3 == 1 else type(None))
     p.close()
     assert committed(gateway) == [b"%d" % number for number in range(12) if number % 3 != 1]
-    assert files(spool) == ["LOCK", "refused", "spool.json"]
+    assert files(spool) == ["LOCK", "RESERVE", "refused", "spool.json"]
 
 
 def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:

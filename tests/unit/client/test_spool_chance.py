@@ -1,8 +1,9 @@
 """Proves that a spool brings every record that was on its disk into the log once, in the order sent, whatever becomes of the
-connection, the gateway, the process and the power.
+connection, the gateway, the process, the power and the room on the disk.
 
 A producer without a network and without threads is driven by chance, as in test_chance.py; its process is killed, or the host loses
-its power, and another one begins with what the disk may hold then. Then the faults stop, and all has to come to its end.
+its power, and another one begins with what the disk may hold then. Any single operation of the disk may find no room. Then the
+faults stop, and all has to come to its end.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from gateway.client.spool.delivery import SpooledDelivery
 from gateway.client.spool.feed import SpooledFeed
 from gateway.client.spool.spooler import Spooler
 from gateway.client.spool.store import Store
+from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Frame
-from gateway.errors import TuttiError
-from tests.faults.powerloss.recorder import Op, Recorder, chosen, image
+from gateway.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
+from tests.faults.powerloss.recorder import Filling, Op, chosen, image
 from tests.unit.client.fake import Rules
 
 ROUTING = b"client"
@@ -52,7 +54,7 @@ class World:
         self.next_number = 0
         self.directory = root / "0"
         self.directory.mkdir()
-        self.recorder = Recorder()
+        self.recorder = Filling()
         self.begin()
 
     # -- lives of the producer
@@ -65,7 +67,7 @@ class World:
             buffer_bytes=1 << 16,
             compression=self.chance.choice([None, "lz4"]),
         )
-        self.store = Store(str(self.directory), "p", self.chance.choice([2000, 10_000]), self.recorder)
+        self.store = self.opened()
         self.feed = SpooledFeed(options, self.store, SPOOL_BYTES, lambda: self.now)
         self.spooler = Spooler(self.feed, self.store)
         self.delivery = SpooledDelivery(Identity("p", b"i%015d" % self.lives, b"s%015d" % self.lives), self.feed)
@@ -73,6 +75,15 @@ class World:
         self.to_client: deque[bytes] = deque()
         self.connected = False
         self.resumed = not self.uses_progress
+
+    def opened(self) -> Store:
+        """The spool; it may find no room, and is opened again."""
+        size = self.chance.choice([2000, 10_000])
+        try:
+            return Store(str(self.directory), "p", size, self.recorder)
+        except (DiskFull, DiskFailed, DirectoryRefused):
+            assert self.recorder.after is None, "nothing else was wrong"
+            return Store(str(self.directory), "p", size, self.recorder)
 
     def end(self) -> None:
         """The process is gone; what it sent may still arrive."""
@@ -92,7 +103,7 @@ class World:
         (target / "log").rmdir()
         shutil.rmtree(self.directory)
         self.directory = target
-        self.recorder = Recorder()
+        self.recorder = Filling()
         # What is there now is durable.
         for path in sorted(path for path in target.rglob("*") if path.is_file()):
             inode = path.stat().st_ino
@@ -149,7 +160,10 @@ class World:
         with self.feed.lock:
             due = self.feed.closed or self.spooler._may_read() or self.spooler._may_prune()
         if due:
-            self.spooler._work()
+            try:
+                self.spooler._work()
+            except DiskFailed:  # a sync found no room: nobody knows what is on the disk, and the producer ends
+                self.chance.choice([self.kill, self.lose_power])()
 
     def work(self) -> None:
         self.delivery.work(self.now)
@@ -202,16 +216,19 @@ class World:
             self.cut()
         elif roll < 0.97:
             self.fates.append(self.chance.choice(["lost", "busy", "malformed", "abort"]))
-        elif roll < 0.98:
+        elif roll < 0.977:
             self.kill()
-        elif roll < 0.987:
+        elif roll < 0.983:
             self.lose_power()
+        elif roll < 0.99:
+            self.recorder.after = self.chance.randrange(12)
         else:
             self.now += self.chance.choice([0.01, 0.1, 1.5])
 
     def settle(self) -> None:
         """The faults stop: everything comes to its end."""
         self.fates.clear()
+        self.recorder.after = None
         for _ in range(20_000):
             self.connect()
             self.spool()
@@ -254,7 +271,14 @@ class World:
                 assert value in aside
         assert not self.feed.spooled().records
         self.store.prune(*self.feed.reached(), closing=True)
-        assert not self.store.segments, "a segment is kept of which all is committed"
+        kept = [segment.number for segment in self.store.segments.values() if segment.records]  # an empty one may be the last
+        assert not kept, "a segment is kept of which all is committed"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was full is tried again without a wait."""
+    monkeypatch.setattr(limits, "SPOOL_RETRY_US", 0)
 
 
 @pytest.mark.parametrize("uses_progress", [False, True])

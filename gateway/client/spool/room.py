@@ -1,0 +1,65 @@
+"""What a full disk means to a spool, and what it needs of the system beside plain files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from gateway.core import limits
+from gateway.errors import DirectoryRefused
+from gateway.log.storage import Storage, SyncFailed
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def no_room(error: OSError) -> bool:
+    """Whether an error is a lack of room, after which the same may be tried again: never that of a sync."""
+    return error.errno in _FULL and not isinstance(error, SyncFailed)
+
+
+def replace(storage: Storage, path: str, data: bytes) -> None:
+    """As `Storage.replace_file`; half a file is not left where there is no room for all of it."""
+    try:
+        storage.replace_file(path, data)
+    except OSError as error:
+        if no_room(error):
+            with suppress(OSError):
+                storage.remove(path + ".tmp")
+        raise
+
+
+def keep_reserve(storage: Storage, path: str) -> None:
+    """Have a file that makes room for the state: a disk that the spool itself has filled becomes free only by what leaves, and
+    before anything leaves the state is written.
+    """
+    with suppress(OSError):  # it is tried again with the next state
+        if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
+            return
+        fd = storage.open(path, create=True)
+        try:
+            storage.allocate(fd, limits.SPOOL_RESERVE_BYTES)
+        finally:
+            storage.close(fd)
+
+
+def take_lock(path: str, spool: str) -> int:
+    """Lock a spool by its file; the descriptor that holds it.
+
+    Raises:
+        DirectoryRefused: another process has it.
+        OSError: it cannot be locked.
+    """
+    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
+
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        raise DirectoryRefused(f"spool {spool} is in use by process {holder}: each producer has a spool of its own") from None
+    with suppress(OSError):  # it is only told to others, and a full disk may have no room for it
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
