@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     """The store that `where` names: a directory, or a URL (`file:///DIR`, `s3://BUCKET/DIR`, or any other that fsspec knows).
 
     Raises:
-        ConfigError: it names none, or what reaches it is not installed.
+        ConfigError: it names none, it has a password in it, or what reaches it is not installed.
     """
     text = os.fspath(where)
     if not text.strip() or "\0" in text:
@@ -84,24 +85,50 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
         return LocalStore(text if not separator else "/" + rest.lstrip("/"))
+    shown = _shown(text)
     try:
         found, path = arrow_fs.FileSystem.from_uri(text)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        found, path = _by_fsspec(text, scheme)
+        found, path = _by_fsspec(text, shown)
     except OSError as error:
-        raise Unavailable(f"the archive {text} cannot be reached: {error}") from error
-    return RemoteStore(text, found, path)
+        raise Unavailable(f"the archive {shown} cannot be reached: {_without(text, shown, error)}") from None
+    return RemoteStore(shown, found, path)
 
 
-def _by_fsspec(url: str, scheme: str) -> tuple[arrow_fs.FileSystem, str]:
+def _shown(url: str) -> str:
+    """The URL as messages, logs and plans may have it: without what stands behind `?` or `#`, which may be a signature.
+
+    Raises:
+        ConfigError: it has a password.
+    """
+    scheme, _, rest = url.partition("://")
+    place = re.split(r"[?#]", rest, maxsplit=1)[0]
+    authority = place.partition("/")[0]
+    if ":" in rest.rpartition("@")[0]:  # of all of it: a secret may have a slash in it that is not quoted
+        raise ConfigError(
+            f"a {scheme}:// URL of an archive has a password in it, which command lines, plans and logs would show: give it by what "
+            "the file system looks at itself (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for one of fsspec)"
+        )
+    return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
+
+
+def _without(url: str, shown: str, error: Exception) -> str:
+    """What an error says, without what is not to be shown."""
+    said = str(error).replace(url, shown)
+    behind = re.split(r"[?#]", url, maxsplit=1)
+    return said.replace(behind[1], "...") if len(behind) > 1 and behind[1] else said
+
+
+def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
+    scheme = url.partition("://")[0]
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - not installed where no archive is reached by it
     except ImportError as error:
-        raise ConfigError(f"{url}: {scheme}:// is reached by fsspec: pip install 'tutti-ingest[archive]'") from error
+        raise ConfigError(f"{shown}: {scheme}:// is reached by fsspec: pip install 'tutti-ingest[archive]'") from error
     try:
         found, path = url_to_fs(url)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"{url}: no file system is known for {scheme}:// ({error})") from error
+        raise ConfigError(f"{shown}: no file system is known for {scheme}:// ({_without(url, shown, error)})") from None
     handler: Any = arrow_fs.FSSpecHandler
     return arrow_fs.PyFileSystem(handler(found)), path
 
