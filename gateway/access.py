@@ -11,7 +11,8 @@ each: a token has more bits than anybody can try, so that nothing slower is need
     admin = true                        # may do what changes the group, and see it; left out: may not
     expires = 2027-01-31T00:00:00Z      # left out: never
 
-The file is read again when it changes. What a mistake in it says does not count then, and what was read before still holds.
+The file is read again when it changed and has stood still for a moment; one that is to list nothing has `[tokens]` alone. What a
+mistake in it says does not count then, and what was read before still holds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import NamedTuple
 from gateway.core import limits
 from gateway.data.names import check_name, is_nameless
 from gateway.errors import ConfigError, NotAllowed, UsageError
-from gateway.keyfiles import check_guarded, read_toml, stamp, write_whole
+from gateway.keyfiles import Changes, check_guarded, read_toml, stamp, write_whole
 
 PREFIX = "tutti_"  # so that who finds one in a text knows what it is
 TOKEN_BYTES = 32
@@ -193,7 +194,7 @@ class Tokens:
         self._path = Path(path)
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self._stamp = stamp(path)
+        self._changes = Changes(path, stamp(path), clock_us)
         self._looked_us = clock_us()
         self._known = {access.sha256: access for access in read_tokens(path).values()}
         self.trouble = ""
@@ -242,15 +243,16 @@ class Tokens:
             if 0 <= now_us - self._looked_us < limits.KEYS_LOOK_US:
                 return
             self._looked_us = now_us
-            seen = stamp(self._path)
-            if seen == self._stamp:
+            seen = self._changes.look()
+            if seen is None:
                 return
             try:
                 known = read_tokens(self._path)
             except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
                 self.trouble = f"the tokens that were read before still hold: {error}"
                 return
-            self._stamp, self.trouble = seen, ""
+            self._changes.take(seen)
+            self.trouble = ""
             self._known = {access.sha256: access for access in known.values()}
             self.version += 1
 
@@ -270,9 +272,11 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
         ConfigError: it cannot be read, everybody may write it, or something in it is wrong; the message names it.
     """
     tree, found = read_toml(path, _MADE_BY)
-    table = tree.get("tokens", {})
+    table = tree.get("tokens")  # nothing at all is no empty list: the file may be written at this moment
     if set(tree) - {"tokens"} or not isinstance(table, dict):
-        raise ConfigError(f"{path} lists no tokens: write [tokens.NAME] tables and nothing else; {_MADE_BY}")
+        raise ConfigError(
+            f"{path} lists no tokens: write [tokens.NAME] tables and nothing else, or [tokens] alone for none; {_MADE_BY}"
+        )
     if len(table) > limits.TOKENS_MAX:
         raise ConfigError(f"{path} lists {len(table)} tokens, and {limits.TOKENS_MAX} are taken: take old ones out")
     tokens = {name: _access(path, name, told) for name, told in table.items()}
@@ -349,7 +353,7 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
 
 
 def _text(tokens: Iterable[Access]) -> str:
-    told = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n"
+    told = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n\n[tokens]\n"
     for access in sorted(tokens):
         name = f'"{access.name}"' if "." in access.name else access.name
         told += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'

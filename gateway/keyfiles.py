@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,45 @@ from gateway.errors import ConfigError
 FILE_BYTES_MAX = 1 * limits.MIB
 
 
-def stamp(path: str | Path) -> tuple[int, int, int]:
+Stamp = tuple[int, int, int]
+
+
+def stamp(path: str | Path) -> Stamp:
     """What changes when a file is written; zeros while there is none."""
     try:
         found = Path(path).stat()
     except OSError:
         return (0, 0, 0)
     return (found.st_mtime_ns, found.st_ino, found.st_size)
+
+
+def monotonic_us() -> int:
+    """A clock that is never set, us."""
+    return time.monotonic_ns() // 1000
+
+
+class Changes:
+    """Whether a file is another one than it was, told once it has stood still for a while: who writes it in place (`cp`, an editor)
+    leaves half of it there for a moment, which may look whole. Owned by one thread at a time.
+    """
+
+    def __init__(self, path: str | Path, taken: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
+        """`taken` is its stamp as it was before it was read; `clock_us` tells the time."""
+        self._path = path
+        self._taken = self._seen = taken
+        self._clock_us = clock_us
+        self._since_us = clock_us()
+
+    def look(self) -> Stamp | None:
+        """The stamp of the file where it is to be read again, else None. It is so until `take`."""
+        seen, now_us = stamp(self._path), self._clock_us()
+        if seen != self._seen or now_us < self._since_us:
+            self._seen, self._since_us = seen, now_us
+        return seen if seen != self._taken and now_us - self._since_us >= limits.KEYS_STILL_US else None
+
+    def take(self, read: Stamp) -> None:
+        """The file was read as it was with that stamp."""
+        self._taken = read
 
 
 def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_result]:

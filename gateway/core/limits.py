@@ -58,6 +58,7 @@ TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another proces
 TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
 KEYS_LOOK_US = 1_000_000  # whether a file of keys or tokens changed is looked at this often
+KEYS_STILL_US = 900_000  # one that changed is read when it has stood still for so long: about one look
 TOKENS_MAX = 1024  # that a file of tokens lists
 TOKEN_CHARACTERS_MAX = 256  # of one that somebody shows
 RIGHT_PATTERNS_MAX = 64  # of a token, of each kind

@@ -13,7 +13,7 @@ Keys are Z85 text as ZeroMQ writes it (RFC 32); CURVE is ZeroMQ's CurveZMQ (RFC 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import zmq
 from gateway.core import limits
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError
-from gateway.keyfiles import check_private, read_toml, stamp, write_new, write_whole
+from gateway.keyfiles import Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole
 
 SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
 PUBLIC_FILE = "group.keys"
@@ -209,18 +209,27 @@ class Keyring:
         trouble: why the public file could not be read again, empty if it could. What it said before holds on.
     """
 
-    def __init__(self, own: Keys, public_path: str | Path, public: dict[str, str], seen: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        own: Keys,
+        public_path: str | Path,
+        public: dict[str, str],
+        seen: Stamp,
+        clock_us: Callable[[], int] = monotonic_us,
+    ) -> None:
         """Put it together; `open` reads and checks the files. `seen` is the public one's stamp as it was before it was read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
-        self._stamp = seen
+        self._changes = Changes(public_path, seen, clock_us)
         self._public = public
         self._names = {key: name for name, key in public.items()}
 
     @classmethod
-    def open(cls, secret_path: str | Path, public_path: str | Path, gateway: str) -> Keyring:
-        """The keys of a gateway.
+    def open(
+        cls, secret_path: str | Path, public_path: str | Path, gateway: str, clock_us: Callable[[], int] = monotonic_us
+    ) -> Keyring:
+        """The keys of a gateway; `clock_us` tells for how long their file has stood still.
 
         Raises:
             ConfigError: a file is wrong, or they are not of this gateway and its group; the message says which and what to do.
@@ -242,7 +251,7 @@ class Keyring:
                 f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the others "
                 f"would not let it in; write that one into the public file on every host"
             )
-        return cls(own, public_path, public, seen)
+        return cls(own, public_path, public, seen, clock_us)
 
     def name_of(self, public: str) -> str:
         """The gateway with that public key, empty if nobody's is known to be."""
@@ -254,15 +263,15 @@ class Keyring:
 
     def refresh(self) -> bool:
         """Read the public file again if it changed; whether what it says is new."""
-        seen = stamp(self._path)
-        if seen == self._stamp:
+        seen = self._changes.look()
+        if seen is None:
             return False
         try:
             public = read_public(self._path)
         except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
             self.trouble = f"the public keys that were read before still hold: {error}"
             return False
-        self._stamp = seen
+        self._changes.take(seen)
         self.trouble = ""
         changed = public != self._public
         self._public = public

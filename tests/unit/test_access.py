@@ -74,30 +74,58 @@ def test_an_expired_token_is_refused_as_an_unknown_one_is(path: Path) -> None:
     assert tokens.refused == {"expired": 1, "unknown": 1}
 
 
+def look_twice(tokens: Tokens, clock: Clock) -> None:
+    for _ in range(2):
+        clock.us += limits.KEYS_LOOK_US
+        tokens.refresh()
+
+
 def test_the_file_is_read_again_and_a_mistake_in_it_takes_nothing_away(path: Path) -> None:
     clock, one, two = Clock(), new_token(), new_token()
     put(path, Access("one", digest_of(one), ("a",)))
     tokens = Tokens(path, clock)
     access = tokens.who(one)
     put(path, Access("two", digest_of(two), ("b",)))
-    clock.us += limits.KEYS_LOOK_US
+    look_twice(tokens, clock)
     assert tokens.who(two).name == "two"
     good = path.read_text()
     path.write_text("[tokens.one]\nsha256 = 'x'\n")
-    clock.us += limits.KEYS_LOOK_US
+    look_twice(tokens, clock)
     assert tokens.who(two).name == "two"
     assert "tokens.one.sha256 is no SHA-256" in tokens.trouble
     path.write_text(good.replace('"a"', '"c"'))
-    clock.us += limits.KEYS_LOOK_US
+    look_twice(tokens, clock)
     assert tokens.who(one).produce == ("c",)
     assert tokens.trouble == ""
     changed = tokens.still(access)
     assert changed is not None
     assert changed.produce == ("c",)
     change_tokens(path, lambda known: known.__delitem__("one"))
-    clock.us += limits.KEYS_LOOK_US
-    tokens.refresh()
+    look_twice(tokens, clock)
     assert tokens.still(access) is None
+
+
+def test_a_file_that_is_written_in_place_throws_nobody_out(path: Path) -> None:
+    clock, one, two = Clock(), new_token(), new_token()
+    put(path, Access("one", digest_of(one), ("a",)), Access("two", digest_of(two), ("b",)))
+    tokens = Tokens(path, clock)
+    whole = path.read_text()
+    access = tokens.who(two)
+    for part in ("", whole.partition("\n")[0], whole[: whole.index("[tokens.two]")], whole[:-20]):
+        path.write_text(part)
+        clock.us += limits.KEYS_LOOK_US
+        assert tokens.still(access) == tokens.who(two) == access
+    path.write_text("")
+    look_twice(tokens, clock)
+    assert tokens.who(two) == access
+    assert "lists no tokens" in tokens.trouble
+    path.write_text(whole)
+    look_twice(tokens, clock)
+    assert (tokens.who(two), tokens.trouble) == (access, "")
+    change_tokens(path, dict.clear)
+    look_twice(tokens, clock)
+    assert tokens.still(access) is None
+    assert tokens.trouble == ""
 
 
 @pytest.mark.parametrize(
@@ -161,6 +189,8 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
     ("text", "said"),
     [
         ("x = 1\n", "lists no tokens"),
+        ("", "lists no tokens"),
+        ("# Tokens of clients\n", "lists no tokens"),
         ("tokens = 3\n", "lists no tokens"),
         ("[tokens]\na = 3\n", "tokens.a is no table"),
         ("[tokens.'a b']\n" + GOOD, "has ' ' in it"),

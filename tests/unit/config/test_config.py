@@ -382,7 +382,7 @@ def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -
 def test_the_examples_load(file: Path, tmp_path: Path) -> None:
     generate(tmp_path / "keys", ["jfk", "lga", "ewr"])
     certificate(tmp_path / "tls", "jfk")
-    (tmp_path / "tokens.toml").touch()
+    (tmp_path / "tokens.toml").write_text("[tokens]\n")
     here = tmp_path / file.name
     here.write_text(file.read_text())
     config, mistakes = check_config(here)

@@ -187,23 +187,39 @@ def test_own_key_has_to_be_the_one_that_the_others_know(keys: Path) -> None:
         Keyring.open(keys / "jfk.secret", public, "jfk")
 
 
+class _Clock:
+    us = 0
+
+    def __call__(self) -> int:
+        return self.us
+
+
 def test_a_public_file_that_changed_is_read_again(keys: Path) -> None:
-    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
+    clock = _Clock()
+    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     assert not ring.refresh()
     generate(keys, ["ewr"])
+    assert not ring.refresh(), "it may not be whole"
+    clock.us += limits.KEYS_STILL_US
     assert ring.refresh()
     assert ring.name_of(ring.public_of("ewr")) == "ewr"
     assert not ring.refresh()
 
 
 def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
-    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
+    clock = _Clock()
+    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     lga = ring.public_of("lga")
     (keys / "group.keys").write_text("[gateways")
+    assert not ring.refresh()
+    assert not ring.trouble
+    clock.us += limits.KEYS_STILL_US
     assert not ring.refresh()
     assert "still hold: " in ring.trouble
     assert ring.name_of(lga) == "lga"
     write_public(keys / "group.keys", {"jfk": ring.own.public})
+    ring.refresh()
+    clock.us += limits.KEYS_STILL_US
     assert ring.refresh()
     assert (ring.trouble, ring.name_of(lga)) == ("", "")
 
@@ -211,14 +227,29 @@ def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_not_change(
     keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
+    clock = _Clock()
+    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     generate(keys, ["ewr"])
+    assert not ring.refresh(), "it may not be whole"
+    clock.us += limits.KEYS_STILL_US
     with monkeypatch.context() as full:
         full.setattr(Path, "open", _no_descriptor)
         assert not ring.refresh()
     assert "still hold: " in ring.trouble
     assert ring.refresh()
     assert (ring.trouble, ring.name_of(ring.public_of("ewr"))) == ("", "ewr")
+
+
+def test_a_public_file_that_is_written_at_this_moment_is_not_read(keys: Path) -> None:
+    clock = _Clock()
+    ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
+    whole = (keys / "group.keys").read_text()
+    lga = ring.public_of("lga")
+    for size in range(0, len(whole), 10):
+        (keys / "group.keys").write_text(whole[:size])
+        clock.us += limits.KEYS_STILL_US
+        assert not ring.refresh()
+        assert (ring.name_of(lga), ring.trouble) == ("lga", "")
 
 
 def _no_descriptor(*_: object, **__: object) -> object:
