@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ def problem(status: int, message: str) -> bytes:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection with a bound of connections, and a time after which it is cut however slowly the other side reads or writes.
+    """A connection with a time after which it is cut however slowly the other side reads or writes.
 
     The time begins with the connection and again with the end of each answer. Who speaks another protocol is told so.
     """
@@ -39,19 +41,12 @@ class BoundedProtocol(H11Protocol):
     _spoke = False
 
     @abstractmethod
-    def connections_max(self) -> int:
-        """How many connections there may be."""
-
-    @abstractmethod
     def patience_s(self) -> float:
         """Seconds until it is cut."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
-        """Take a connection unless there are too many."""
+        """Take a connection: its handshake is over, where there is one."""
         super().connection_made(transport)
-        if len(self.connections) > self.connections_max():
-            transport.abort()
-            return
         self.arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,14 +108,57 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-class Server(uvicorn.Server):
-    """uvicorn without its clock: that wakes ten times a second, a tenth of what an idle gateway costs, for a date that nobody is
-    sent and to see whether it is to end, of which it is told here.
+class _Taken(socket.socket):
+    """A connection that counts until it is closed."""
+
+    count: set[int] | None = None
+
+    def close(self) -> None:
+        """It is over."""
+        if self.count is not None:
+            self.count.discard(id(self))
+        super().close()
+
+
+class _Listener(socket.socket):
+    """A socket that listens and hands out so many connections at once, those too whose TLS handshake is not over: asyncio tells
+    nobody of these, and each has its buffers. One more is closed.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        """Nothing is served yet."""
+    def __init__(self, like: socket.socket, most: int) -> None:
+        super().__init__(like.family, like.type, like.proto, os.dup(like.fileno()))
+        self._most = most
+        self._count: set[int] = set()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As that of any socket."""
+        while True:
+            found, address = super().accept()
+            if len(self._count) < self._most:
+                taken = _Taken(found.family, found.type, found.proto, found.detach())
+                taken.count = self._count
+                self._count.add(id(taken))
+                return taken, address
+            found.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn with bounds of connections, and of the time that a TLS handshake has; and without its clock: that wakes ten times a
+    second, a tenth of what an idle gateway costs, for a date that nobody is sent and to see whether it is to end, of which it is
+    told here.
+    """
+
+    def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:
+        """Nothing is served yet.
+
+        Args:
+            config: of uvicorn.
+            connections_max: connections at once, at each socket.
+            handshake_s: seconds for a TLS handshake.
+        """
         super().__init__(config)
+        self._connections_max = connections_max
+        self._handshake_s = handshake_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told = asyncio.Event()
 
@@ -128,6 +166,29 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to whoever runs it, who calls `end`."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve at the sockets."""
+        await self.lifespan.startup()
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg, assignment]  # as uvicorn does
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                protocol,
+                sock=_Listener(listener, self._connections_max),
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=self._handshake_s if config.ssl else None,
+            )
+            for listener in sockets or []
+        ]
+        self.started = True
 
     async def main_loop(self) -> None:
         """Sleep until `end`."""

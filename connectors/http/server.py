@@ -36,10 +36,6 @@ class Protocol(BoundedProtocol):
     _stuck: asyncio.TimerHandle | None = None
     _begun = False  # whether some of the next request is there
 
-    def connections_max(self) -> int:
-        """How many connections there may be."""
-        return limits.CONNECTIONS_MAX
-
     def patience_s(self) -> float:
         """Seconds for a head."""
         return limits.HEAD_S
@@ -145,7 +141,7 @@ class Connector:
         )
         config.load()
         config.ssl = self._tls.context
-        server = Server(config)
+        server = Server(config, limits.CONNECTIONS_MAX, limits.HEAD_S)
         waiting = threading.Thread(target=self._watch, args=(stop, server, service), daemon=True)
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():

@@ -66,10 +66,6 @@ class AdminProtocol(BoundedProtocol):
 
     wrong_port = _WRONG_PORT
 
-    def connections_max(self) -> int:
-        """How many connections there may be."""
-        return limits.HTTP_CONNECTIONS_MAX
-
     def patience_s(self) -> float:
         """Seconds for a request and its answer."""
         return limits.HTTP_REQUEST_US_MAX / US
@@ -204,7 +200,7 @@ class AdminServer:
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
         )
-        self._server = Server(config)
+        self._server = Server(config, limits.HTTP_CONNECTIONS_MAX, limits.HTTP_REQUEST_US_MAX / US)
         self._thread = threading.Thread(target=self._run, name="admin-http", daemon=True)
 
     def start(self) -> None:

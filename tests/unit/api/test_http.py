@@ -3,9 +3,10 @@ and tells other protocols which port they want.
 """
 
 import asyncio
+import contextlib
 import json
 import socket
-import struct
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from gateway.api.guard import Files, Guard
 from gateway.api.http import AdminServer, Answer, Page, application
 from gateway.core import limits
 from gateway.serving import Server
+from tests.certificates import certificate
 
 PAGES: dict[str, Page] = {
     "/healthz": lambda _asked: Answer(200, "application/json", b'{"status":"ok"}'),
@@ -178,28 +180,47 @@ def test_who_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) ->
         assert not isinstance(cut.value, TimeoutError)
 
 
-def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
+    """A port that takes three connections, in the clear or with the certificate that is named beside."""
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
-    links = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(3)]
-    for link in links:  # an answer shows that the connection is counted
-        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert b"200 OK" in link.recv(65536)
-    with socket.create_connection(("127.0.0.1", port), 10) as extra:
-        extra.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
-        try:
-            extra.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert extra.recv(100) == b""
-        except ConnectionError as error:
-            assert isinstance(error, ConnectionResetError | BrokenPipeError)  # noqa: PT017 - cut before or after the send
-    for link in links:
-        link.close()
+    monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 2_000_000)
+    certificate(tmp_path, "tls")
+    files = str(tmp_path / "tls.pem"), str(tmp_path / "tls.key")
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = AdminServer(listener, PAGES, tls=files if request.param else None)
+    server.start()
+    yield listener.getsockname()[1], files[0] if request.param else ""
+    server.stop()
+    listener.close()
+
+
+@pytest.mark.parametrize("small", [False, True], indirect=True, ids=["clear", "tls"])
+def test_connections_are_bounded_also_those_that_never_say_a_word(small: tuple[int, str]) -> None:
+    port, trusted = small
+    idle = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(3)]
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", port), 20) as extra, contextlib.suppress(ConnectionResetError):
+            assert extra.recv(100) == b"", "there is no place"
+    for link in idle:
+        with link, contextlib.suppress(ConnectionResetError):
+            assert link.recv(100) == b"", "it had its time"
+    deadline = time.monotonic() + 20
+    while True:  # the places are free again
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20) as plain:
+            link = ssl.create_default_context(cafile=trusted).wrap_socket(plain, server_hostname="127.0.0.1") if trusted else plain
+            with link:
+                link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+                if b"200 OK" in link.recv(65536):
+                    return
+        assert time.monotonic() < deadline
 
 
 def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[Any] = []
 
     async def serve() -> None:
-        server = Server(uvicorn.Config(lambda: None))
+        server = Server(uvicorn.Config(lambda: None), 1, 1)
         loop = asyncio.get_running_loop()
         call_at = loop.call_at
 
@@ -223,7 +244,7 @@ def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.Monkey
 
 def test_one_that_is_told_to_end_before_it_begins_ends() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(uvicorn.Config(lambda: None, lifespan="off", log_config=None))
+    server = Server(uvicorn.Config(lambda: None, lifespan="off", log_config=None), 1, 1)
     server.end()
     asyncio.run(server.serve(sockets=[listener]))
     server.end()
