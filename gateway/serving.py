@@ -173,7 +173,7 @@ class Server(uvicorn.Server):
         config = self.config
 
         def protocol() -> asyncio.Protocol:
-            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg, assignment]  # as uvicorn does
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
                 config=config, server_state=self.server_state, app_state=self.lifespan.state
             )
             return made
