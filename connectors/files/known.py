@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from connectors.files import limits
+from connectors.files.directory import is_opaque
 from connectors.files.ledger import File, Ledger, State
+from connectors.files.trail import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,15 +30,18 @@ class Candidate(NamedTuple):
 
 
 class Known:
-    """Compares what is seen with the ledger: complete files by their names, growing ones by their inodes."""
+    """Compares what is seen with the ledger: complete files by their names, and renamed and growing ones by their inodes."""
 
     def __init__(self, config: Inflow, ledger: Ledger) -> None:
         """Of one session; the ledger was taken over."""
+        self._root = Path(config.files.directory)
+        self._form = config.files.format
         self._grows = config.files.grows
         self._quiet_ns = config.files.quiet_ms * 1_000_000
         self._ledger = ledger
         self._watched: dict[str, tuple[int, int, int]] = {}  # name -> size, time of change, since when (monotonic) it is that
         self.looked: dict[int, tuple[int, int]] = {}  # growing file -> size and time of change when it was read to its end
+        self.renamed: list[File] = []  # complete files that got another name since the look before
         self._put_off: set[int] = set()  # new growing files whose names were others' at the look before
 
     def candidates(self, found: list[Seen]) -> list[Candidate]:
@@ -45,6 +52,7 @@ class Known:
 
     def _complete(self, found: list[Seen]) -> list[Candidate]:
         by_name = {file.name: file for file in self._ledger.files.values() if file.state is not State.AWAY}
+        self._rename(found, by_name)
         watched, self._watched = self._watched, {}
         now_ns = time.time_ns()
         chosen = []
@@ -52,13 +60,57 @@ class Known:
             if not seen.wanted:
                 continue
             file = by_name.pop(seen.name, None)
-            same = file is not None and (file.inode, file.size, file.changed_ns) == (seen.inode, seen.size, seen.changed_ns)
-            if file is not None and same and file.state in (State.TAKEN, State.REFUSED, State.CHANGED):
+            if (
+                file is not None
+                and _identity(file) == _identity(seen)
+                and file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
+            ):
                 continue
             if now_ns - seen.changed_ns >= self._quiet_ns or self._is_quiet(seen, watched):
                 chosen.append(Candidate(seen, file))
         self._gone(file for file in by_name.values() if file.state is State.OPEN)
         return chosen
+
+    def _rename(self, found: list[Seen], by_name: dict[str, File]) -> None:
+        """Give files of the ledger the names that they have now: a file that is renamed is no new one."""
+        self.renamed = []
+        new = [
+            seen for seen in found if seen.wanted and (seen.name not in by_name or _identity(by_name[seen.name]) != _identity(seen))
+        ]
+        if not new:
+            return
+        there = {seen.name: _identity(seen) for seen in found}
+        left = {_identity(file): file for file in by_name.values() if there.get(file.name) != _identity(file)}
+        for seen in new:
+            file = left.get(_identity(seen))
+            if file is None or not self._holds(seen, file):
+                continue
+            LOG.warning("%s is called %s now: what was taken of it is not taken again", file.name, seen.name)
+            del left[_identity(seen)]
+            if by_name.get(file.name) is file:
+                del by_name[file.name]
+            if (before := by_name.get(seen.name)) is not None:  # it was renamed over that one
+                self._gone([before] if before.state is State.OPEN else [])
+                left.pop(_identity(before), None)
+                self._ledger.forget(before)
+            by_name[seen.name] = file
+            file.name = seen.name
+            self._ledger.put(file)
+            self.renamed.append(file)
+
+    def _holds(self, seen: Seen, file: File) -> bool:
+        """Whether it has what was taken: systems give the inodes of files that are gone to new ones."""
+        try:
+            descriptor = os.open(self._root / seen.name, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            at = seen.size if file.done and is_opaque(seen.name, self._form) else file.done
+            return mark_of(descriptor, at) == file.mark
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
 
     def _is_quiet(self, seen: Seen, watched: dict[str, tuple[int, int, int]]) -> bool:
         """Whether it was the same for long enough by this process's own clock: that of the files may be another one."""
@@ -124,3 +176,7 @@ class Known:
         gone = [file for _, file in sorted(self._ledger.files.items()) if file.name not in names]
         for file in gone[:more]:
             self._ledger.forget(file)
+
+
+def _identity(one: File | Seen) -> tuple[int, int, int]:
+    return one.inode, one.size, one.changed_ns

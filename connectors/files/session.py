@@ -98,6 +98,8 @@ class Session:
         found = connector.directory.look()
         connector.tell_strange()
         candidates = self._known.candidates(found)
+        for file in self._known.renamed:
+            self._after.add(file)
         self._looked_s = time.monotonic() - began
         connector.waiting = sum(map(self._left, candidates))
         self._more = False

@@ -92,7 +92,7 @@ def test_a_file_that_stays_and_is_mended_is_not_doubled_in_silence(
 
 @pytest.mark.parametrize("what", ["move", "delete"])
 @pytest.mark.parametrize("changed", ["tell", "take"])
-@pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "again", "touched", "gone"])
+@pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "again", "touched", "renamed", "gone"])
 def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: str, changed: str, how: str) -> None:
     """Proves that it is told and not doubled, and that nothing is put away that was not read; also when it is started anew."""
     content = {"rewritten": b"3\n4\n", "appended": b"1\n2\n3\n", "replaced": b"5\n6\n"}.get(how, b"1\n2\n")
@@ -104,19 +104,21 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
         session._drain()
         if how == "touched":
             os.utime(rig.incoming / "a", (1, 1))
+        elif how == "renamed":
+            (rig.incoming / "a").rename(rig.incoming / "b")
         elif how == "gone":
             (rig.incoming / "a").unlink()
         else:
             change(rig, "replaced" if how == "again" else how, content)
         session._tidy()
     count = sum(rig.turns(3).changed for _ in range(2))
-    other = how not in ("again", "touched", "gone")
+    other = how not in ("again", "touched", "renamed", "gone")
     assert rig.log.values() == [b"1", b"2", *(content.split() if other and changed == "take" else [])]
     assert count == other
-    stays = how != "gone" and (changed == "tell" if other else what == "delete")
+    stays = (other and changed == "tell") or (how in ("again", "touched") and what == "delete")
     assert contents(rig.incoming) == ({"a": content} if stays else {})
     if what == "move" and how != "gone":
-        assert contents(tmp_path / "done") == ({} if stays else {"a": content})
+        assert contents(tmp_path / "done") == ({} if stays else {"b" if how == "renamed" else "a": content})
 
 
 @pytest.mark.parametrize("changed", ["tell", "take"])

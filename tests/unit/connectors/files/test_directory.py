@@ -82,6 +82,28 @@ def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, chan
     assert connector.changed == 1
 
 
+@pytest.mark.parametrize("form", ["lines", "gz"])
+def test_a_file_that_is_renamed_is_the_same(tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that it is told and not taken again, also when another one has its name by then; one with its inode alone is new."""
+    end = ".gz" if form == "gz" else ""
+    packed = gzip.compress if end else bytes
+    rig = Rig(tmp_path)
+    rig.write(f"b{end}", packed(b"1\n"))
+    rig.turns()
+    (rig.incoming / f"b{end}").rename(rig.incoming / f"c{end}")
+    rig.write(f"b{end}", packed(b"2\n"))
+    assert rig.turns().changed == 0
+    (rig.incoming / f"c{end}").rename(rig.incoming / f"b{end}")
+    assert rig.turns().changed == 0
+    assert (rig.log.values(), caplog.text.count("is called")) == ([b"1", b"2"], 2)
+    status = (rig.incoming / f"b{end}").stat()
+    (rig.incoming / f"b{end}").rename(rig.incoming / f"d{end}")
+    rig.write(f"d{end}", packed(b"3\n"))
+    os.utime(rig.incoming / f"d{end}", ns=(status.st_atime_ns, status.st_mtime_ns))
+    rig.turns()
+    assert rig.log.values() == [b"1", b"2", b"3"]
+
+
 def test_a_file_that_was_touched_or_put_back_is_the_same(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.write("a", b"1\n2\n")
