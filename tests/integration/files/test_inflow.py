@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 import time
@@ -167,17 +168,27 @@ def test_rows_that_no_log_takes_and_what_metrics_say(group: Three, tmp_path: Pat
 def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
     """Proves the exit codes: no gateway, no directory, a ledger that was lost."""
     place = Place(tmp_path, group.url, 'format = "lines"')
-    nowhere = place.instance("tutti://127.0.0.1:1").start(wait=False)
+    (tmp_path / "nowhere").mkdir()  # of its own: it holds its ledger open while it looks for a gateway
+    nowhere = Place(tmp_path / "nowhere", group.url, 'format = "lines"').instance("tutti://127.0.0.1:1")
+    lost, gone = place.instance(), place.instance()
+    with contextlib.ExitStack() as stack:
+        for one in (nowhere, lost, gone):
+            stack.push(one)
+        nowhere.start(wait=False)
+        _what_is_told(place, nowhere, lost, gone)
+
+
+def _what_is_told(place: Place, nowhere: Connected, lost: Connected, gone: Connected) -> None:
     place.put("a", b"1\n")
     with place.instance() as instance:
         until_there(place.url, place.name, 1, instance)
         assert instance.end() == 0
-    (tmp_path / "state" / f"{place.name}.ledger").rename(tmp_path / "lost")
-    lost = place.instance().start(wait=False)
+    (place.root / "state" / f"{place.name}.ledger").rename(place.root / "lost")
+    lost.start(wait=False)
     assert lost.wait() == 2
     assert f"tutti producers forget {place.name}" in lost.told()
-    place.incoming.rename(tmp_path / "elsewhere")
-    gone = place.instance().start(wait=False)
+    place.incoming.rename(place.root / "elsewhere")
+    gone.start(wait=False)
     assert gone.wait() == 2
     assert "name a directory that can be read" in gone.told()
     assert nowhere.wait() == 3
