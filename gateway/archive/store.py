@@ -107,7 +107,7 @@ def _shown(url: str) -> str:
     if ":" in rest.rpartition("@")[0]:  # of all of it: a secret may have a slash in it that is not quoted
         raise ConfigError(
             f"a {scheme}:// URL of an archive has a password in it, which command lines, plans and logs would show: give it by "
-            "what the file system looks at itself (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for one of fsspec)"
+            "what the file system looks at itself (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for others)"
         )
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 

@@ -123,7 +123,7 @@ class Admission:
             case SaveOffset():
                 access.require_reader()
             case Forget(_, names) if access.produce and all(is_nameless(name) for name in names):
-                pass  # its own: nobody else knows what a producer without a name is called
+                pass  # whoever may write: who staged is let go by another session than its own (docs/security.md, what is not protected)
             case Status():
                 pass
             case _:
