@@ -1,7 +1,8 @@
 """Archiving a log: range after range, as they close, and a named reader's offset behind each, so that retention may let them go.
 
-What is in the archive is what its manifests say, and nothing else is remembered. A range is closed by the log itself (its ticks
-and bytes), so whoever archives the same log from the same offset on makes the same ranges.
+What is in the archive is what its manifests say, and nothing else is remembered: what the log has and they have not is archived,
+also between ranges that are there (a manifest was lost, or removed as damaged). A range is closed by the log itself (its ticks and
+bytes), so whoever archives the same log from the same offset on makes the same ranges.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Archiver:
     """Archives one log.
 
     Attributes:
-        offset: all records below it are archived.
+        offset: all records below it that the log still has are archived.
         frontier: how far the log was, when it was asked last.
         ranges, records, bytes: what this process added.
         failures: how often it had to wait and begin a range again.
@@ -99,12 +100,13 @@ class Archiver:
     """
 
     def __init__(self, source: ArchivedLog, archive: Archive, settings: Settings) -> None:
-        """Go on where the archive ends."""
+        """Go on with the first record that the log has and the archive has not."""
         self._source = source
         self._archive = archive
         self._settings = settings
         self._committed = -1
         self._commit_at = 0.0
+        self._start = self._told_lost = 0
         self.offset = archive.end
         self.frontier = 0
         self.ranges = self.records = self.bytes = self.failures = 0
@@ -151,57 +153,71 @@ class Archiver:
 
     def begin(self) -> None:
         """See that archive and log belong together, and that the named reader says what the archive holds."""
-        saved = self._source.readers().get(self._settings.name, 0)
-        self._archive.refresh()
+        saved = self._saved()
+        archive = self._archive
+        archive.refresh()
         standing = self._source.frontier()
-        if standing.log != self._archive.log:
+        if standing.log != archive.log:
             raise WrongDirectory(
-                f"{self._archive.where} is the archive of log {self._archive.log}, and the gateways have log {standing.log}: "
+                f"{archive.where} is the archive of log {archive.log}, and the gateways have log {standing.log}: "
                 "archive it elsewhere"
             )
-        self.frontier = standing.offset
-        self._find_place(standing)
-        if saved > self.offset:
-            LOG.warning(
-                "reader %s has saved offset %d and the archive ends at %d: another one, or its end is lost; the reader goes back",
-                *(self._settings.name, saved, self.offset),
+        if archive.furthest > standing.offset:
+            raise WrongDirectory(
+                f"{archive.where} goes to offset {archive.furthest} and the log to {standing.offset}: the gateways have lost their "
+                "end, or were given an older state; nothing is archived"
             )
-            self._source.save_offset(self._settings.name, self.offset, True)
-            self._committed = self.offset
-
-    def _find_place(self, standing: Standing) -> None:
-        """Where to go on: at the archive's end, if the log still holds that."""
-        archive = self._archive
-        spans = archive.spans
-        self.offset = max(span.end for span in spans) if spans else standing.start
-        if not spans or self.offset >= standing.start:
-            if self.offset > standing.offset:
-                raise WrongDirectory(
-                    f"{archive.where} goes to offset {self.offset} and the log to {standing.offset}: the gateways have lost their "
-                    "end, or were given an older state; nothing is archived"
+        for first, end in archive.holes():
+            if first < standing.start:
+                LOG.warning(
+                    "records %d to %d are missing in %s, and the log has them no more: put their range back from a copy",
+                    *(first, min(end, standing.start) - 1, archive.where),
                 )
-            return
-        lost = f"records {self.offset} to {standing.start - 1} were removed from the log before they were archived"
-        if not self._settings.skip_lost:
-            raise OffsetOutOfRange(
-                f"{lost}: name {self._settings.name!r} in [retention] keep_for of all gateways, and go on behind them with "
-                'lost = "skip", or with another archive'
+        place, _ = self._place(standing)
+        self._go_back(saved, place)
+        self.offset = place
+
+    def _place(self, standing: Standing) -> tuple[int, int | None]:
+        """The first records [first, end) that the log has and the archive has not; None: up to where the log goes."""
+        self.frontier = standing.offset
+        archive = self._archive
+        self._start = max(self._start, standing.start)  # another gateway may know less
+        if archive.spans and archive.furthest < self._start:
+            lost = f"records {archive.furthest} to {self._start - 1} were removed from the log before they were archived"
+            if not self._settings.skip_lost:
+                raise OffsetOutOfRange(
+                    f"{lost}: name {self._settings.name!r} in [retention] keep_for of all gateways, and go on behind them with "
+                    'lost = "skip", or with another archive'
+                )
+            if self._told_lost < self._start:
+                LOG.warning("%s: the archive goes on behind them", lost)
+                self._told_lost = self._start
+        return archive.missing_at(self._start)
+
+    def _saved(self) -> int:
+        """What the named reader says. To be asked before the archive is listed: another archiver may be at work."""
+        return self._source.readers().get(self._settings.name, 0)
+
+    def _go_back(self, saved: int, place: int) -> None:
+        """Have the reader say no more than the archive holds, before anything more is removed."""
+        if saved > place:
+            LOG.warning(
+                "reader %s has saved offset %d and %s has not record %d: another archive, or ranges are lost; the reader goes back",
+                *(self._settings.name, saved, self._archive.where, place),
             )
-        LOG.warning("%s: the archive goes on behind them", lost)
-        self.offset = standing.start
+            self._source.save_offset(self._settings.name, place, True)
+            self._committed = place
 
     def step(self) -> Manifest | None:
         """Archive the next range; None if none is closed."""
-        end = self._closed()
-        if end is None:
+        closed = self._closed()
+        if closed is not None:
+            self._archive.refresh(soon=True)  # somebody else may have done it, or a range be gone
+            closed = self._closed()
+        if closed is None:
             self._commit()
             return None
-        start = self.offset
-        self._archive.refresh(soon=True)
-        found = self._archive.span_at(start)
-        if found is not None:  # somebody else has done it
-            self.offset = found.end
-            return self._archive.manifest(found)
+        start, end = closed
         gathered = Gathered(start)
         for piece in self._source.records(start, end):
             gathered.take(piece.batch)
@@ -223,20 +239,25 @@ class Archiver:
         except Damaged as error:  # a disk or a network that does not keep what it took: nothing counts, and it is written again
             raise Unavailable(str(error)) from error
 
-    def _closed(self) -> int | None:
-        """The end of the range that begins at `offset`, if it is closed."""
+    def _closed(self) -> tuple[int, int] | None:
+        """The next range, if it is closed: `offset` is its beginning then."""
         standing = self._source.frontier()
-        self.frontier = standing.offset
-        if standing.start > self.offset:
-            self._find_place(standing)
-        start, settings = self.offset, self._settings
-        if standing.offset <= start:
+        start, behind = self._place(standing)
+        if start < self.offset:  # what was there is gone
+            saved = self._saved()
+            self._archive.refresh()
+            start, behind = self._place(standing)
+            self._go_back(saved, start)
+        self.offset = start
+        end = standing.offset if behind is None else min(behind, standing.offset)
+        if end <= start:
             return None
-        upto = self._source.bytes_end(start, standing.offset, settings.bytes)
-        tick = self._source.tick_end(start, start, upto, settings.ticks)
+        upto = self._source.bytes_end(start, end, self._settings.bytes)
+        tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:
-            return tick
-        return upto if upto < standing.offset else None
+            return start, tick
+        # What another range follows is closed, whatever the ticks say.
+        return (start, upto) if upto < standing.offset or end == behind else None
 
     def _commit(self, *, soon: bool = False) -> None:
         """Save the reader's offset where it moved; `soon`: unless that was done within the last second."""

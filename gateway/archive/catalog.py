@@ -8,15 +8,26 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from gateway.archive.form import MARKER, RANGES, Manifest, Marker, decode_manifest, decode_marker, encode_marker, range_of
+from gateway.archive.form import (
+    MARKER,
+    PUT_BACK_MARKER,
+    RANGES,
+    Manifest,
+    Marker,
+    decode_manifest,
+    decode_marker,
+    encode_marker,
+    range_of,
+)
 from gateway.archive.parquet import damaged
 from gateway.archive.store import Store, open_store
 from gateway.core import limits
-from gateway.errors import FormatError, OffsetOutOfRange, WrongDirectory
+from gateway.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
 
 class Span(NamedTuple):
@@ -51,6 +62,7 @@ class Archive:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, and not of log {log}: name another one")
         self._lock = threading.Lock()
         self._spans: list[Span] = []
+        self._reaching: list[Span] = []  # those that reach further than all before them: what they have not, none has
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._listed = 0.0
@@ -65,7 +77,7 @@ class Archive:
                 if last or not make:
                     break
             if self.store.names(RANGES):
-                raise damaged(f"{where}/{MARKER}", "it is gone, and ranges are there")
+                raise Damaged(f"{where}/{MARKER} is gone, and ranges are there; {PUT_BACK_MARKER}")
             self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is no archive: there is no {MARKER}; `tutti archive run` begins one")
 
@@ -87,6 +99,12 @@ class Archive:
             return self._end
 
     @property
+    def furthest(self) -> int:
+        """The end of its last record, whatever is missing before; 0 while it holds nothing."""
+        with self._lock:
+            return self._reaching[-1].end if self._reaching else 0
+
+    @property
     def spans(self) -> list[Span]:
         """All ranges, by their first offset."""
         with self._lock:
@@ -104,47 +122,53 @@ class Archive:
                     f"{self.where} has {len(names)} ranges and at most {limits.ARCHIVE_RANGES_MAX} are read: begin another "
                     "archive, with larger ones"
                 )
-            found = [Span(*span, name) for name in names if (span := range_of(name)) is not None]
-            self._spans = sorted(found, key=lambda span: (span.first, -span.end))
-            self._end = self._chained(self._spans)
+            self._hold([Span(*span, name) for name in names if (span := range_of(name)) is not None])
             self._listed = now
 
     def added(self, manifest: Manifest) -> None:
         """A range has been added by this process."""
         with self._lock:
             name = manifest.name.rpartition("/")[2]
-            if all(span.name != name for span in self._spans[-1:]):
-                self._spans.append(Span(manifest.first, manifest.end, name))
-                self._spans.sort(key=lambda span: (span.first, -span.end))
-                self._end = self._chained(self._spans)
+            if all(span.name != name for span in self._spans):
+                self._hold([*self._spans, Span(manifest.first, manifest.end, name)])
 
-    @staticmethod
-    def _chained(spans: list[Span]) -> int:
-        end = spans[0].first if spans else 0
-        for span in spans:
-            if span.first > end:
-                break
-            end = max(end, span.end)
-        return end
+    def _hold(self, spans: list[Span]) -> None:
+        self._spans = sorted(spans, key=lambda span: (span.first, -span.end))
+        self._reaching = []
+        for span in self._spans:
+            if not self._reaching or span.end > self._reaching[-1].end:
+                self._reaching.append(span)
+        first = self._spans[0].first if self._spans else 0
+        self._end = self._missing_at(first)[0]
 
     def holes(self) -> list[tuple[int, int]]:
         """Ranges [first, end) between others that it has not."""
-        found, end = [], self.first
-        for span in self.spans:
-            if span.first > end:
-                found.append((end, span.first))
-            end = max(end, span.end)
-        return found
+        with self._lock:
+            return [(one.end, other.first) for one, other in pairwise(self._reaching) if one.end < other.first]
 
     def span_at(self, offset: int) -> Span | None:
         """A range that holds the record, None if there is none."""
         with self._lock:
-            at = bisect_right(self._spans, offset, key=lambda span: span.first) - 1
-            # An overlap goes back no further than two that archive are apart: the nearest few are looked at.
-            for span in reversed(self._spans[max(0, at - _OVERLAPS) : at + 1]):
-                if span.end > offset:
-                    return span
-        return None
+            at = self._before(offset)
+            # What begins at or before it and does not reach further than this one does not reach further than the offset.
+            return self._reaching[at] if at >= 0 and self._reaching[at].end > offset else None
+
+    def missing_at(self, offset: int) -> tuple[int, int | None]:
+        """The first records [first, end) at or above an offset that it has not; None: it has nothing behind them."""
+        with self._lock:
+            return self._missing_at(offset)
+
+    def _missing_at(self, offset: int) -> tuple[int, int | None]:
+        for at in range(max(0, self._before(offset)), len(self._reaching)):
+            span = self._reaching[at]
+            if span.first > offset:
+                return offset, span.first
+            offset = max(offset, span.end)
+        return offset, None
+
+    def _before(self, offset: int) -> int:
+        """Which of the ranges that reach further than all before them is the last that begins at or before an offset; -1: none."""
+        return bisect_right(self._reaching, offset, key=lambda span: span.first) - 1
 
     def covering(self, start: int, end: int) -> Iterator[tuple[int, int, Span]]:
         """The ranges that together hold [start, end), each with the part [low, high) that is taken of it.
@@ -170,7 +194,7 @@ class Archive:
         if not spans:
             return f"the archive {self.where} holds no record yet"
         if after is None:
-            return f"record {offset} is not in the archive {self.where}, which goes to {spans[-1].end}"
+            return f"record {offset} is not in the archive {self.where}, which goes to {self.furthest}"
         if offset < spans[0].first:
             return f"record {offset} is not in the archive {self.where}, which begins at {spans[0].first}"
         return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` says what else is"
@@ -196,6 +220,3 @@ class Archive:
             while len(self._manifests) > limits.ARCHIVE_MANIFESTS_KEPT:
                 self._manifests.popitem(last=False)
         return manifest
-
-
-_OVERLAPS = 64

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.archive.catalog import Archive, Span
-from gateway.archive.form import DATA, Manifest
+from gateway.archive.form import DATA, Manifest, data_range_of
 from gateway.archive.parquet import damaged
 from gateway.archive.reading import read_range
 from gateway.core import limits
@@ -24,7 +24,7 @@ class Verified(NamedTuple):
         ranges, files, records, bytes: that are good.
         wrong: what is damaged, in words, `limits.FINDINGS_MAX` at most.
         holes: offsets [first, end) between ranges that none has.
-        orphans: files that no range names, for a day or longer: of archivers that were killed.
+        orphans: files that no range names, for a day or longer, and whose records other files have: of archivers that were killed.
     """
 
     ranges: int
@@ -67,9 +67,16 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
         if progress is not None:
             progress(span.end - span.first)
     before_us = time.time_ns() // 1000 - limits.ARCHIVE_ORPHAN_US
-    orphans = [entry.path for entry in archive.store.walk(DATA) if 0 < entry.written_us < before_us and entry.path not in named]
+    old = (entry.path for entry in archive.store.walk(DATA) if 0 < entry.written_us < before_us)
+    orphans = [path for path in old if path not in named and _is_held(archive, path)]
     # What a manifest that cannot be read names is not known: nothing of it is to be taken for an orphan.
     return Verified(ranges, files, records, size, tuple(wrong), tuple(archive.holes()), () if wrong else tuple(sorted(orphans)))
+
+
+def _is_held(archive: Archive, path: str) -> bool:
+    """Whether ranges have all that a file can have: else it may be all that is left of one whose manifest was lost."""
+    span = data_range_of(path)
+    return span is None or archive.missing_at(span[0])[0] >= span[1]
 
 
 def _check(archive: Archive, span: Span, manifest: Manifest) -> None:

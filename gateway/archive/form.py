@@ -24,6 +24,7 @@ FORMAT = 1
 MARKER, RANGES, DATA = "archive.json", "ranges", "data"
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.json")
 _HASH_CHARACTERS = 16
+_DATA = re.compile(rf"(\d{{20}})-(\d{{20}})-[0-9a-f]{{{_HASH_CHARACTERS}}}\.parquet")
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +193,7 @@ def decode_marker(data: bytes, where: str) -> Marker:
     try:
         return msgspec.json.decode(data, type=Marker)
     except msgspec.MsgspecError as error:
-        raise Damaged(f"{where}/{MARKER} cannot be read ({error}); {PUT_BACK}") from error
+        raise Damaged(f"{where}/{MARKER} cannot be read ({error}); {PUT_BACK_MARKER}") from error
 
 
 def _check_format(data: bytes, where: str) -> None:
@@ -205,4 +206,11 @@ def _check_format(data: bytes, where: str) -> None:
         raise FormatError(f"{where} has format {found} and this release reads up to {FORMAT}: read it with a newer release")
 
 
-PUT_BACK = "put it back from a copy, or, where the log still has the range, remove the manifest and archive it again"
+def data_range_of(path: str) -> tuple[int, int] | None:
+    """The range that a file below DATA was written for; None: its name is none that an archiver gives."""
+    found = _DATA.fullmatch(path.rpartition("/")[2])
+    return (int(found[1]), int(found[2])) if found else None
+
+
+PUT_BACK = "put it back from a copy, or, where the log still has the range, remove its manifest: the archiver archives it again"
+PUT_BACK_MARKER = "put it back from a copy: it has the format and the uuid of the log, which each manifest has too"

@@ -85,12 +85,15 @@ def list_ranges(archive: str, as_json: bool) -> None:
 
 @archive.command()
 @click.argument("archive")
-@click.option("--remove-orphans", is_flag=True, help="Remove files that no range names, if they are a day old.")
+@click.option(
+    "--remove-orphans", is_flag=True, help="Remove files that no range names, if they are a day old and ranges have their records."
+)
 @json_option
 def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
     """Read all of ARCHIVE: each file's SHA-256, each record, each range's digest, and whether a range is missing.
 
-    Exit code 4 if anything is damaged or missing. Files that no range names are left by an archiver that was killed, and harmless.
+    Exit code 4 if anything is damaged or missing. Files that no range names are left by an archiver that was killed, and harmless;
+    those of a range that is missing may be all that is left of it, and stay.
     """
     from gateway.archive.catalog import Archive
     from gateway.archive.checking import verify as check

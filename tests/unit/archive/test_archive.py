@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -23,41 +22,11 @@ from gateway.core import limits
 from gateway.data.columns import COLUMNS
 from gateway.errors import Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
 from tests.unit.archive.logs import LOG, Log, table_of
-
-COUNT = 1050
-TABLE = table_of(COUNT)
-SETTINGS = Settings("archive", ticks=2)  # ranges of 200 records, the last one of which is open
-CLOSED = 1000
-
-
-@pytest.fixture(autouse=True)
-def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power is lost here, and a busy disk takes its time for each sync."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _: None)
-
-
-def archived(where: object, log: Log | None = None, settings: Settings = SETTINGS) -> Archive:
-    """An archive of what is closed."""
-    log = log or Log(TABLE)
-    archive = Archive(str(where), log.log, make=True)
-    Archiver(log, archive, settings).run_once()
-    return archive
-
-
-def read_table(
-    archive: Archive, start: int, end: int, topics: list[str] | None = None, columns: tuple[str, ...] = COLUMNS
-) -> pa.Table:
-    parts = [part.batch for part in read(archive, start, end, topics, columns)]
-    return pa.Table.from_batches(parts, TABLE.select(list(columns)).schema)
+from tests.unit.archive.made import CLOSED, COUNT, SETTINGS, TABLE, archived, files, read_table
 
 
 def of(table: pa.Table, topics: list[str] | None) -> pa.Table:
     return table if topics is None else table.filter(pc.is_in(table.column("topic"), value_set=pa.array(topics, pa.string())))
-
-
-def files(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file())
 
 
 @pytest.fixture(params=["directory", "url", "fsspec"])
@@ -252,7 +221,7 @@ def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None
     with pytest.raises(WrongDirectory, match="archive it elsewhere"):
         Archiver(Log(TABLE, log="cd" * 16), Archive(tmp_path), SETTINGS).begin()
     (tmp_path / MARKER).unlink()
-    with pytest.raises(Damaged, match="it is gone, and ranges are there"):
+    with pytest.raises(Damaged, match="is gone, and ranges are there; put it back from a copy: it has the format"):
         Archive(tmp_path, LOG, make=True)
 
 

@@ -1,0 +1,37 @@
+"""An archive of a log in memory, and what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from gateway.archive.archiver import Archiver, Settings
+from gateway.archive.catalog import Archive
+from gateway.archive.reading import read
+from gateway.data.columns import COLUMNS
+from tests.unit.archive.logs import Log, table_of
+
+COUNT = 1050
+TABLE = table_of(COUNT)
+SETTINGS = Settings("archive", ticks=2)  # ranges of 200 records, the last one of which is open
+CLOSED = 1000
+
+
+def archived(where: object, log: Log | None = None, settings: Settings = SETTINGS) -> Archive:
+    """An archive of what is closed."""
+    log = log or Log(TABLE)
+    archive = Archive(str(where), log.log, make=True)
+    Archiver(log, archive, settings).run_once()
+    return archive
+
+
+def read_table(
+    archive: Archive, start: int, end: int, topics: list[str] | None = None, columns: tuple[str, ...] = COLUMNS
+) -> pa.Table:
+    parts = [part.batch for part in read(archive, start, end, topics, columns)]
+    return pa.Table.from_batches(parts, TABLE.select(list(columns)).schema)
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
