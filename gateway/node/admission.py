@@ -123,7 +123,7 @@ class Admission:
             case SaveOffset():
                 access.require_reader()
             case Forget(_, names) if access.produce and all(is_nameless(name) for name in names):
-                pass  # whoever may write: who staged is let go by another session than its own (docs/security.md, what is not protected)
+                pass  # of whoever may write: by another session than its own, where somebody staged (docs/security.md)
             case Status():
                 pass
             case _:
