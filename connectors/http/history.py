@@ -7,6 +7,7 @@ No clock, socket or thread.
 from __future__ import annotations
 
 import enum
+import secrets
 import struct
 from collections import deque
 from typing import NamedTuple
@@ -14,9 +15,9 @@ from typing import NamedTuple
 from connectors.http import limits
 from gateway.errors import FormatError
 
-_HEAD = struct.Struct("<2sQq")  # mark, last sequence, offset below which the newest post does not lie
+_HEAD = struct.Struct("<2sQq8sq")  # mark, last sequence, offset below which the newest post does not lie, count, its begin
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first
-_MARK = b"h1"
+_MARK = b"h2"
 _BYTES_MAX = 256
 POSTS_TOLD = (_BYTES_MAX - _HEAD.size) // _POST.size
 OFFSET_UNKNOWN = -1
@@ -54,6 +55,8 @@ class History:
     Attributes:
         last: sequence of the last committed record, 0 before any.
         low: an offset that the last post does not lie below.
+        count: which count of the producer's records this is, eight random bytes: one that was forgotten begins another.
+        begin: offset of the record with sequence 1 of this count; -1 when it is not known here.
         posts: the last ones, the oldest first; they follow each other without a gap, up to `last`.
     """
 
@@ -61,6 +64,7 @@ class History:
         """Nothing is remembered."""
         self.last = last
         self.low = 0
+        self.count, self.begin = secrets.token_bytes(8), OFFSET_UNKNOWN
         self.posts: deque[Post] = deque(maxlen=limits.POSTS_REMEMBERED)
 
     @classmethod
@@ -75,9 +79,10 @@ class History:
             return history
         if len(progress) < _HEAD.size or (len(progress) - _HEAD.size) % _POST.size or progress[:2] != _MARK:
             raise FormatError(f"producer {name} of the log was used by something else than this connector: use another name")
-        _, last, history.low = _HEAD.unpack_from(progress)
+        _, last, low, count, begin = _HEAD.unpack_from(progress)
         if last != sequence:
             return history  # somebody else has sent under this name since: nothing is known of that
+        history.low, history.count, history.begin = low, count, begin
         found: list[Post] = []
         end = last
         for count, digest, offset in _POST.iter_unpack(progress[_HEAD.size :]):
@@ -97,7 +102,7 @@ class History:
         """What commits with the next post."""
         newest = [_POST.pack(count, digest, OFFSET_UNKNOWN)]
         newest += [_POST.pack(*post[1:]) for post in list(self.posts)[:-POSTS_TOLD:-1]]
-        return _HEAD.pack(_MARK, self.last + count, self._low()) + b"".join(newest)
+        return _HEAD.pack(_MARK, self.last + count, self._low(), self.count, self.begin) + b"".join(newest)
 
     def committed(self, count: int, digest: bytes, offset: int) -> Post:
         """The next post is in the log."""
@@ -105,6 +110,7 @@ class History:
         post = Post(self.expected, count, digest, offset)
         self.posts.append(post)
         self.last += count
+        self._note_begin(post)
         return post
 
     def found(self, post: Post, offset: int) -> None:
@@ -112,6 +118,7 @@ class History:
         for number, known in enumerate(self.posts):
             if known.first == post.first:
                 self.posts[number] = known._replace(offset=offset)
+        self._note_begin(post._replace(offset=offset))
 
     def judge(self, first: int, count: int, digest: bytes) -> tuple[Verdict, Post | None]:
         """What a post is; with the one that it repeats."""
@@ -129,8 +136,11 @@ class History:
         return (Verdict.OLD if first + count <= oldest else Verdict.DIFFERENT), None
 
     def range_of(self, first: int) -> tuple[int, int | None]:
-        """Offsets between which the post that begins with a sequence lies: from, and before (None: not known)."""
-        low, high = 0, None
+        """Offsets between which the post that begins with a sequence lies: from, and before (None: not known).
+
+        Where `begin` is not known they may hold records of an earlier count with the same sequences: the last one is it.
+        """
+        low, high = max(self.begin, 0), None
         for post in self.posts:
             if post.offset == OFFSET_UNKNOWN:
                 continue
@@ -141,6 +151,10 @@ class History:
         if self.posts and first == self.posts[-1].first:
             low = max(low, self.low)
         return low, high
+
+    def _note_begin(self, post: Post) -> None:
+        if post.first == 1 and post.offset != OFFSET_UNKNOWN:
+            self.begin = post.offset
 
     def _low(self) -> int:
         """An offset that what comes next does not lie below."""

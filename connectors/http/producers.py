@@ -30,7 +30,6 @@ Result = TypeVar("Result")
 Sent = Callable[[], None]
 _AGAIN = (Fenced, Aborted, Unknown, Unavailable)
 _DECIDED = (Aborted, TooLarge)  # of what was sent: that it is in no log
-_CONFLICTS = (Verdict.GAP, Verdict.OVERLAP, Verdict.DIFFERENT)
 
 
 class Outcome(NamedTuple):
@@ -190,8 +189,9 @@ class Producers:
                 if verdict is Verdict.NEXT:
                     doubt = False  # the epoch was told all that is decided: nothing sent before it commits any more
                     return await self._sent_next(named, first, records, digest, sent)
-                if verdict in _CONFLICTS and not fresh:
-                    await self._leave(named)  # another process may have gone on since: only who begins an epoch knows
+                if not fresh:
+                    # Another process may have gone on since, or the log has forgotten the producer: only who begins an epoch knows.
+                    await self._leave(named)
                     continue
                 return await self._answered(named, verdict, post, first, records)
             except TuttiError as error:
@@ -312,8 +312,17 @@ class Producers:
 
 
 def _newer(before: History, now: History) -> History:
-    """What is remembered here, if nobody else has gone on since: it reaches back further than what the log tells."""
-    if before.posts and before.last == now.last and now.posts and before.posts[-1].digest == now.posts[-1].digest:
+    """What is remembered here, if nobody else has gone on since: it reaches back further than what the log tells.
+
+    A producer that was forgotten in the log begins to count again: nothing that was remembered holds of it.
+    """
+    if (
+        before.count == now.count
+        and before.posts
+        and before.last == now.last
+        and now.posts
+        and before.posts[-1].digest == now.posts[-1].digest
+    ):
         return before
     return now
 

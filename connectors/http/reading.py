@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from connectors.http import limits
 from connectors.http.bodies import Records, digest
-from connectors.http.history import History
+from connectors.http.history import OFFSET_UNKNOWN, History
 from connectors.http.problems import Problem
 from gateway.client.lines import json_lines, with_key
 from gateway.client.places import Bound, time_text
@@ -157,7 +157,8 @@ def search(reads: Reads, producer: str, history: History, first: int, records: R
     try:
         frontier = begun(reads, 0.0)
         low, high = max(low, frontier.start), frontier.offset if high is None else high
-        offset = _offset_of(reads, producer, first, records.topic, (low, high), deadline)
+        known = history.begin != OFFSET_UNKNOWN
+        offset = _offset_of(reads, producer, first, [records.topic] if known else None, (low, high), deadline)
         if offset is None:
             return None
         end = min(offset + records.count, frontier.offset)
@@ -177,18 +178,27 @@ def search(reads: Reads, producer: str, history: History, first: int, records: R
     return offset
 
 
-def _offset_of(reads: Reads, producer: str, first: int, topic: str, span: tuple[int, int], deadline: float) -> int | None:
-    """Where a producer's record of a sequence lies in a topic, looked for until the deadline."""
+def _offset_of(
+    reads: Reads, producer: str, first: int, topics: list[str] | None, span: tuple[int, int], deadline: float
+) -> int | None:
+    """Where a producer's record of a sequence lies, looked for until the deadline.
+
+    Without `topics` it is looked for in all of them, and the last one counts: the span may hold those of earlier counts of the
+    producer, which was forgotten since.
+    """
     low, high = span
     if high <= low:
         return None
-    for piece in reads.pieces(low, high, [topic], ["offset", "producer", "sequence"], True, left=lambda: limits.READ_S):
+    found = None
+    for piece in reads.pieces(low, high, topics, ["offset", "producer", "sequence"], True, left=lambda: limits.READ_S):
         batch = piece.batch
         whose: Any = pc.equal(batch.column("producer"), pa.scalar(producer))
         match: Any = pc.and_(whose, pc.equal(batch.column("sequence"), pa.scalar(first)))
         rows = batch.filter(match)
         if rows.num_rows:
-            return _offset(rows, 0)
+            found = _offset(rows, rows.num_rows - 1)
+            if topics is not None:
+                return found
         if time.monotonic() > deadline:
             return None
-    return None
+    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.client import Reader
+from gateway.client.control import Control
 from tests.faults.three import Three
 from tests.integration.http.front import Front, until
 
@@ -59,6 +60,21 @@ def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tup
         again = fresh.post_once("old", "old", 3, ["v3"])
         assert (again.status, again.json["repeated"], again.json["offset"]) == (200, True, offsets[2])
         assert fresh.post_once("old", "old", 3, ["other"]).json["conflict"] == "different"
+
+
+def test_a_forgotten_producer_begins_with_one_at_every_process(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+    one, other = fronts
+    assert one.post_once("anew", "anew", 1, ["v1"]).status == 200
+    with Control(group.url) as control:
+        control.forget(["web.anew"])
+    answers = [one.post_once("anew", "anew", number, [f"v{number}"]).json for number in range(1, 16)]
+    assert not any(answer["repeated"] for answer in answers)
+    assert other.post_once("anew", "anew", 1, ["v1"]).json == {**answers[0], "repeated": True}
+    with Front(
+        tmp_path, group.url, before="from connectors.http import history as h\nh.History._note_begin = lambda *_: None"
+    ) as third:
+        assert third.post_once("anew", "anew", 2, ["v2"]).json == {**answers[1], "repeated": True}
+    assert len(rows(group, "anew", "anew")) == 16
 
 
 def test_kills_under_load(group: Three, tmp_path: Path) -> None:

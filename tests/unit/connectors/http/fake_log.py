@@ -39,6 +39,7 @@ class FakeLog:
 
     def __init__(self, seed: int = 0, trouble: float = 0.0) -> None:
         self.rows: list[Row] = []
+        self.counts: dict[str, int] = {}  # producer -> where it began to count
         self.epochs: dict[str, int] = {}
         self.progress: dict[str, bytes] = {}
         self.chance = random.Random(seed)
@@ -49,7 +50,14 @@ class FakeLog:
         self._late: dict[str, Callable[[], int]] = {}
 
     def last(self, producer: str) -> int:
-        return max((row.sequence for row in self.rows if row.producer == producer), default=0)
+        counted = self.rows[self.counts.get(producer, 0) :]
+        return max((row.sequence for row in counted if row.producer == producer), default=0)
+
+    def forget(self, producer: str) -> None:
+        """As an operator has it: it counts from 1 again, and what was open of it is over."""
+        self.counts[producer] = len(self.rows)
+        self.progress.pop(producer, None)
+        self.epochs[producer] += 1
 
     def begin(self, producer: str) -> int:
         """An epoch: all that is under way is decided before it."""
@@ -69,15 +77,17 @@ class FakeLog:
 
     def search(self, producer: str, history: History, first: int, records: Records) -> int | None:
         """As `reading.search`."""
-        places = [offset for offset, row in enumerate(self.rows) if (row.producer, row.sequence) == (producer, first)]
+        low, high = history.range_of(first)
+        span = range(low, len(self.rows) if high is None else high)
+        places = [offset for offset in span if self.rows[offset][:2] == (producer, first)]
         if not places:
             return None
-        low, high = history.range_of(first)
-        assert low <= places[0] < (len(self.rows) if high is None else high)
-        values = [row.value for row in self.rows[places[0] : places[0] + records.count]]
+        place = places[0 if history.begin >= 0 else -1]
+        assert place >= self.counts.get(producer, 0)
+        values = [row.value for row in self.rows[place : place + records.count]]
         if values != records.batch.column("value").to_pylist():
             raise Problem(409, "another post", conflict="different", expected=history.expected)
-        return places[0]
+        return place
 
     def send(self, producer: str, batch: pa.RecordBatch, progress: bytes | None, told: Told) -> None:
         """One frame, which may go wrong."""

@@ -89,6 +89,17 @@ def test_somebody_else_under_the_name_is_noticed() -> None:
         History.decode(2, committed((3, A, 10)).progress(4, B)[:2] + (2).to_bytes(8, "little") + progress[10:], "p")
 
 
+def test_each_count_has_its_own_mark_and_its_begin() -> None:
+    history = committed((1, b"a" * 8, 7), (2, b"b" * 8, 9))
+    told = History.decode(4, history.progress(1, b"c" * 8), "p")
+    assert (told.count, told.begin, told.range_of(1)[0]) == (history.count, 7, 7)
+    assert History.decode(0, b"", "p").count != history.count, "it was forgotten, or there was none"
+    late = committed((1, b"a" * 8, OFFSET_UNKNOWN))
+    assert late.begin == OFFSET_UNKNOWN
+    late.found(late.posts[0], 5)
+    assert late.begin == 5
+
+
 def test_a_place_that_is_not_known_moves_nothing_back() -> None:
     history = committed((1, A, 100), (1, B, OFFSET_UNKNOWN))
     told = History.decode(3, history.progress(1, C), "p")

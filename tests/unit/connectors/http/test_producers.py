@@ -104,6 +104,24 @@ def test_what_is_committed_and_not_remembered_is_looked_up_and_compared() -> Non
     assert run(process(log).expected("p")) == 40
 
 
+def test_a_producer_that_was_forgotten_counts_from_one_whoever_remembers_it() -> None:
+    """The same content again is no repeat then, at the process that has the producer open neither."""
+    log = FakeLog()
+    here = process(log)
+
+    async def posts(made: Producers, *contents: bytes) -> list[Outcome]:
+        return [await made.post_once("p", number, a_post(content), sent) for number, content in enumerate(contents, 1)]
+
+    run(posts(here, b"1", b"2"))
+    log.forget("web.p")
+    assert run(posts(here, b"1", b"2", b"3")) == [(2, False), (3, False), (4, False)]
+    log.forget("web.p")
+    many = [b"%d" % number for number in range(100, 140)]
+    assert run(posts(here, *many)) == [(5 + number, False) for number in range(40)]
+    assert run(posts(process(log), *many)) == [(5 + number, True) for number in range(40)]
+    assert refusal(process(log), 1, b"1").fields["conflict"] == "different"
+
+
 def test_posts_without_a_name_are_not_compared() -> None:
     log = FakeLog()
     made = process(log)
