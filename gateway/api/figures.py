@@ -285,7 +285,7 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
             "query_lags.ms",
             "tutti_query_lag_seconds",
             GAUGE,
-            "How long the oldest of them has been waiting",
+            "How long the oldest of them has been waiting; grows while one that is behind tells this gateway nothing",
             ("query",),
             divisor=MS,
         ),

@@ -64,6 +64,9 @@ class Queries:
 
 def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
     report = known.report
+    behind = frontier > report.offset
+    silent_us = max(0, now_us - known.seen_us)
+    silent = silent_us > _ALIVE_US
     return QueryInfo(
         name=report.name,
         run=report.run,
@@ -71,8 +74,9 @@ def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
         topics=report.topics,
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
-        lag_ms=report.lag_ms,
-        state=RUNNING if now_us - known.seen_us <= _ALIVE_US else SILENT,
+        # It was told when it lived; what lies above waits on while nobody is there to say so.
+        lag_ms=report.lag_ms + (silent_us // 1000 if silent and behind else 0),
+        state=SILENT if silent else RUNNING,
         since_us=known.since_us,
         seen_us=known.seen_us,
         trouble=known.trouble,

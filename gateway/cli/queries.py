@@ -32,7 +32,7 @@ def queries(url: str, as_json: bool) -> None:
     state        of a query: running, or silent for 5 s or more; empty for what only has a position in the log
     offset       what lies below it is processed
     lag_records  how many records lie above, of all topics
-    lag_ms       for how long the query has known the first of them, as it told last
+    lag_ms       for how long the query has known the first of them; of a silent one, and how long it has been silent
     topics       that the query reads; all where none are named
     query        what runs it, and where: script, host and process id of Spark's driver (in JSON label)
     gateway      that it tells, which is where its driver asks for what is new

@@ -19,7 +19,7 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
         topics: that it reads, None for all.
         offset: what lies below it is processed.
         lag_records: how many records lie above.
-        lag_ms: for how long the first of them has been known to it.
+        lag_ms: for how long the first of them has been known to it, as it told last; of a silent one, and the time since.
         state: running, or silent: it has not told anything for a while.
         since_us, seen_us: when it told first and last (us since 1970, by the gateway's clock).
         trouble: why its position is not kept under its name; empty when it is.

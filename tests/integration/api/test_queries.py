@@ -118,6 +118,20 @@ def test_what_is_kept_of_queries_is_bounded() -> None:
     assert queries.lines(10, limits.QUERY_KEPT_US + 20_000) == []
 
 
+def test_the_lag_of_a_query_that_died_grows() -> None:
+    """Proves it while records wait for it and it is silent; of one that tells, or has processed all, the lag is what it told."""
+    from gateway.api.queries import Queries
+    from gateway.api.requests import ReportAsk
+
+    queries = Queries()
+    queries.note(ReportAsk(run="1", offset=14, name="totals", lag_ms=7), 1_000_000)
+    looks = (14, 2_000_000), (27, 5_000_000), (14, 601_000_000), (27, 601_000_000), (27, 0)
+    found = [(line.lag_ms, line.state) for look in looks for line in queries.lines(*look)]
+    assert found == [(7, "running"), (7, "running"), (7, "silent"), (600_007, "silent"), (7, "running")]
+    queries.note(ReportAsk(run="1", offset=27, name="totals"), 602_000_000)
+    assert queries.lines(27, 602_000_000)[0].lag_ms == 0
+
+
 def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
     """Proves that a query that was started again is listed once, and two that run at a time are listed both."""
     from gateway.api.queries import Queries
