@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Batch:
         "body",
         "callbacks",
         "charge",
+        "codec",
         "copies",
         "count",
         "crc",
@@ -151,6 +152,7 @@ class Batch:
         self.kind = int(Kind.BATCH)
         self.whole = False  # one receipt stands for all its records
         self.body: bytes | memoryview = b""  # none while it is open, and after its outcome
+        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "": the producer's
         self.count = 0
         self.crc = 0
         self.raw_length = 0

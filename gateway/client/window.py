@@ -108,13 +108,16 @@ class Window:
         if frames:
             yield encode_submit(frames, self._unordered)
 
+    def _flags_of(self, batch: Batch) -> int:
+        return self._flags if batch.codec == "" else compression_flags(batch.codec)
+
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
         invariant(bool(batch.body), "a batch that is sent has a body")
         return Frame(
             batch.kind,
             batch.body,
             progress=batch.progress,
-            flags=self._flags if batch.kind == Kind.BATCH else 0,
+            flags=self._flags_of(batch) if batch.kind == Kind.BATCH else 0,
             producer=number,
             epoch=epoch,
             first_sequence=batch.first_sequence,
@@ -168,7 +171,7 @@ class Window:
             if not batch.settled and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
-                cut(batch, sequence - batch.first_sequence, self._compression)
+                cut(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
 

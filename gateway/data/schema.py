@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from gateway.data.frame import Buffer, Flag, Frame
+from gateway.data.frame import CODEC_FLAGS, Buffer, Flag, Frame
 from gateway.data.ipc import body_sizes
 from gateway.errors import FormatError, UsageError
 
@@ -36,7 +36,7 @@ BATCH_SCHEMA: pa.Schema = pa.schema(_FIELDS)
 
 _NO_ENTRIES: Any = pa.StructArray.from_arrays([pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())], fields=list(HEADERS.value_type))
 
-_FLAGS = {None: 0, "lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
+_FLAGS: dict[Literal["lz4", "zstd"] | None, int] = {None: 0, "lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _CODECS = {0: None, int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}
 
 
@@ -63,6 +63,11 @@ def encode_batch(batch: pa.RecordBatch, compression: Literal["lz4", "zstd"] | No
     return whole.slice(_SCHEMA_LENGTH, whole.size - _SCHEMA_LENGTH - _END_LENGTH)
 
 
+def compression_of(flags: int) -> Literal["lz4", "zstd"] | None:
+    """The compression that frame flags name, as `compression_flags` takes it."""
+    return next(name for name, codec in _FLAGS.items() if codec == flags & CODEC_FLAGS)
+
+
 def compression_flags(compression: str | None) -> int:
     """Frame flags of a compression name.
 
@@ -71,7 +76,7 @@ def compression_flags(compression: str | None) -> int:
     """
     if compression not in list(_FLAGS):  # whatever it is: what has no hash is not known either
         raise UsageError(f"compression {compression!r} is not known: use None, 'lz4' or 'zstd'")
-    return _FLAGS[compression]
+    return next(flags for name, flags in _FLAGS.items() if name == compression)
 
 
 def decode_batch(body: Buffer | pa.Buffer) -> pa.RecordBatch:

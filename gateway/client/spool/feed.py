@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gateway.client.encode import Conformed, cut
+from gateway.client.encode import Conformed
 from gateway.client.feed import Feed, nobody
 from gateway.client.options import FeedOptions
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, bringer
@@ -27,7 +27,7 @@ from gateway.client.spool.blocks import Block, Place
 from gateway.client.spool.store import Store
 from gateway.client.spool.word import PROGRESS_ROOM, State, Word, judge, reach, unwrap
 from gateway.core import limits
-from gateway.data.schema import compression_flags
+from gateway.data.schema import compression_flags, compression_of
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
 
@@ -223,7 +223,7 @@ class SpooledFeed(Feed):
             batch.raw_length, batch.size = block.raw_length, len(block.body)
             batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
             if block.flags != self._flags:
-                cut(batch, 0, self.options.compression)  # another run compressed it otherwise
+                batch.codec = compression_of(block.flags)  # of another run; with less it may be too large for a frame
             self._hand_over(batch)
         self.wake()
 

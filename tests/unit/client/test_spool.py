@@ -332,3 +332,24 @@ def test_progress_has_less_room(gateway: FakeGateway, spool: Path) -> None:
             p.send("t", b"1", progress=bytes(PROGRESS_ROOM + 1))
         with pytest.raises(UsageError, match=f"at most {PROGRESS_ROOM}"):
             p.send_batch("t", pa.record_batch({"value": [b"1"]}), progress=bytes(PROGRESS_ROOM + 1))
+
+
+def test_what_was_compressed_by_another_run_goes_out_as_it_is(gateway: FakeGateway, spool: Path) -> None:
+    gateway.stop()
+    value = b"z" * 900_000
+    count = 12  # more than a frame holds without compression
+    records = pa.record_batch({"value": pa.array([value] * count, pa.binary())})
+    with opened(gateway, spool, compression="zstd") as p:
+        p.send_batch("t", records).spooled(30)
+    sizes: list[int] = []
+
+    def rule(heard: Any) -> None:
+        if isinstance(heard, Frame):
+            sizes.append(len(heard.body))
+
+    gateway.rule = rule
+    gateway.start()
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.send("t", b"behind").result(30)
+    assert max(sizes) < limits.BODY_BYTES_MAX // 8
+    assert committed(gateway) == [value] * count + [b"behind"]
