@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 
 from msgspec import Meta
 
@@ -50,6 +51,16 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     if not host or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536):
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody beyond this host reaches what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_gateways(path: str, url: str) -> None:

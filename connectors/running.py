@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -10,11 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
-from connectors.config import host_and_port
-from gateway.errors import ConfigError
+from connectors.page import Page
 
 
 class Connector(Protocol):
@@ -32,36 +31,34 @@ class Connector(Protocol):
         """
 
 
-def run(connector: Connector, told: Mapping[str, Any], metrics: str = "", collector: Collector | None = None) -> int:
+def run(
+    connector: Connector,
+    told: Mapping[str, Any],
+    metrics: str = "",
+    collector: Collector | None = None,
+    *,
+    insecure: bool = False,
+) -> int:
     """Run a connector as a command does; its exit code.
 
     Args:
         connector: prepared, nothing is connected yet.
         told: what the line on standard output says beside `"ready": true`: name, topics, addresses; looked at when it is said.
         metrics: HOST:PORT of the page for Prometheus, none without it; port 0 takes a free one, which the line names.
-        collector: of what is on the page; it is asked from other threads.
+        collector: of what is on the page; it is asked from another thread.
+        insecure: whether the page may be seen from beyond this host.
 
     Raises:
-        ConfigError: `metrics` cannot be listened on.
+        ConfigError: `metrics` cannot be listened on, or may not.
         TuttiError: as `Connector.run`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stop = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stop.set())
-    page = {"metrics": _serve(metrics, collector)} if metrics and collector is not None else {}
-    connector.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
+    with contextlib.ExitStack() as stack:
+        page: dict[str, str] = {}
+        if metrics and collector is not None:
+            page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
+        connector.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
     return 0
-
-
-def _serve(listen: str, collector: Collector) -> str:
-    place = host_and_port(listen)
-    if place is None:
-        raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9464")
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        server, _ = start_http_server(place[1], place[0], registry)
-    except OSError as error:
-        raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
-    return f"http://{listen.rpartition(':')[0]}:{server.server_port}/metrics"

@@ -87,6 +87,7 @@ class Inflow(Struct, frozen=True):
         record: which columns become what.
         csv: how CSV is written.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -98,6 +99,7 @@ class Inflow(Struct, frozen=True):
     record: Columns = Columns()
     csv: Csv = Csv()
     metrics: str = ""
+    insecure: bool = False
 
 
 def load_inflow(path: str) -> Inflow:

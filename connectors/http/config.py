@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Annotated
 
 from msgspec import Struct, field
 
-from connectors.config import check_connector_name, check_gateways, example, host_and_port
+from connectors.config import check_connector_name, check_gateways, example, host_and_port, is_loopback
 from gateway.config.reading import load_struct
 from gateway.errors import ConfigError
 
@@ -63,18 +62,9 @@ def load_http(path: str) -> Http:
         raise ConfigError(f"{path}: listen is {config.listen!r}: write HOST:PORT, as 127.0.0.1:7480")
     if bool(config.tls.certificate) != bool(config.tls.key):
         raise ConfigError(f"{path}: tls has a certificate or a key alone: name both files, or none")
-    if not (config.insecure or _is_loopback(config.address[0])) and not (config.tls.certificate and config.tokens):
+    if not (config.insecure or is_loopback(config.address[0])) and not (config.tls.certificate and config.tokens):
         raise ConfigError(
             f"{path}: listen is {config.listen!r}, which others can reach, and without [tls] and tokens anybody there may write: "
             "set both, listen on 127.0.0.1, or say insecure = true"
         )
     return config
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

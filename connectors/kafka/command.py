@@ -30,7 +30,8 @@ def kafka_in(path: str) -> int:
     from connectors.kafka.metrics import InflowMetrics
 
     connector = Connector(config, KafkaSource(config), producer_opener(config.gateways))
-    return run(connector, {"name": config.name, "topics": config.kafka.topics}, config.metrics, InflowMetrics(connector))
+    told = {"name": config.name, "topics": config.kafka.topics}
+    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure)
 
 
 @click.command("kafka-out")
@@ -57,7 +58,7 @@ def kafka_out(path: str) -> int:
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
     told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, told, config.metrics, OutflowMetrics(connector))
+    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure)
 
 
 @contextmanager

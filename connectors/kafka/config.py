@@ -40,6 +40,7 @@ class Inflow(Struct, frozen=True):
         topic: the topic of all records; each in the topic of its own name without it.
         quarantine: directory for records that no log takes.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -48,6 +49,7 @@ class Inflow(Struct, frozen=True):
     quarantine: Annotated[str, example("quarantine/orders")]
     topic: str = ""
     metrics: str = ""
+    insecure: bool = False
 
 
 def load_inflow(path: str) -> Inflow:
@@ -118,6 +120,7 @@ class Outflow(Struct, frozen=True):
         start: where to begin when Kafka has no position.
         lost: what to do where the log's retention has removed records that are not in Kafka.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
         transaction: how much goes into one.
     """
 
@@ -129,6 +132,7 @@ class Outflow(Struct, frozen=True):
     start: Literal["earliest", "latest"] = "earliest"
     lost: Literal["fail", "skip"] = "fail"
     metrics: str = ""
+    insecure: bool = False
     transaction: Transaction = field(default_factory=Transaction)
 
     @property

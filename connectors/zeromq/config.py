@@ -59,6 +59,7 @@ class Inflow(Struct, frozen=True):
         topic: of all records, where no frame names it.
         spool: directory for what was taken and is not committed yet; memory without it.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
     """
 
     name: Annotated[str, example("quotes")]
@@ -69,6 +70,7 @@ class Inflow(Struct, frozen=True):
     spool: str = ""
     curve: Curve = Curve()
     metrics: str = ""
+    insecure: bool = False
 
 
 class Target(Struct, frozen=True):
@@ -99,6 +101,7 @@ class Outflow(Struct, frozen=True):
         start: where it begins that has not published under its name yet.
         lost: what to do where retention has removed records that were not published.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
     """
 
     name: Annotated[str, example("quotes-out")]
@@ -109,6 +112,7 @@ class Outflow(Struct, frozen=True):
     lost: Literal["fail", "skip"] = "fail"
     curve: Curve = Curve()
     metrics: str = ""
+    insecure: bool = False
 
 
 def load_inflow(path: str) -> Inflow:

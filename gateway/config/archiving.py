@@ -39,6 +39,7 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             others: for a machine that never rests, where it would fall behind.
         lost: what to do where records were removed from the log before they were archived.
         metrics: HOST:PORT of a page for Prometheus; none without it.
+        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
     """
 
     gateways: Annotated[str, Meta(min_length=1, extra_json_schema={"examples": ["tutti://127.0.0.1:7400"]})]
@@ -48,6 +49,7 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priority: Literal["idle", "low"] = "idle"
     lost: Literal["fail", "skip"] = "fail"
     metrics: str = ""
+    insecure: bool = False
 
 
 def load_archiving(path: str) -> Archiving:

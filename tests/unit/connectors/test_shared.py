@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from connectors import limits
 from connectors.config import check_connector_name, check_gateways, check_topic
+from connectors.page import Page as Served
 from connectors.quarantine import Full, Quarantine, as_base64
 from connectors.running import run
 from gateway.errors import ConfigError
@@ -112,8 +115,31 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize(
-    ("listen", "told"), [("9464", "write HOST:PORT"), ("127.0.0.1:²", "write HOST:PORT"), ("192.0.2.1:1", "cannot be listened on")]
+    ("listen", "told"), [("9464", "write HOST:PORT"), ("127.0.0.1:²", "write HOST:PORT"), ("192.0.2.1:1", "others can reach")]
 )
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         run(Waiting(capsys), {}, listen, Page())
+
+
+def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
+    with pytest.raises(ConfigError, match="cannot be listened on"):
+        Served("192.0.2.1:1", Page(), insecure=True)
+    with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
+        assert b"tutti_try_lag" in page.read()
+
+
+def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that idle connections to the page take one thread together, that one more is closed, and that all are cut in time."""
+    monkeypatch.setattr(limits, "PAGE_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(limits, "PAGE_S", 1.0)
+    with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
+        threads = threading.active_count()
+        idle = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(12)]
+        for one in idle:
+            with contextlib.suppress(ConnectionError):  # it is cut: those beyond the bound at once
+                assert one.recv(1) == b""
+        assert threading.active_count() == threads
+        with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own page
+            assert b"tutti_try_lag" in page.read()

@@ -1,0 +1,93 @@
+"""The page of metrics: served by one thread with bounds, as whoever reaches its port may ask, and as slowly as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import uvicorn
+from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client.registry import Collector
+
+from connectors import limits
+from connectors.config import host_and_port, is_loopback
+from gateway.errors import ConfigError
+from gateway.serving import BoundedProtocol, Server
+
+
+class _Protocol(BoundedProtocol):
+    wrong_port = "this port tells metrics over HTTP/1.1; {spoken} belongs to a gateway's own ports"
+
+    def patience_s(self) -> float:
+        """Seconds for a request and its answer."""
+        return limits.PAGE_S
+
+
+class Page:
+    """Serves while the context is entered.
+
+    Attributes:
+        url: of the page.
+    """
+
+    def __init__(self, listen: str, collector: Collector, *, insecure: bool) -> None:
+        """Listen; nothing is answered yet.
+
+        Args:
+            listen: HOST:PORT; port 0 takes a free one.
+            collector: of what is on the page; it is asked from the page's thread.
+            insecure: whether it may listen beyond this host.
+
+        Raises:
+            ConfigError: it cannot be listened on there, or may not.
+        """
+        address = host_and_port(listen)
+        if address is None:
+            raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9464")
+        host, port = address
+        if not (insecure or is_loopback(host)):
+            raise ConfigError(
+                f"metrics is {listen!r}, which others can reach, and anybody there may read the page: listen on 127.0.0.1, or say "
+                f"insecure = true at the top of the file"
+            )
+        registry = CollectorRegistry()
+        registry.register(collector)
+        try:
+            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            self._listener = socket.create_server(place[:2], family=family, backlog=limits.PAGE_CONNECTIONS_MAX)
+        except OSError as error:
+            raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._listener.getsockname()[1]}/metrics"
+        config = uvicorn.Config(
+            make_asgi_app(registry),
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            log_level="error",  # it warns of each request that is none: strangers would fill the log
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=limits.PAGE_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=limits.PAGE_HEAD_BYTES_MAX,
+        )
+        self._server = Server(config, limits.PAGE_CONNECTIONS_MAX, limits.PAGE_S)
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def __enter__(self) -> str:
+        """Begin to answer; the page's URL."""
+        self._thread.start()
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._server.end()
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._listener]))
