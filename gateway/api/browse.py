@@ -35,7 +35,6 @@ TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut"
 _STEP = 4096  # offsets that are looked at first on the way back; doubled while too little is found
 _PIECE_BYTES = 64 * limits.KIB  # that are looked into together
 _DIGITS = 20
-_NOTHING = pa.RecordBatch.from_pylist([], SCHEMA)
 
 
 class Wanted(NamedTuple):
@@ -186,7 +185,7 @@ class Browser:
                 batch = batch.take(pa.array([place for place, key in enumerate(keys) if key == wanted.key], pa.int64()))
             found.append(batch)
         table = pa.Table.from_batches(found, SCHEMA)
-        return table.combine_chunks().to_batches()[0] if table.num_rows else _NOTHING
+        return table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
 
 
 def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> Wanted:
