@@ -157,14 +157,15 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         """In the loop's thread."""
         bench.lookups.queued = [(1, [Duplicate(1, 1, 1, 1)] * limits.LOOKUPS_MAX)]
         for _ in range(answers):
-            bench.port.send(b"reader", answer)
+            bench.port.send(next(iter(routed)), answer)
 
     with socket.create_connection(("127.0.0.1", bench.port.number), 60) as reader:
         reader.sendall(GREETING + ready(b"DEALER", b"reader"))
         left = len(GREETING) + len(ready(b"ROUTER", b""))
         while left:
             left -= len(reader.recv(left))
-        wait_for(lambda: b"reader" in bench.port._callers._routed)
+        routed = bench.port._callers._routed
+        wait_for(lambda: bool(routed))
         bench.look.append(say)
         left = answers * (9 + len(answer))
         while left:
