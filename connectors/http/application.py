@@ -49,7 +49,7 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
             response = _answer(problem_of(error))
         except ClientDisconnect:
             response = Response(status_code=400)  # nobody is there to read it
-        except Exception:
+        except Exception:  # whatever is wrong with one request is answered and counted, and ends no other
             LOG.exception("%s %s failed", request.method, operation.path)
             response = _answer(Problem(500, "a defect in the connector: its log says more"))
         service.metrics.answered(operation.handler, response.status_code)
@@ -65,7 +65,7 @@ def _answer(problem: Problem) -> Response:
 def _of_starlette(request: Request, error: Exception) -> Problem:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return Problem(404, f"there is no {request.url.path[:80]}; /docs says what there is")
+        return Problem(404, f"there is no {request.scope['path'][:80]}; /docs says what there is")
     if status == 405:
         there = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
         return Problem(405, f"{request.method[:20]} is not taken here: {there}")

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gateway.archive.catalog import Archive, Span
 from gateway.archive.reading import read
-from gateway.client.source import Frontier, Piece, Range, Source, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.columns import check_columns
@@ -175,30 +175,6 @@ class ArchiveSource:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def scan_of(
-    source: Source,
-    start: int,
-    end: int | None,
-    topics: Sequence[str] | None,
-    columns: Sequence[str] | None,
-    follow: bool,
-    absent_ok: bool,
-) -> Iterator[pa.RecordBatch]:
-    """What `scan` of a source is, made of its frontier and its pieces."""
-    if not follow:
-        for piece in source.pieces(start, source.frontier().offset if end is None else end, topics, columns, absent_ok):
-            yield piece.batch
-        return
-    position = start
-    while end is None or position < end:
-        frontier = source.frontier(position, limits.LONG_POLL_US_MAX / 1e6).offset
-        upto = frontier if end is None else min(frontier, end)
-        if upto > position:
-            for piece in source.pieces(position, upto, topics, columns, absent_ok=True):
-                yield piece.batch
-            position = upto
 
 
 def _records(topics: dict[str, int], wanted: frozenset[str]) -> int:

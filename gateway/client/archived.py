@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from gateway.archive.catalog import Archive
 from gateway.archive.reading import read
-from gateway.client.archive_source import ArchiveSource, scan_of
-from gateway.client.source import Frontier, Piece, Range, Source, Topic, check_topics, time_us_of
+from gateway.client.archive_source import ArchiveSource
+from gateway.client.source import Frontier, Piece, Range, Source, Topic, check_topics, scan_of, time_us_of
 from gateway.client.url import Address
 from gateway.data.columns import check_columns
 from gateway.errors import OffsetOutOfRange, WrongDirectory

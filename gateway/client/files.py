@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
 from gateway.client.url import Address
 from gateway.core import limits
 from gateway.data.columns import check_columns, schema_of
@@ -146,18 +146,7 @@ class Files:
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`; arguments as in `Reads.scan`."""
-        if not follow:
-            for piece in self.pieces(start, self.frontier().offset if end is None else end, topics, columns, absent_ok):
-                yield piece.batch
-            return
-        position = start
-        while end is None or position < end:
-            frontier = self.frontier(position, limits.LONG_POLL_US_MAX / 1e6).offset
-            upto = frontier if end is None else min(frontier, end)
-            if upto > position:
-                for piece in self.pieces(position, upto, topics, columns, absent_ok=True):
-                    yield piece.batch
-                position = upto
+        return scan_of(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
         self,

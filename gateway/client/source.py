@@ -251,3 +251,27 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
     if place > frontier.offset and not beyond_ok:
         raise OffsetOutOfRange(f"{what}={place} lies beyond the frontier: the log is committed up to {frontier.offset}")
     return place
+
+
+def scan_of(
+    source: Source,
+    start: int,
+    end: int | None,
+    topics: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    follow: bool,
+    absent_ok: bool,
+) -> Iterator[pa.RecordBatch]:
+    """What `scan` of a source is, made of its frontier and its pieces."""
+    if not follow:
+        for piece in source.pieces(start, source.frontier().offset if end is None else end, topics, columns, absent_ok):
+            yield piece.batch
+        return
+    position = start
+    while end is None or position < end:
+        frontier = source.frontier(position, limits.LONG_POLL_US_MAX / 1e6).offset
+        upto = frontier if end is None else min(frontier, end)
+        if upto > position:
+            for piece in source.pieces(position, upto, topics, columns, absent_ok=True):
+                yield piece.batch
+            position = upto

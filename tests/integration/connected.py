@@ -78,6 +78,13 @@ class Connected:
             if self.process.stdout is not None:
                 self.process.stdout.close()
 
+    def ended(self) -> tuple[int, str]:
+        """Its exit code, when it ends by itself, and what it said on standard output."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        said = self.process.stdout.read()
+        return self.wait(), said
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """End it; its exit code."""
         if self.runs:

@@ -4,9 +4,7 @@ and bodies that are almost right, callers that go away in the middle. Others are
 
 from __future__ import annotations
 
-import contextlib
 import random
-import socket
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pytest
 
 from benchmarks.figures import proportional_memory_bytes
 from gateway.client import Reader
+from tests.faults.almost import attack, mutations
 from tests.faults.three import Three
 from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until
 
@@ -49,38 +48,6 @@ def _left(front: Front) -> float:
     return sum(
         measured[f'tutti_http_{name}{{connector="fuzz"}}'] for name in ("posts", "body_bytes", "receipts_pending", "streams")
     )
-
-
-def attack(port: int, data: bytes) -> None:
-    """Send bytes, read what comes for a moment, go away."""
-    with socket.create_connection(("127.0.0.1", port), 10) as link:
-        link.settimeout(0.01)
-        with contextlib.suppress(OSError):
-            link.sendall(data)
-            for _ in range(3):
-                if not link.recv(65_536):
-                    break
-
-
-def mutations(data: bytes, seed: int, count: int) -> Iterator[bytes]:
-    """Ways to be almost right."""
-    chance = random.Random(seed)
-    for _ in range(count):
-        made = bytearray(data)
-        for _ in range(chance.randint(1, 4)):
-            at = chance.randrange(len(made) + 1)
-            match chance.randrange(5):
-                case 0:
-                    made[at : at + 1] = chance.randbytes(1)
-                case 1:
-                    del made[at : at + chance.randint(1, 40)]
-                case 2:
-                    made[at:at] = chance.randbytes(chance.randint(1, 40))
-                case 3:
-                    made[at:at] = made[chance.randrange(len(made) + 1) :][:200]
-                case _:
-                    del made[at:]
-        yield bytes(made)
 
 
 def request(content_type: str, body: bytes, more: str = "") -> bytes:

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer as KafkaProducer
 
 from tests.faults.three import Three
-from tests.integration.kafka.connectors_there import WAIT_S, Inflow, Outflow, new_name, until_in_kafka, until_there
+from tests.integration.connected import WAIT_S, until_there
+from tests.integration.kafka.connectors_there import Inflow, Outflow, new_name, until_in_kafka
 from tutti import Producer
 
 pytestmark = [

@@ -13,7 +13,8 @@ import pytest
 from connectors.kafka.config import load_inflow
 from gateway.children import ending_with_this
 from tests.faults.three import Three
-from tests.integration.kafka.connectors_there import WAIT_S, fill, new_topic, records, until
+from tests.integration.connected import WAIT_S, records
+from tests.integration.kafka.connectors_there import fill, new_topic, until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

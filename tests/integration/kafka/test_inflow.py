@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
 from tests.faults.three import Three
-from tests.integration.kafka.connectors_there import WAIT_S, Inflow, fill, new_topic, records, until, until_there
+from tests.integration.connected import WAIT_S, records, until_there
+from tests.integration.kafka.connectors_there import Inflow, fill, new_topic, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from tests.faults.three import Three
-from tests.integration.kafka.connectors_there import Inflow, Instance, Outflow, fill, new_topic, numbers, records, until_in_kafka
+from tests.integration.connected import Connected, records
+from tests.integration.kafka.connectors_there import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 KILLS, PARTITIONS = 50, 3
@@ -27,7 +28,7 @@ def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: T
     ).start()
     chance, count = Random(11), 0
     # From one thread: a process ends with the thread that started it.
-    victims: list[Instance] = [*chance.choices(inflows, k=KILLS), *[outflow] * KILLS]
+    victims: list[Connected] = [*chance.choices(inflows, k=KILLS), *[outflow] * KILLS]
     chance.shuffle(victims)
     try:
         for victim in victims:
