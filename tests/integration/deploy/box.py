@@ -25,6 +25,7 @@ from tests.faults.lab.network import Network
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 120.0
 OWN = "/opt/tutti/bin"
+_HIDDEN = {"etc", "keys", "public", "secret", "var", "tmp"}  # of the machine's; a checkout may lie there
 #: $1 the new root, $2 what is mounted there ("source target ro|rw" a line, no source for an empty file system), then the command.
 _MAKE = r"""
 set -euo pipefail
@@ -93,7 +94,8 @@ class Box:
         hosts = scratch / "hosts"
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in (names or {}).items())]
         hosts.write_text("\n".join(lines) + "\n")
-        self._mounts = [Mount(own, OWN), Mount(hosts, "/etc/hosts"), *mounts]
+        hidden = [Mount(place, str(place)) for place in (ROOT, Path(sys.prefix)) if place.parts[1] in _HIDDEN]
+        self._mounts = [Mount(own, OWN), Mount(hosts, "/etc/hosts"), *mounts, *hidden]
         self._root = scratch / "root"
         self._root.mkdir()
         self._environment = {
