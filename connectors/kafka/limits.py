@@ -14,6 +14,7 @@ SAME_LINE_S, LINES_MAX = 600.0, 1000  # the same line of Kafka's client is told 
 MESSAGES_A_TURN = 10_000  # taken from Kafka's client at once; a partition that waits for room has so many at most beside its buffer
 TURN_S = 0.02  # for so long a turn waits for messages: Kafka's client gives what it has when it is over
 OPENERS = 4  # threads that open and close producers
+LEADER_LOOK_S = 0.1  # between two looks whether a partition that was just made has a leader
 DELIVERY_S = 30.0  # then a frame's outcome is looked for by a new epoch
 HANDOVER_S = 5.0  # at most, to deliver what is on its way of partitions that another instance gets
 CHECK_S = 5.0  # between two looks whether topics are those that they were

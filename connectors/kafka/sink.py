@@ -38,6 +38,7 @@ _OF_A_RECORD = {
 }
 _TAKEN_OVER = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+_NO_LEADER = {*_NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 _NO_RIGHT = NEVER - _NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
 _TOTAL_PARTITION = 0
@@ -317,8 +318,7 @@ class Sink:
         one = TopicPartition(self._position_topic, 0)
         consumer = made(Consumer, self._reading)
         try:
-            asked = self._admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
-            high = int(asked[one].result().offset)
+            high = self._end_of(one, isolation)
             low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
             back = limits.POSITION_LOOK_BACK
             while True:
@@ -331,6 +331,18 @@ class Sink:
             raise self._away(error) from error
         finally:
             consumer.close()
+
+    def _end_of(self, one: TopicPartition, isolation: Any) -> int:
+        """The offset behind the last message of a partition, which has no leader for a moment when it was just made."""
+        deadline = time.monotonic() + limits.KAFKA_S
+        while True:
+            try:
+                asked = self._admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
+                return int(asked[one].result().offset)
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                    raise
+            time.sleep(limits.LEADER_LOOK_S)
 
     def _last(self, consumer: Any, start: int, high: int) -> Position | None:
         """The last position among the messages of its topic in [start, high)."""
