@@ -7,7 +7,7 @@ import logging
 from gateway.client.carrier import NOT_KNOWN_YET
 from gateway.client.delivery import Delivery
 from gateway.client.receipt import Batch, Failure, Resume
-from gateway.client.session import Identity, State
+from gateway.client.session import NOT_ALLOWED, Identity, State
 from gateway.client.spool.feed import SpooledFeed
 from gateway.client.spool.word import Word
 from gateway.data import wire
@@ -60,6 +60,9 @@ class SpooledDelivery(Delivery):
             if self.running and batch is not None:
                 whose = f"{batch.count} records of producer {self.identity.name!r}"
                 text = f"{whose} to topic {batch.topic!r} were refused: {answer.reason}"
+                if answer.code in NOT_ALLOWED:  # a right can be given; what was put aside does not come back
+                    self.end(NotAllowed(text, answer.code))
+                    return
                 self._refuse(batch, TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code))
                 self._start_over(now)
         else:
@@ -94,7 +97,7 @@ class SpooledDelivery(Delivery):
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
         """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
-        the right to it is missing the producer ends: a right can be given, what was put aside does not come back.
+        the right to it is missing the producer ends.
         """
         if isinstance(error, NotAllowed):
             self.end(error)

@@ -195,6 +195,25 @@ def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_th
     assert committed(gateway) == [b"0", b"1", b"2"]
 
 
+def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
+    def rule(heard: Any) -> list[Any] | None:
+        if isinstance(heard, Frame) and b"late" in bytes(heard.body):
+            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "not any more", retry=False)]
+        return None
+
+    gateway.rule = rule
+    p = opened(gateway, spool, delivery_timeout=30)
+    p.send("t", b"0").result(30)
+    with pytest.raises(NotAllowed, match="not any more"):
+        p.send("t", b"late").result(30)
+    assert p.spool.refused == 0
+    p.close()
+    gateway.rule = None
+    with opened(gateway, spool, delivery_timeout=30) as p:
+        p.flush(30)
+    assert committed(gateway) == [b"0", b"late"]
+
+
 def test_what_is_too_large_never_comes_into_the_spool(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         receipt = p.send("t", bytes(limits.RECORD_BYTES_MAX + 1))
