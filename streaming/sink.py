@@ -10,7 +10,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,8 @@ _NOTHING = pa.record_batch({"value": pa.array([b""], _BINARY)})
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
     """What a task staged: its producer (empty: nothing was), the batches, the bytes of keys and values that each topic got, and of
-    which micro-batch of which query and run it is (-1 and empty outside of one).
+    which micro-batch of which query and run it is (-1 and empty outside of one); `instance` shows who lets go of its producer that
+    it was staged here.
     """
 
     producer: str
@@ -44,6 +45,7 @@ class Staged(WriterCommitMessage):
     query: str = ""
     batch: int = -1
     run: str = ""
+    instance: bytes = field(default=b"", repr=False)
 
 
 class _Sink:
@@ -71,12 +73,13 @@ class _Sink:
             parts = tuple(Staging.parts(receipts))
         except BaseException:
             if staging is not None:
-                self._forget([staging.name])
+                self._forget([(staging.name, staging.instance)])
             raise
         finally:
             if staging is not None:
                 staging.close()
-        return Staged(staging.name if staging is not None else "", parts, payload, query, int(micro_batch or -1), run)
+        name, instance = (staging.name, staging.instance) if staging is not None else ("", b"")
+        return Staged(name, parts, payload, query, int(micro_batch or -1), run, instance)
 
     def _commit(
         self, name: str | None, messages: Sequence[WriterCommitMessage | None], batch: int = -1, stream: bool = False
@@ -122,14 +125,15 @@ class _Sink:
 
     def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Forget those who staged: what is left of it will never be visible."""
-        self._forget([message.producer for message in messages if isinstance(message, Staged) and message.producer])
+        staged = (message for message in messages if isinstance(message, Staged))
+        self._forget([(message.producer, message.instance) for message in staged if message.producer])
 
-    def _forget(self, producers: Sequence[str]) -> None:
+    def _forget(self, producers: Sequence[tuple[str, bytes]]) -> None:
         """Where that fails they go by themselves, when idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
             asking = Control(self._options.gateways, _FORGET_S, credentials=self._options.credentials)
             with contextlib.suppress(TuttiError), contextlib.closing(asking) as control:
-                control.forget(producers[at : at + limits.FORGET_PRODUCERS_MAX])
+                control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # takes in write what Spark's own Arrow writers take

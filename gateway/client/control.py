@@ -32,10 +32,12 @@ class Control(Talk):
         told: list[dict[str, Any]] = orjson.loads(self.ask(wire.StatusAnswer, wire.Members).json)
         return told
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Take producers out of the received-table, through the log."""
-        checked = tuple(check_producer(name) for name in names)
-        self.ask(wire.Done, lambda request: wire.Forget(request, checked))
+    def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
+        """Take producers out of the received-table, through the log. One's own without a name are let go with the `instances` of
+        all of them, by whoever may write; any others by who administers.
+        """
+        checked, shown = tuple(check_producer(name) for name in names), tuple(instances)
+        self.ask(wire.Done, lambda request: wire.Forget(request, checked, shown))
 
     def fence(self, name: str) -> None:
         """End the epoch of a producer: an instance that runs is fenced."""

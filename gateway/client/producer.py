@@ -33,7 +33,7 @@ from gateway.client.spool.store import Store
 from gateway.client.spool.word import unwrap
 from gateway.client.url import parse_url
 from gateway.core import limits
-from gateway.data.names import NAMELESS, check_name
+from gateway.data.names import check_name, nameless_name
 from gateway.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
@@ -105,11 +105,12 @@ class Producer:
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
         known = given(credentials)
-        name = check_name("producer", producer) if producer is not None else NAMELESS + secrets.token_hex(12)
+        instance = secrets.token_bytes(16)
+        name = check_name("producer", producer) if producer is not None else nameless_name(instance)
         options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
         check_seconds("connect_timeout", connect_timeout)
         tune()
-        identity = Identity(name, secrets.token_bytes(16), secrets.token_bytes(16))
+        identity = Identity(name, instance, secrets.token_bytes(16))
         self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
         if self._spool is None:
             self._feed = Feed(options)

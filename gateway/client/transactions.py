@@ -41,6 +41,11 @@ class Staging(Producer):
 
     staged = True
 
+    @property
+    def instance(self) -> bytes:
+        """What shows that the producer is one's own: who lets go of it has to know it."""
+        return self._delivery.identity.instance
+
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
         """Send a record batch as `send_batch` does, in slices of a good size, however unequal its records are."""
         return [self.send_batch(topic, part) for part in _slices(records)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from gateway.errors import UsageError
@@ -10,6 +11,7 @@ NAME_BYTES_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 #: Producers without a name get a random one behind this sign, which no chosen name may start with.
 NAMELESS = "~"
+_NAMELESS_DIGITS = 24
 #: What the log let go of is shown as this sign and its number, a form that no name has.
 FORGOTTEN = "#"
 
@@ -54,3 +56,10 @@ def forgotten_name(number: int) -> str:
 def is_nameless(name: str) -> bool:
     """Whether the producer was given its name at random, so that it may be forgotten when it is idle."""
     return name.startswith(NAMELESS)
+
+
+def nameless_name(instance: bytes) -> str:
+    """The name of a producer that was given none: made of its instance, 16 random bytes that are in no record, so that whoever has
+    these shows that it is this producer, and whoever has read the name alone cannot.
+    """
+    return NAMELESS + hashlib.sha256(b"tutti producer " + instance).hexdigest()[:_NAMELESS_DIGITS]

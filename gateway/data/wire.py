@@ -76,10 +76,13 @@ class SaveOffset(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Take producers out of the received-table, through the log."""
+    """Take producers out of the received-table, through the log. `instances` of producers without a name, one each, show that they
+    are the asker's own where a token alone would not let it.
+    """
 
     request: int
     names: tuple[str, ...]
+    instances: tuple[bytes, ...] = ()
 
 
 class Fence(msgspec.Struct, frozen=True, tag=True):

@@ -13,7 +13,7 @@ from zmq.utils import z85
 
 from gateway.access import WHAT, WHO, Access, Tokens, gateway_access
 from gateway.data.frame import Frame
-from gateway.data.names import is_nameless
+from gateway.data.names import is_nameless, nameless_name
 from gateway.data.wire import (
     SUBMIT_UNORDERED,
     ChangeRoster,
@@ -118,12 +118,16 @@ class Admission:
         match asked:
             case OpenTopic(_, name):
                 access.require_produce(name)
-            case OpenProducer(_, name):
+            case OpenProducer(_, name, instance):
                 access.require_producer(name)
+                if is_nameless(name) and name != nameless_name(instance) and not access.admin:
+                    raise NotAllowed(
+                        f"producer {name} has no name and is another client's: open one with a name, or a new one without", WHAT
+                    )
             case SaveOffset():
                 access.require_reader()
-            case Forget(_, names) if access.produce and all(is_nameless(name) for name in names):
-                pass  # of whoever may write: by another session than its own, where somebody staged (docs/security.md)
+            case Forget(_, names, instances) if access.produce and names == tuple(map(nameless_name, instances)):
+                pass  # its own: by another session than theirs, where somebody staged
             case Status():
                 pass
             case _:
@@ -172,6 +176,7 @@ class Admission:
             elif access != session.access:
                 session.access = access
                 session.topics.clear()
+                session.producers.clear()  # it opens them again, where it still may
         return gone
 
     def facts(self) -> dict[str, object]:

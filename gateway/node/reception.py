@@ -191,6 +191,7 @@ class Reception:
         if session.access != access:
             session.access = access
             session.topics.clear()
+            session.producers.clear()
         self._answers.add_one(session.number, self._books.welcome())
 
     def sweep(self) -> None:

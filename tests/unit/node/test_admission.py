@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from zmq.utils import z85
 
 from gateway.access import ANYBODY, Access, Tokens, change_tokens, digest_of
 from gateway.data.frame import Frame, Kind
+from gateway.data.names import nameless_name
 from gateway.data.wire import (
     SUBMIT_UNORDERED,
     ChangeRoster,
@@ -32,6 +34,8 @@ from gateway.node.sessions import Session
 from gateway.zmtp.curve import new_pair
 
 GATEWAY, CLIENT = new_pair().public, new_pair().public
+OWN_INSTANCES = (b"i" * 16, b"k" * 16)
+OWN = tuple(map(nameless_name, OWN_INSTANCES))
 
 
 @dataclass
@@ -91,6 +95,22 @@ def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Admissi
     assert [answer.code for answer in refused] == ["rights"]
 
 
+def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Admission, tmp_path: Path) -> None:
+    """What it opened counts no longer: it asks again, and is refused what it may not have now."""
+    feed = session(admission, "feed")
+    admission.check(feed, OpenProducer(1, "jfk-1", b"i" * 16, 1))
+    feed.producers.add(7)
+    assert admission.judge(feed, [frame(7, 1)])[1] == []
+    fewer = Access("feed", digest_of("feed"), ("flights*",), producers=("lga-*",))
+    change_tokens(tmp_path / "tokens.toml", lambda known: known.update(feed=fewer))
+    deadline = time.monotonic() + 10
+    while feed.access != fewer and time.monotonic() < deadline:  # a file is read when it stood still from one look to the next
+        assert admission.over([feed]) == []
+    assert [answer.code for answer in admission.judge(feed, [frame(7, 1)])[1]] == ["producer"]
+    with pytest.raises(NotAllowed, match="may not write as producer 'jfk-1'"):
+        admission.check(feed, OpenProducer(1, "jfk-1", b"i" * 16, 1))
+
+
 @pytest.mark.parametrize(
     ("token", "asked", "may"),
     [
@@ -98,14 +118,18 @@ def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Admissi
         ("feed", OpenTopic(1, "delays"), False),
         ("reader", OpenTopic(1, "flights"), False),
         ("feed", OpenProducer(1, "jfk-1", b"i" * 16, 1), True),
-        ("feed", OpenProducer(1, "~4f", b"i" * 16, 1), True),
+        ("feed", OpenProducer(1, nameless_name(b"i" * 16), b"i" * 16, 1), True),
+        ("feed", OpenProducer(1, nameless_name(b"i" * 16), b"j" * 16, 1), False),
         ("feed", OpenProducer(1, "lga-1", b"i" * 16, 1), False),
         ("reader", OpenProducer(1, "~4f", b"i" * 16, 1), False),
         ("reader", SaveOffset(1, "r", 1), True),
         ("feed", SaveOffset(1, "r", 1), False),
-        ("feed", Forget(1, ("~4f",)), True),
-        ("feed", Forget(1, ("~4f", "jfk-1")), False),
-        ("reader", Forget(1, ("~4f",)), False),
+        ("feed", Forget(1, OWN, OWN_INSTANCES), True),
+        ("feed", Forget(1, OWN), False),
+        ("feed", Forget(1, OWN, OWN_INSTANCES[::-1]), False),
+        ("feed", Forget(1, OWN, OWN_INSTANCES[:1]), False),
+        ("feed", Forget(1, (*OWN, "jfk-1"), OWN_INSTANCES), False),
+        ("reader", Forget(1, OWN, OWN_INSTANCES), False),
         ("feed", Fence(1, "jfk-1"), False),
         ("feed", Status(1), True),
         ("feed", Producers(1), False),

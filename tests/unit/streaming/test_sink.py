@@ -125,6 +125,7 @@ class Log:
         self.progress: dict[str | None, bytes] = {}
         self.committed: list[tuple[str | None, dict[str, Any], list[int]]] = []
         self.forgotten: list[list[str]] = []
+        self.shown: list[bytes] = []
         self.closed = 0
         monkeypatch.setattr(sink, "Transactor", lambda url, producer, connect_timeout, credentials: self._of(producer))
         monkeypatch.setattr(sink, "Control", lambda url, patience, credentials: self)
@@ -155,8 +156,10 @@ class Log:
 
         return SimpleNamespace(result=result)
 
-    def forget(self, producers: list[str]) -> None:
-        self.forgotten.append(producers)
+    def forget(self, producers: Sequence[str], instances: Sequence[bytes]) -> None:
+        assert len(producers) == len(instances)
+        self.forgotten.append(list(producers))
+        self.shown += instances
 
     def close(self) -> None:
         self.closed += 1
@@ -278,6 +281,7 @@ class FakeStaging:
     def __init__(self, url: str, producer: str | None = None, *, connect_timeout: float, credentials: None) -> None:
         FakeStaging.made.append(self)
         self.name = producer or f"~{len(FakeStaging.made)}"
+        self.instance = b"%016d" % len(FakeStaging.made)
         self.closed = False
         self.marked = b""
 
@@ -325,7 +329,7 @@ def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
     found = StreamSink(SinkOptions(URL)).write(iter([shaped(False).slice(1), empty, shaped(True)]))
     assert found.parts == (part("t1", 2), part("t0", 1), part("t0", 2), part("t1", 2))
     assert found.payload == {"t1": 2 * 4, "t0": 2 + 2 + 2 * 4}
-    assert (found.producer, found.query, found.batch, found.run) == ("~1", "q", 0, run)
+    assert (found.producer, found.query, found.batch, found.run, found.instance) == ("~1", "q", 0, run, b"%016d" % 1)
     said["spark.jobGroup.id"] = "my jobs"
     assert StreamSink(SinkOptions(URL)).write(iter([])).run == ""
     assert staging[0].closed
@@ -339,7 +343,7 @@ def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[Fak
 
     with pytest.raises(OSError, match="the shuffle is gone"):
         BatchSink(SinkOptions(URL, topic="t")).write(rows())
-    assert log.forgotten == [["~1"]]
+    assert (log.forgotten, log.shown) == ([["~1"]], [b"%016d" % 1])
     assert staging[0].closed
 
 
