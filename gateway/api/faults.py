@@ -57,12 +57,20 @@ _CODES: tuple[tuple[type[TuttiError], str], ...] = (
 
 
 class Fault(TuttiError):
-    """A request that cannot be served: `code` is the machine-readable reason, `fields` go with it into the error's JSON."""
+    """A request that cannot be served: `code` is the machine-readable reason, `fields` go with it into the error's JSON. `hint` is
+    told behind the message to those who may read everything: it has names in it.
+    """
 
-    def __init__(self, code: str, message: str, **fields: object) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, *, hint: str = "", **fields: object) -> None:
+        super().__init__(f"{message}: {hint}" if hint else message)
         self.code = code
         self.fields = fields
+        self.hint = hint
+        self._message = message
+
+    def without_hint(self) -> Fault:
+        """The same, told to somebody who may not read everything."""
+        return Fault(self.code, self._message, **self.fields)
 
 
 def flight_error(error: BaseException) -> flight.FlightError:

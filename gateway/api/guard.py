@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from pyarrow import flight
 
 from gateway.access import ANYBODY, Access, Tokens
+from gateway.api.faults import Fault
 from gateway.api.requests import BytesEndAsk, Command, ReportAsk, decode
 from gateway.client.credentials import Credentials
 from gateway.errors import NotAllowed
@@ -115,6 +117,17 @@ class Guard:
     def facts(self) -> dict[str, object]:
         """For the status."""
         return {} if self.tokens is None else {"trouble": self.tokens.trouble, "refused": dict(self.tokens.refused)}
+
+
+@contextmanager
+def hints_for(access: Access) -> Iterator[None]:
+    """What is said within has no names in it that the caller did not say, unless he may read everything."""
+    try:
+        yield
+    except Fault as fault:
+        if fault.hint and not access.may_read_all:
+            raise fault.without_hint() from None
+        raise
 
 
 class Shown(flight.ServerMiddleware):

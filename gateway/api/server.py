@@ -10,7 +10,7 @@ from gateway.access import ANYBODY
 from gateway.api.actions import ACTIONS, Actions
 from gateway.api.connections import Call, Connections
 from gateway.api.faults import Fault, told
-from gateway.api.guard import Guard, check_action
+from gateway.api.guard import Guard, check_action, hints_for
 from gateway.api.plans import Plans
 from gateway.api.requests import Command, Ticket, decode, encode
 from gateway.api.slots import Lease, Slots
@@ -69,7 +69,8 @@ class ReadsServer(flight.FlightServerBase):
         access, call = self._guard.caller(context), self._connections.call(context.peer())
         asked = decode(Ticket, ticket.ticket, "the ticket")
         self._guard.checked(lambda: access.require_read(asked.topics))
-        return self._streams.open(asked, call, context.is_cancelled)
+        with hints_for(access):
+            return self._streams.open(asked, call, context.is_cancelled)
 
     @told
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
@@ -80,7 +81,8 @@ class ReadsServer(flight.FlightServerBase):
         lease = self.calls.take()
         try:
             call = self._connections.call(context.peer())
-            info = self._plans.info(command, descriptor, context.is_cancelled)
+            with hints_for(access):
+                info = self._plans.info(command, descriptor, context.is_cancelled)
             del call  # it was at work until now
             return info
         finally:
@@ -121,7 +123,8 @@ class ReadsServer(flight.FlightServerBase):
             self._guard.checked(lambda: check_action(access, action.type, body))
         call, lease = self._connections.call(context.peer()), self.calls.take()
         try:
-            return Answer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
+            with hints_for(access):
+                return Answer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
             lease.release()
             raise

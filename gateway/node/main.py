@@ -50,7 +50,7 @@ def run(config: Config, record: str = "") -> int:
         ports = [config.reads_address, config.admin_address]
         desk = opened.enter_context(contextlib.closing(Desk()))
         fds = [notifier.read_fd, desk.their_fd]
-        reads = Supervisor(_reads_command(config, *fds), fds, ports)
+        reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)
         if _holds_our_log(config):
             reads.start()

@@ -46,17 +46,21 @@ class Notifier:
 class Supervisor:
     """Runs one child process for as long as the gateway lives. All its work happens in a thread of its own."""
 
-    def __init__(self, command: Sequence[str], pass_fds: Sequence[int], ports: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, command: Sequence[str], pass_fds: Sequence[int], ports: Sequence[tuple[str, int]], *, encrypted: bool = False
+    ) -> None:
         """Prepare.
 
         Args:
             command: what to run.
             pass_fds: descriptors that the child inherits.
             ports: (host, port) pairs on which it listens once it is up.
+            encrypted: whether it speaks TLS there.
         """
         self._command = list(command)
         self._pass_fds = tuple(pass_fds)
         self._ports = list(ports)
+        self._ask = _shake_hands if encrypted else _greet
         self._log: FilteringBoundLogger | None = None
         self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -160,7 +164,7 @@ class Supervisor:
                 now = time.monotonic()
                 if now - looked_at >= limits.READS_LOOK_US / US:
                     looked_at = now
-                    if all(_reacts(host, port) for host, port in self._ports):
+                    if all(_reacts(host, port, self._ask) for host, port in self._ports):
                         heard_at = time.monotonic()
                     elif now - heard_at >= limits.READS_SILENT_US_MAX / US:
                         self._tell("the reads process does not answer; it is ended", silent_s=round(now - heard_at))
@@ -186,17 +190,30 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _reacts(host: str, port: int) -> bool:
-    """Whether who listens there does anything at all: the kernel takes connections for a process that hangs, too.
-
-    It is greeted as by gRPC, which answers at once; the admin port answers that this is the wrong port. A place refused counts.
-    """
+def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
+    """Whether who listens there does anything at all: the kernel takes connections for a process that hangs, too."""
     try:
         with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
-            connection.sendall(_GREETING)
-            connection.recv(1)
+            greet(connection)
     except (ConnectionResetError, BrokenPipeError):
         return True
     except OSError:
         return False
     return True
+
+
+def _greet(connection: socket.socket) -> None:
+    """As gRPC greets, which answers at once; the admin port answers that this is the wrong port. A place refused counts."""
+    connection.sendall(_GREETING)
+    connection.recv(1)
+
+
+def _shake_hands(connection: socket.socket) -> None:
+    """As who has no certificate in mind; a handshake that is refused is an answer."""
+    import ssl  # noqa: PLC0415 - for those alone who have a certificate
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with contextlib.suppress(ssl.SSLError):
+        context.wrap_socket(connection).close()

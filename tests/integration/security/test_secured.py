@@ -26,6 +26,7 @@ from gateway.client.control import Control
 from gateway.client.credentials import Credentials
 from gateway.client.progress import Progress
 from gateway.client.reads import Reads
+from gateway.client.transactions import Staging
 from gateway.transport.keys import generate
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess
@@ -99,6 +100,30 @@ def test_each_may_write_what_is_listed_and_nothing_else(house: House, gateway: G
         receipt = producer.send("delays", b"x", ordering="unordered")
         with pytest.raises(NotAllowed, match="may not write to topic 'delays'"):
             receipt.result(10)
+
+
+def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
+    house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
+        producer.send("flights", b"x").result(10)
+        with Control(gateway.url, credentials=house.credentials("all")) as control:
+            for shown in ((), (bytes(16),)):
+                with pytest.raises(NotAllowed, match="takes one with --admin"):
+                    control.forget([producer.name], shown)
+        monkeypatch.setattr("gateway.client.producer.nameless_name", lambda instance: producer.name)
+        with pytest.raises(NotAllowed, match="has no name and is another client's"):
+            Producer(gateway.url, credentials=house.credentials("all"))
+        assert producer.send("flights", b"x").result(10) >= 0
+
+
+def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: GatewayProcess) -> None:
+    with Staging(gateway.url, credentials=house.credentials("feed")) as staging:
+        staging.send("flights", b"x").result(10)
+    with Control(gateway.url, credentials=house.credentials("feed")) as control:
+        control.forget([staging.name], [staging.instance])
+    with Control(gateway.url, credentials=house.credentials("ops")) as control:
+        assert staging.name not in {one["name"] for one in control.producers()}
 
 
 def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: GatewayProcess) -> None:
@@ -199,6 +224,11 @@ def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: Ga
         with pytest.raises(NotAllowed, match="may not read") as error:
             list(Reader(gateway.url, topics=topics, credentials=house.credentials("reader")))
         refused(error, house, "rights")
+    with flight_client(gateway, house.place / "tls.pem") as client:  # which other topics there are is told to who may read them
+        for name, told in (("reader", False), ("all", True)):
+            with pytest.raises((flight.FlightError, pa.ArrowException), match="there is no topic 'flights-x'") as unknown:
+                client.do_get(flight.Ticket(b'{"topics": ["flights-x"]}'), options(house.tokens[name])).read_all()
+            assert ("did you mean" in str(unknown.value)) is told
     with Reads(gateway.url, credentials=house.credentials("reader")) as reads:
         assert {topic.name for topic in reads.topics()} == {"flights", "flights-raw"} & {topic.name for topic in reads.topics()}
         end = reads.frontier().offset

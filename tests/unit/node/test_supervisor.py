@@ -14,6 +14,7 @@ import pytest
 
 from gateway.core import limits
 from gateway.node.supervisor import Notifier, Supervisor
+from tests.certificates import certificate
 from tests.ports import free_port
 from tests.unit.node.fakes import LOG
 
@@ -90,10 +91,18 @@ def test_a_child_that_does_not_listen_to_sigterm_is_killed(monkeypatch: pytest.M
 
 # Answers each connection by what is told: a word, its end, or nothing.
 ANSWERING = """
-import socket, sys
+import socket, ssl, sys
 held = []
 for connection, _ in iter(socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept, None):
-    if sys.argv[2] == "word":
+    if sys.argv[2] in ("hand", "no hand"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if sys.argv[2] == "hand":
+            context.load_cert_chain(sys.argv[3], sys.argv[4])
+        try:
+            connection = context.wrap_socket(connection, server_side=True)
+        except OSError:
+            pass
+    elif sys.argv[2] == "word":
         connection.recv(100)
         connection.sendall(b"x")
     elif sys.argv[2] == "nothing":
@@ -117,11 +126,13 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_looks")
-@pytest.mark.parametrize("answer", ["word", "end"])
-def test_a_child_that_hangs_is_replaced(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", ["word", "end", "hand", "no hand"])
+def test_a_child_that_hangs_is_replaced(answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(limits, "READS_SILENT_US_MAX", 60_000_000)  # until it is up
     port, ready = free_port(), []
-    supervisor = Supervisor([sys.executable, "-c", ANSWERING, str(port), answer], [], [("127.0.0.1", port)])
+    command = [sys.executable, "-c", ANSWERING, str(port), answer, str(tmp_path / "c.pem"), str(tmp_path / "c.key")]
+    certificate(tmp_path, "c")
+    supervisor = Supervisor(command, [], [("127.0.0.1", port)], encrypted="hand" in answer)
     supervisor.attach(LOG, lambda: ready.append(1))
     supervisor.start()
     wait_for(lambda: bool(ready))
