@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.figures import Figure, figure, foreign_load
 from benchmarks.fleet import Measured, gateway
 from benchmarks.kafka import PARTITIONS, Broker, broker, broker_jars
+from connectors.kafka.source import DEFAULTS
 from gateway.children import ending_with_this
 from gateway.client.reads import Reads
 
@@ -89,8 +90,7 @@ def _bare(kafka: Broker, topic: str, count: int) -> float:
         "group.id": "bare",
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
-        "queued.max.messages.kbytes": 16_384,
-        "fetch.wait.max.ms": 100,
+        **DEFAULTS,
     }
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])

@@ -28,8 +28,10 @@ _FIXED: dict[str, Any] = {
     "isolation.level": "read_committed",
     "partition.assignment.strategy": "range",  # eager: each assignment says all, as `assign` does
 }
-_DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
-_OF_CONSUMERS = {*_FIXED, *_DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
+#: What was fetched ahead is bounded by bytes; where it is so much, Kafka's client would look again after a second, long after that
+#: was taken.
+DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 10, "fetch.wait.max.ms": 100}
+_OF_CONSUMERS = {*_FIXED, *DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
 
 
 class Consumed(NamedTuple):
@@ -57,7 +59,7 @@ class KafkaSource:
         """
         self._names, self._where = config.kafka.topics, f"Kafka at {config.kafka.servers}"
         self._group = f"tutti-{config.name}"
-        settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, _DEFAULTS)
+        settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
         self._consumer = made(Consumer, settings)
         self._admin = made(AdminClient, {key: value for key, value in settings.items() if key not in _OF_CONSUMERS})
 
