@@ -106,9 +106,10 @@ class Sink:
         """
         self.give_up()
         try:
+            if self._claimed:  # nothing is made anew that was removed meanwhile
+                there = self._partitions_of(self._position_topic)
+                self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)  # before the newer one is fenced
             self._ensure_position_topic()
-            if self._claimed:
-                self._check_own(self._read(IsolationLevel.READ_COMMITTED))  # before the newer one is fenced
             producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
             producer.init_transactions(limits.KAFKA_S)
         except KafkaException as error:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.kafka import Broker
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
+from tests.integration.connected import WAIT_S
 from tests.integration.kafka.connectors_there import Outflow, committed, new_name, new_topic, numbers, until, until_in_kafka
 from tutti import Producer
 
@@ -107,6 +108,20 @@ def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Thr
         told = outflow.told()
     assert numbers(found) == list(range(20_000))
     assert len(told.splitlines()) < 20, told
+
+
+def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, tmp_path: Path) -> None:
+    """Proves that the connector ends with a sentence, and leaves nothing by which the next one would send all again unasked."""
+    topic = new_topic(kafka)
+    with Outflow(tmp_path, kafka, group.url, topic, name="removed") as outflow, Producer(group.url) as producer:
+        producer.send(topic, b"0")
+        until_in_kafka(kafka, topic, 1, outflow)
+        admin, position = AdminClient({"bootstrap.servers": kafka}), "tutti.removed.position"
+        admin.delete_topics([position])[position].result(WAIT_S)
+        producer.send(topic, b"1").result(WAIT_S)
+        code, _ = outflow.ended()
+    assert (code, "find out who removed it" in outflow.told()) == (2, True), outflow.told()
+    assert numbers(committed(kafka, topic)) == [0]
 
 
 def test_what_kafka_does_not_take_is_set_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
