@@ -1,8 +1,10 @@
 """What every test stands on: Linux, Java where Spark starts, tools for the lab, examples that repeat, no address from outside."""
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             told = subprocess.run([ROOT / tool], capture_output=True, text=True, check=False)
             if told.returncode:
                 pytest.exit(told.stderr.strip(), returncode=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rooms_of_a_module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the fixtures of a module put on disk goes with them, unless a test of it failed: a group of three gateways has more than
+    a gigabyte, and there are dozens. What those of a whole run make is named session-NAME, a test's own directory test_NAME.
+    """
+    base, failed = tmp_path_factory.getbasetemp(), request.session.testsfailed
+    before = set(base.iterdir())
+    yield
+    if request.session.testsfailed == failed:
+        for place in set(base.iterdir()) - before:
+            if not place.name.startswith(("session-", "test_")):
+                shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

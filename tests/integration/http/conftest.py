@@ -13,13 +13,13 @@ from tests.integration.http.front import Front
 @pytest.fixture(scope="session")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """The gateways."""
-    with Three(tmp_path_factory.mktemp("group")) as group:
+    with Three(tmp_path_factory.mktemp("session-group")) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
 def fronts(group: Three, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
     """Two processes of one name."""
-    root = tmp_path_factory.mktemp("fronts")
+    root = tmp_path_factory.mktemp("session-fronts")
     with Front(root, group.url) as one, Front(root, group.url) as other:
         yield one, other

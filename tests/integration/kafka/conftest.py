@@ -15,7 +15,7 @@ def the_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker of this test run: who kills it starts it again."""
     folder = broker_jars()
     assert folder is not None, "Kafka's jars could not be fetched from Maven's central repository, or there is no pyspark or Java"
-    with broker(tmp_path_factory.mktemp("kafka"), folder) as made:
+    with broker(tmp_path_factory.mktemp("session-kafka"), folder) as made:
         yield made
 
 

@@ -17,7 +17,7 @@ from tests.faults.gateways import GatewayProcess
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     before = dict(os.environ)
     os.environ.update(spark_environment())
-    scratch = tmp_path_factory.mktemp("spark")
+    scratch = tmp_path_factory.mktemp("session-spark")
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
     for name, value in LOCAL_SETTINGS.items():
         builder = builder.config(name, value)
@@ -48,7 +48,7 @@ def _no_query_outlives_its_test(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with GatewayProcess(tmp_path_factory.mktemp("gateway")) as running:
+    with GatewayProcess(tmp_path_factory.mktemp("session-gateway")) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ Socket = zmq.Socket[bytes]
 @pytest.fixture(scope="session")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """Three gateways."""
-    with Three(tmp_path_factory.mktemp("group")) as group:
+    with Three(tmp_path_factory.mktemp("session-group")) as group:
         yield group
 
 
