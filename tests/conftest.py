@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Short jobs gain nothing by the second compiler: it has one processor of two to itself while they run.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # A failing example in CI must fail again at home; at home each run may look somewhere new. How long one example takes
 # depends on the machine, so only the test's own time limit holds.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.children import ending_with_this
+from gateway.core import limits
 from tests.ports import free_base
 
 READY_WAIT_S = 60.0
@@ -44,7 +45,8 @@ class GatewayProcess:
         self.log = root / f"{name}.log"
         self.config = root / f"{name}.toml"
         own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "{self.seat.host}:{self.port}"\n'
-        self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}')
+        log = "" if "[log]" in extra else f"\n[log]\nsegment_bytes = {limits.SEGMENT_BYTES_MIN}\n"  # of zeros, several each time
+        self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}{log}')
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.starts = 0

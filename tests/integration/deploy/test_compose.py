@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,14 @@ def words(command: str | list[str]) -> list[str]:
 
 def test_dockerfiles_have_nothing_to_be_warned_of() -> None:
     done = subprocess.run(
-        ["hadolint", "--no-color", "--failure-threshold", "warning", "docker/gateway/Dockerfile", "docker/spark/Dockerfile"],
+        [
+            Path(sys.executable).with_name("hadolint"),
+            "--no-color",
+            "--failure-threshold",
+            "warning",
+            "docker/gateway/Dockerfile",
+            "docker/spark/Dockerfile",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -71,6 +71,7 @@ def url(gateway: GatewayProcess) -> str:
     return gateway.url
 
 
+@pytest.mark.soak
 def test_a_script_run_by_our_python_needs_register_and_nothing_else(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     settings = "".join(f".config({name!r}, {value!r})" for name, value in LOCAL_SETTINGS.items())
@@ -85,6 +86,7 @@ def test_the_launcher_needs_nothing(url: str, bare: dict[str, str], tmp_path: Pa
     run([sys.executable, "-m", "streaming.launch", "spark-submit", *submit[1:]], bare, tmp_path)
 
 
+@pytest.mark.soak
 def test_a_package_that_is_shipped_and_not_installed_needs_register(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     """With `--py-files` what reads is on the path of workers, but not of the driver's own Python processes."""
     shipped = tmp_path / "tutti.zip"

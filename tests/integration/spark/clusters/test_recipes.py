@@ -88,6 +88,7 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
         assert (ran, package) == (str(python), "./tutti.zip/streaming/__init__.py")  # in the task's own directory
 
 
+@pytest.mark.soak
 def test_shipped_with_its_libraries(group: Three, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
     """Proves that hosts which have nothing but Spark and a Python read with the environment that `--archives` brings."""
     make = {"python3 -m venv env": f"{sys.executable} -m venv --without-pip env", "env/bin/pip install tutti-ingest": "true"}
