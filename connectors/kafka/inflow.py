@@ -5,14 +5,15 @@ No Kafka in here, and no gateway: `Kafka` and `Opener` are what is asked of them
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from operator import methodcaller
-from typing import TYPE_CHECKING, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from connectors.kafka import limits
 from connectors.kafka.partition import Key, Partition, State, Turn
@@ -141,7 +142,7 @@ class Connector:
 
     def _turn(self) -> None:
         consumed = self._kafka.consume()
-        for key, messages in _by_partition(consumed.messages):
+        for key, messages in _by_partition(consumed.messages, self.config.kafka.topics):
             if (partition := self._flowing(key)) is not None:
                 self._take(partition, messages)
         for key, end in consumed.ended:
@@ -345,21 +346,23 @@ class Connector:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _by_partition(messages: Sequence[Message]) -> list[tuple[Key, Sequence[Message]]]:
-    """Messages of each partition, in its order."""
-    keys = list(zip(map(_TOPIC, messages), map(_PARTITION, messages), strict=True))
-    if keys and keys.count(keys[0]) == len(keys):
-        return [(keys[0], messages)]
-    found: dict[Key, list[Message]] = {}
-    first = 0
-    for key, run in itertools.groupby(keys):
-        last = first + sum(1 for _ in run)
-        found.setdefault(key, []).extend(messages[first:last])
-        first = last
-    return list(found.items())
+def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tuple[Key, Sequence[Message]]]:
+    """Messages of each partition, in its order; `topics` are all that they may be of.
 
-
-_TOPIC, _PARTITION = methodcaller("topic"), methodcaller("partition")
+    Kafka's client gives them in runs of one partition: a call a message is what costs here.
+    """
+    if not messages:
+        return []
+    count, kind = len(messages), type(messages[0])
+    partitions: Iterator[Any] = map(kind.partition, messages)
+    places = np.fromiter(partitions, np.int64, count)
+    if len(topics) > 1:
+        numbers: dict[str | None, int] = {topic: number for number, topic in enumerate(topics)}
+        places += np.fromiter(map(numbers.__getitem__, map(kind.topic, messages)), np.int64, count) << 32
+    found: dict[int, list[Message]] = {}
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), count]):
+        found.setdefault(int(places[first]), []).extend(messages[first:last])
+    return [((topics[place >> 32], place & 0xFFFF_FFFF), some) for place, some in found.items()]
 
 
 #: What opening again does not mend.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from operator import methodcaller
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -75,13 +75,14 @@ class Cut(NamedTuple):
 def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
     """Messages of one partition, in its order, as records for as many frames as they need; and those that no log takes.
 
-    Column by column: a call a message and column is what costs here.
+    Column by column: a call a message and column is what costs here, and least of all as the class has it.
     """
+    kind = type(messages[0])
     headers, unread = _headers_of(messages)
-    kinds, times = zip(*map(_TIMESTAMP, messages), strict=True)
-    millis = np.where(np.array(kinds) == 0, time.time_ns() // 1_000_000, np.array(times, np.int64))
-    keys: Any = pa.array(list(map(_KEY, messages)), pa.binary())
-    values: Any = pa.array(list(map(_VALUE, messages)), pa.binary())
+    kinds, times = np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * len(messages)).reshape(-1, 2).T
+    millis = np.where(kinds == 0, time.time_ns() // 1_000_000, times)
+    keys: Any = pa.array(list(map(kind.key, messages)), pa.binary())
+    values: Any = pa.array(list(map(kind.value, messages)), pa.binary())
     sizes = pc.binary_length(keys).fill_null(0).to_numpy().astype(np.int64) + pc.binary_length(values).fill_null(0).to_numpy()
     if headers is not None:
         sizes += np.fromiter(map(_size_of, headers), np.int64, len(messages))
@@ -129,7 +130,7 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict[int, str]]:
     """The headers of each message, None where no message has any; and why those of some cannot be read, by row."""
     try:
-        given = list(map(_HEADERS_OF, messages))
+        given: Any = list(map(type(messages[0]).headers, messages))
         return (given if any(given) else None), {}
     except UnicodeDecodeError:
         pass
@@ -153,7 +154,3 @@ def _headers(given: list[Headers] | None, count: int) -> pa.Array[Any]:
     if given is None:
         return pa.nulls(count, _HEADERS)
     return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in given], _HEADERS)
-
-
-_KEY, _VALUE = methodcaller("key"), methodcaller("value")
-_TIMESTAMP, _HEADERS_OF = methodcaller("timestamp"), methodcaller("headers")

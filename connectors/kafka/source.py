@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
@@ -15,8 +22,6 @@ from connectors.kafka.partition import Key
 from connectors.kafka.records import Source
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
-
     from connectors.kafka.config import Inflow
 
 #: What no configuration may change: the log alone says where to go on, and nothing of an open transaction is taken.
@@ -138,7 +143,7 @@ class KafkaSource:
             got: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
         except KafkaException as error:
             raise explained(error, self._where) from error
-        if not any(map(_ERROR, got)):
+        if not any(map(Message.error, got)):
             return Consumed(got, [], [])
         consumed = Consumed([message for message in got if message.error() is None], [], [])
         for message in got:
@@ -191,9 +196,6 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
-
-
-_ERROR = methodcaller("error")
 
 
 def _named(key: Key) -> str:
