@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from connectors.http import limits
 from connectors.http.problems import Problem
@@ -10,7 +11,11 @@ from gateway.client.places import Bound, parse_bound
 from gateway.client.reads import check_name
 from gateway.errors import UsageError
 
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
 Query = Mapping[str, str]
+_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # what the framework puts where bytes are none
 _SEQUENCE_MAX = 2**53  # what JSON's numbers carry everywhere
 
 
@@ -18,7 +23,7 @@ def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict
     """The options of a request.
 
     Raises:
-        Problem: 400: one is not known, or comes twice.
+        Problem: 400: one is not known, comes twice, or is not UTF-8.
     """
     found: dict[str, str] = {}
     for name, value in pairs:
@@ -26,6 +31,8 @@ def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict
             raise Problem(400, f"option {name[:80]!r} is not known here: there are {', '.join(taken) or 'none'}")
         if name in found:
             raise Problem(400, f"option {name} comes twice")
+        if _NOT_UTF_8 in value:
+            raise Problem(400, f"option {name} is not UTF-8: {value[:80]!r}")
         found[name] = value
     return found
 
@@ -95,6 +102,18 @@ def topics_of(query: Query) -> tuple[str, ...] | None:
     if "topic" not in query:
         return None
     return tuple(topic_named(name) for name in query["topic"].split(","))
+
+
+def single(headers: Headers, *names: str) -> dict[str, str]:
+    """Those of the headers that are there.
+
+    Raises:
+        Problem: 400: one comes twice.
+    """
+    for name in names:
+        if len(headers.getlist(name)) > 1:
+            raise Problem(400, f"header {name.title()} comes {len(headers.getlist(name))} times: give it once")
+    return {name: headers[name] for name in names if name in headers}
 
 
 def producer_and_sequence(headers: Mapping[str, str]) -> tuple[str, int] | None:

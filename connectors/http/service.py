@@ -26,7 +26,7 @@ from connectors.http.operations import METRICS
 from connectors.http.problems import Problem, problem_of
 from connectors.http.producers import Outcome, Producers
 from connectors.http.receipts import Receipts
-from connectors.http.requests import Query, bound, flag, number, producer_and_sequence, topic_named, topics_of
+from connectors.http.requests import Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of
 from connectors.http.spool import STAYS, Spool
 from connectors.http.streams import Streams
 from gateway.client import Reader
@@ -58,7 +58,7 @@ class Service:
     async def post(self, request: Request, query: Query) -> Response:
         """Commit records."""
         topic = topic_named(request.path_params["topic"])
-        named = producer_and_sequence(request.headers)
+        named = producer_and_sequence(single(request.headers, "tutti-producer", "tutti-sequence"))
         self.guard.produce(request, topic, named and named[0])
         wait, plain = flag(query, "wait", True), flag(query, "plain", False)
         content_type = _content_type(request, plain)

@@ -61,7 +61,7 @@ class Fault(TuttiError):
     told behind the message to those who may read everything: it has names in it.
     """
 
-    def __init__(self, code: str, message: str, *, hint: str = "", **fields: object) -> None:
+    def __init__(self, code: str, message: str, hint: str = "", /, **fields: object) -> None:
         super().__init__(f"{message}: {hint}" if hint else message)
         self.code = code
         self.fields = fields

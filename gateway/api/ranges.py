@@ -145,7 +145,7 @@ class Ranges:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
-                raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint=hint, name=name)
+                raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
 
 
 def _backwards(start: int, end: int) -> Fault:
