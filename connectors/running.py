@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client.registry import Collector
@@ -61,15 +61,22 @@ def run(
         page: dict[str, str] = {}
         if metrics and collector is not None:
             page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
-        _spare_the_collector()
+        stack.enter_context(_collector_spared())
         connector.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
     return 0
 
 
-def _spare_the_collector() -> None:
+@contextlib.contextmanager
+def _collector_spared() -> Iterator[None]:
     """What is loaded by now stays, and messages are let go of as they are committed: by default Python would look through all there
     is after each few thousand of them, 25 ms each time.
     """
+    before = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -21,6 +21,8 @@ from gateway.errors import ConfigError
 from gateway.keyfiles import check_certificate
 
 AStruct = TypeVar("AStruct", bound=Struct)
+_TOLD = 10  # mistakes of a file at once
+_MISSING = 1 << 30  # behind every line
 
 
 def load_config(path: str | Path) -> Config:
@@ -65,7 +67,8 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     """A struct from a TOML file of its own, as `load_config` reads a gateway's.
 
     Raises:
-        ConfigError: the file cannot be read or is wrong; the message explains the first mistake and counts the others.
+        ConfigError: the file cannot be read or is wrong; the message has a line for each mistake, what is missing behind what is
+            there, as one may be the other misspelt.
     """
     text, mistakes = _text_of(path)
     tree, wrong = _tree_of(text) if text is not None else ({}, [])
@@ -73,11 +76,11 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     if not mistakes and text is not None:
         reading = _Reading(text, kind)
         value = reading.struct(kind, tree, ())
-        mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or 0)
+        mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    others = f" (and {len(mistakes) - 1} more in the file)" if len(mistakes) > 1 else ""
-    raise ConfigError(mistakes[0].text(str(path)) + others)
+    others = [f"and {len(mistakes) - _TOLD} more in the file"] if len(mistakes) > _TOLD else []
+    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_TOLD]), *others]))
 
 
 def _text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from connectors import limits
 from connectors.config import check_connector_name, check_gateways, check_topic
+from connectors.kafka.config import load_inflow
 from connectors.page import Page as Served
 from connectors.quarantine import Full, Quarantine, as_base64
 from connectors.running import run
@@ -143,3 +144,15 @@ def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch)
         assert threading.active_count() == threads
         with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own page
             assert b"tutti_try_lag" in page.read()
+
+
+def test_every_mistake_of_a_file_is_told_what_is_missing_behind_what_is_misspelt(tmp_path: Path) -> None:
+    path = tmp_path / "in.toml"
+    path.write_text('nmae = "in"\ngateways = "tutti://h:7400"\nquarantine = 5\n[kafka]\nserver = "x"\ntopics = ["t"]\n')
+    with pytest.raises(ConfigError) as error:
+        load_inflow(path)
+    told = [line.removeprefix(f"{path}:").partition(": ")[0].strip() for line in str(error.value).splitlines()]
+    assert told == ["1", "3", "4", "5", "name is missing"]
+    path.write_text("".join(f"unknown{number} = 1\n" for number in range(20)))
+    with pytest.raises(ConfigError, match="and 14 more in the file"):
+        load_inflow(path)
