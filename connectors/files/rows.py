@@ -249,7 +249,7 @@ class JsonLines:
             if text:
                 try:
                     key, value, time = self._record(text)
-                except ValueError as error:
+                except (ValueError, TypeError) as error:  # orjson tells of what it cannot write by a TypeError
                     made.bad.append(BadRow(number, begin, line, _said(error)))
                 else:
                     made.values.append(value)
@@ -273,8 +273,10 @@ class JsonLines:
         return self._picker.pick(found, lambda: text)
 
 
-def _said(error: ValueError) -> str:
+def _said(error: ValueError | TypeError) -> str:
     """Why a row is bad, in words."""
+    if isinstance(error, orjson.JSONEncodeError):
+        return f"a field of it cannot be written as JSON: {str(error)[:200].lower()}"
     if isinstance(error, orjson.JSONDecodeError):
         return f"it is no JSON: {error.msg}, at column {error.colno}"
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,8 @@ from connectors.files.trail import Trail, mark_of
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
 
+#: What Arrow raises where Python has no such value.
+_NOT_HELD = (ValueError, OverflowError, TypeError, pa.ArrowException)
 _BOM = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
@@ -247,16 +249,17 @@ def _line(error: Exception) -> str:
 
 def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker) -> Rows:
     """The rows of a batch that stands behind `at` rows of its file."""
-    columns = [_plain_column(batch.column(number)) for number in range(batch.num_columns)]
     names = batch.schema.names
+    columns = [_plain_column(batch.column(number)) for number in range(batch.num_columns)]
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     times: list[int] = []
     ends: list[int] = []
     bad: list[BadRow] = []
-    for number, fields in enumerate(zip(*(column.to_pylist() for column in columns), strict=True), at + 1):
+    for number, fields in enumerate(zip(*map(_values_of, columns), strict=True), at + 1):
         found = dict(zip(names, fields, strict=True))
         try:
+            _check_fields(found)
             key, value, time = picker.pick(found, lambda: to_json(found))  # noqa: B023 - called at once
         except (ValueError, TypeError) as error:
             text = str(found).encode(errors="replace")
@@ -267,6 +270,43 @@ def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker) -> Rows:
         times.append(time)
         ends.append(number)
     return Rows(values, keys, times, ends, list(ends), bad, at + batch.num_rows, at + batch.num_rows)
+
+
+class _NoValue(NamedTuple):
+    """Stands for a field that Python cannot hold: its bytes, or what Arrow shows of it, and why."""
+
+    shown: bytes | str
+    reason: str
+
+    def __str__(self) -> str:
+        return str(self.shown)
+
+
+def _values_of(column: pa.Array[Any]) -> list[Any]:
+    """The values of a column; those that Python cannot hold (text that is none, the year 20000) one by one as `_NoValue`."""
+    try:
+        return column.to_pylist()
+    except _NOT_HELD:
+        return [_value_of(scalar) for scalar in column]
+
+
+def _value_of(scalar: pa.Scalar[Any]) -> object:
+    try:
+        return scalar.as_py()
+    except _NOT_HELD as error:
+        shown: Any = scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else str(scalar.type)
+        return _NoValue(shown, "it is not UTF-8" if isinstance(error, UnicodeError) else f"Python has none such: {error}")
+
+
+def _check_fields(row: dict[str, Any]) -> None:
+    """Refuse a row with a field that Python cannot hold.
+
+    Raises:
+        ValueError: which one, and why.
+    """
+    for name, value in row.items():
+        if isinstance(value, _NoValue):
+            raise ValueError(f"column {name!r}: {value.reason}")
 
 
 def _plain_column(column: pa.Array[Any]) -> pa.Array[Any]:
@@ -284,5 +324,16 @@ def _check_schema(schema: pa.Schema) -> None:
     if twice is not None:
         raise Unreadable(f"its schema has the column {twice!r} twice")
     for field in schema:
+        if pa.types.is_timestamp(field.type) and not _has_zone(field.type):
+            raise Unreadable(f"its column {field.name!r} has the time zone {field.type.tz!r}, which is not known here")
         if field.type.num_fields and "ns" in str(field.type):
             raise Unreadable(f"its column {field.name!r} has nanoseconds inside of {field.type}: cast them to microseconds")
+
+
+def _has_zone(kind: Any) -> bool:
+    """Whether the time zone of a timestamp is one that is known here, if it has one."""
+    try:
+        pa.scalar(0, pa.int64()).cast(kind).as_py()
+    except (LookupError, ValueError):
+        return False
+    return True

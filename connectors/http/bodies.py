@@ -180,6 +180,8 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
         if path:
             where["field"] = path.lstrip(".")
         return Problem(400, f"{_place(where)}{what[:1].lower()}{what[1:]}", where=where)
+    if "truncated" in what and b"\\ud" in text.lower():  # what msgspec says of it
+        what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else _byte_of(told)
     if isinstance(error, UnicodeDecodeError):
         # It is told within a text of the JSON, not within the body.
@@ -218,7 +220,7 @@ def _columns(records: Sequence[Record]) -> pa.RecordBatch:
     """Records as columns; a record whose fields contradict each other is named."""
     values: list[Any] = [record.value for record in records]
     coded = [record.value_base64 for record in records]
-    if UNSET in values or any(coded):
+    if UNSET in values or any(one is not None for one in coded):
         values = [_one_of(record, number) for number, record in enumerate(records, 1)]
     keys: list[Any] = [record.key for record in records]
     if any(record.key_base64 is not None for record in records):
@@ -254,9 +256,9 @@ def _one_of(record: Record, number: int) -> str | bytes | None:
         if record.value_base64 is None:
             raise _contradiction(number, "value", "the record has no value: give value or value_base64, null for none")
         return record.value_base64
-    if record.value is not None and record.value_base64 is not None:
+    if record.value_base64 is not None:
         raise _contradiction(number, "value_base64", "the record has value and value_base64: give one of them")
-    return record.value if record.value_base64 is None else record.value_base64
+    return record.value
 
 
 def _key_of(record: Record, number: int) -> str | bytes | None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from gateway.client.source import Source
 
-FORMATS = ("delta", "parquet")
-MODES = ("append", "merge", "swap")
 _WAIT_S = 0.5  # between looks at whether another run is through
 
 

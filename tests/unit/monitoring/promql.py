@@ -131,6 +131,9 @@ def _joined(node: Any, series: Series, now_s: float) -> Vector:
     if isinstance(left, float):
         assert isinstance(right, dict)
         return {has: _COMPUTED[op](left, value) for has, value in right.items()}
+    if op == "or":
+        assert isinstance(right, dict)
+        return right | left
     on = set(node.modifier.matching.labels) if node.modifier and node.modifier.matching else None
 
     def match(has: Labels) -> Labels:

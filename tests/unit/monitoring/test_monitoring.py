@@ -9,11 +9,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
+from connectors.files import metrics as files
+from connectors.http import metrics as http
+from connectors.kafka.metrics import InflowMetrics, OutflowMetrics
+from connectors.zeromq import metrics as zeromq
 from gateway.api.figures import FIGURES, HISTOGRAM
+from gateway.archive import metrics as archive
 from tests.unit.monitoring.promql import Labels, evaluate, groupings, labels, selectors
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +31,11 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "docker" / "grafana" / "tutti.json").read_text())
 ALERTS = [rule["alert"] for rule in RULES]
 GATEWAYS = ("jfk:7403", "lga:7403", "ewr:7403")
+CONNECTORS = ("kafka-in:9464", "kafka-out:9464", "files:9464", "zeromq-in:9464", "http:9464", "archive:9464")
+COLLECTORS: list[Any] = [
+    kind(MagicMock(next=0, frontier=0, offset=0))
+    for kind in (InflowMetrics, OutflowMetrics, files.Metrics, zeromq.InMetrics, http.Metrics, archive.Metrics)
+]
 HOUR_S = 3600.0
 Of = Callable[[float], float]
 Group = dict[tuple[str, Labels], Of]
@@ -38,6 +49,10 @@ def served() -> dict[str, frozenset[str]]:
         for name in parts:
             more = {"le"} if name.endswith("_bucket") else set()
             found[name] = frozenset({"job", "instance", *figure.labels, *more})
+    for collector in COLLECTORS:
+        for family in collector.collect():
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            found[name] = frozenset({"job", "instance", "connector"})
     return found
 
 
@@ -131,6 +146,16 @@ def well() -> Group:
         for bound, part in (("0.001", 0.5), ("0.01", 1.0), ("0.2", 1.0), ("2.0", 1.0), ("+Inf", 1.0)):
             put("tutti_disk_sync_duration_seconds_bucket", growing(100 * part), le=bound)
             put("tutti_commit_duration_seconds_bucket", growing(100 * part), le=bound)
+    for connector in CONNECTORS:
+        own, kind = {"job": "tutti-connectors", "instance": connector}, connector.partition(":")[0].replace("-", "_")
+        group["up", labels(**own)] = constant(1)
+        if kind in ("http", "archive"):
+            group["tutti_http_ready" if kind == "http" else "tutti_archive_working", labels(**own)] = constant(1)
+        else:
+            group[f"tutti_{kind}_flowing", labels(**own)] = constant(1)
+            group[f"tutti_{kind}_quarantined", labels(**own)] = constant(3)
+    group["tutti_archive_lag_records", labels(**own)] = constant(50_000)
+    group["tutti_archive_offset", labels(**own)] = growing(100)
     return group
 
 
@@ -139,7 +164,7 @@ def changed(name: str, of: Of, *gateways: str, **more: str) -> Group:
     group = well()
     for key in list(group):
         has = dict(key[1])
-        if key[0] == name and has["instance"] in (gateways or GATEWAYS) and more.items() <= has.items():
+        if key[0] == name and has["instance"] in (gateways or (*GATEWAYS, *CONNECTORS)) and more.items() <= has.items():
             group[key] = of
     assert group != well()
     return group
@@ -202,6 +227,10 @@ CASES: dict[str, tuple[Group, set[str]]] = {
     "TuttiReadsRestart": (changed("tutti_reads_starts_total", growing(1 / 200), ONE), set()),
     "TuttiQueryLags": (changed("tutti_query_lag_seconds", constant(900)), set()),
     "TuttiReaderLags": (changed("tutti_reader_lag_records", growing(100, 2e6)), set()),
+    "TuttiConnectorDown": (changed("up", constant(0), "files:9464"), set()),
+    "TuttiConnectorStands": (changed("tutti_zeromq_in_flowing", constant(0)), set()),
+    "TuttiQuarantine": (changed("tutti_kafka_out_quarantined", growing(1 / 600)), set()),
+    "TuttiArchiveStands": (changed("tutti_archive_offset", constant(7)), set()),
 }
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import limits
@@ -198,6 +200,13 @@ def test_a_file_that_goes_in_the_middle_is_told(
     assert rig.log.values() == [b"%d" % number for number in range(100)]
 
 
+def on_the_moon() -> bytes:
+    """Parquet with times of a zone that nobody knows."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("us", "Moon/Base"))}), sink)
+    return sink.getvalue().to_pybytes()
+
+
 @pytest.mark.parametrize(
     ("name", "files", "more", "data", "taken", "told"),
     [
@@ -205,6 +214,7 @@ def test_a_file_that_goes_in_the_middle_is_told(
         ("a.gz", 'format = "lines"', "", b"no gzip", 0, "gzip"),
         ("a", 'format = "parquet"', "", b"PAR1 is no file", 0, "Parquet"),
         ("a", 'format = "parquet"', "", b"", 0, "Parquet"),
+        ("a", 'format = "parquet"', "", on_the_moon(), 0, "time zone 'Moon/Base', which is not known here"),
         ("a", 'format = "csv"', "", "a,b\n1,2\n".encode("utf-16"), 0, "UTF-16"),
         ("a", 'format = "csv"', "", b"a,a\n1,2\n", 0, "'a' twice"),
         ("a", 'format = "csv"', "[record]\nkey = 'id'", b"a,b\n1,2\n", 0, "no column 'id', which record.key names"),

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from connectors.files import limits
 from connectors.files.config import Columns
 from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header, time_us
-from connectors.files.source import text_rows
+from connectors.files.source import parquet_rows, text_rows
 
 FORMS: list[Form] = [
     PlainLines(),
@@ -180,3 +181,36 @@ def test_headers() -> None:
     for data, told in wrong.items():
         with pytest.raises(Unreadable, match=told):
             header(data, "utf-8", ",")
+
+
+def test_a_field_that_cannot_be_written_is_a_bad_row() -> None:
+    """It ended the connector, at each start again: what is read may be nested deeper than what is written."""
+    deep = b'{"v":' + b"[" * 300 + b"]" * 300 + b"}"
+    rows = JsonLines(Picker(Columns(value="v")), "utf-8").parse(b'{"v":1}\n' + deep + b'\n{"v":2}\n', 0, 0, final=True)
+    assert rows.values == [b"1", b"2"]
+    [bad] = rows.bad
+    assert (bad.row, bad.data) == (2, deep)
+    assert bad.reason.startswith("a field of it cannot be written as JSON: ")
+
+
+#: Not text, then text.
+_TEXTS: Any = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"\xff\xfeb"))
+
+
+@pytest.mark.parametrize(
+    ("column", "told", "shown"),
+    [
+        (pa.array([2**62, 0], pa.timestamp("us")), "column 'a': Python has none such: ", b"timestamp"),
+        (pa.array([2**30, 0], pa.date32()), "column 'a': Python has none such: ", b"date32"),
+        (_TEXTS, "column 'a': it is not UTF-8", b"xff"),
+        (pa.ListArray.from_arrays([0, 1, 2], _TEXTS), "column 'a': it is not UTF-8", b"list"),
+    ],
+)
+def test_what_python_cannot_hold_is_a_bad_row_of_parquet(column: Any, told: str, shown: bytes) -> None:
+    batch = pa.record_batch([column, pa.array([1, 2])], names=["a", "b"])
+    rows = parquet_rows(batch, 10, Picker(Columns(value="b")))
+    assert (rows.values, rows.ends, rows.at) == ([b"2"], [12], 12)
+    [bad] = rows.bad
+    assert (bad.row, bad.at) == (11, 10)
+    assert bad.reason.startswith(told)
+    assert shown in bad.data

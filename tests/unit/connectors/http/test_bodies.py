@@ -81,6 +81,8 @@ def test_arrow_streams(compression: str | None) -> None:
         (b'{"value_base64":"###"}', {"record": 1, "line": 1, "field": "value_base64"}, "base64"),
         (b'{"value":"a"}\n[]', {"record": 2, "line": 2}, "expected `object`, got `array`"),
         (b'{"key":"a"}', {"record": 1, "field": "value"}, "no value: give value or value_base64, null for none"),
+        (b'{"value":"a","value_base64":""}', {"record": 1, "field": "value_base64"}, "give one of them"),
+        (b'{"value":null,"value_base64":"YQ=="}', {"record": 1, "field": "value_base64"}, "give one of them"),
         (b'{"value":"a","value_base64":"YQ=="}', {"record": 1, "field": "value_base64"}, "give one of them"),
         (b'{"value":"","key":"a","key_base64":""}', {"record": 1, "field": "key_base64"}, "give one of them"),
         (b'{"value":"","timestamp":"2026-01-31T12:00:00"}', {"record": 1, "line": 1, "field": "timestamp"}, "timezone"),
