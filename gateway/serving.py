@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from gateway.descriptors import TOO_MANY
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"
+CROWDED = "crowded"  # all places for connections were taken
 
 
 def problem(status: int, message: str) -> bytes:
@@ -37,6 +39,13 @@ class BoundedProtocol(H11Protocol):
 
     #: What who speaks another protocol is told; `{spoken}` is that.
     wrong_port: ClassVar[str]
+    #: How many connections got no further than this in this process: by the status that they were answered, or CROWDED.
+    turned_away: ClassVar[Counter[str]]
+
+    def __init_subclass__(cls) -> None:
+        """Each port counts its own."""
+        cls.turned_away = Counter()
+
     _deadline: asyncio.TimerHandle | None = None
     _spoke = False
 
@@ -92,6 +101,7 @@ class BoundedProtocol(H11Protocol):
 
     def refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer and close, whatever was asked."""
+        self.turned_away[str(status.value)] += 1
         body = problem(status, message)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -125,9 +135,10 @@ class _Listener(socket.socket):
     nobody of these, and each has its buffers. One more is closed.
     """
 
-    def __init__(self, like: socket.socket, most: int) -> None:
+    def __init__(self, like: socket.socket, most: int, turned_away: Counter[str]) -> None:
         super().__init__(like.family, like.type, like.proto, os.dup(like.fileno()))
         self._most = most
+        self._turned_away = turned_away
         self._count: set[int] = set()
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -140,6 +151,7 @@ class _Listener(socket.socket):
                 self._count.add(id(taken))
                 return taken, address
             found.close()
+            self._turned_away[CROWDED] += 1
 
 
 class Server(uvicorn.Server):
@@ -152,13 +164,14 @@ class Server(uvicorn.Server):
         """Nothing is served yet.
 
         Args:
-            config: of uvicorn.
+            config: of uvicorn; where its protocol is a `BoundedProtocol`, that counts who is turned away.
             connections_max: connections at once, at each socket.
             handshake_s: seconds for a TLS handshake.
         """
         super().__init__(config)
         self._connections_max = connections_max
         self._handshake_s = handshake_s
+        self._turned_away: Counter[str] = getattr(config.http, "turned_away", Counter())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told = asyncio.Event()
 
@@ -181,7 +194,7 @@ class Server(uvicorn.Server):
         self.servers = [
             await asyncio.get_running_loop().create_server(
                 protocol,
-                sock=_Listener(listener, self._connections_max),
+                sock=_Listener(listener, self._connections_max, self._turned_away),
                 ssl=config.ssl,
                 backlog=config.backlog,
                 ssl_handshake_timeout=self._handshake_s if config.ssl else None,

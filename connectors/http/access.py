@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.requests import Request
 
@@ -10,6 +11,7 @@ from connectors.http.problems import Problem
 from gateway.access import ANYBODY, Access, Tokens
 from gateway.errors import NotAllowed
 
+LOG = logging.getLogger("tutti.http")
 _BEARER = "bearer"
 
 
@@ -24,6 +26,28 @@ class Guard:
         """
         self.tokens = Tokens(path) if path else None
         self._name = name
+        self._told = ""
+
+    def look(self) -> None:
+        """See whether the file has changed, and tell in the log where it cannot be read any more; called once in a while."""
+        if self.tokens is None:
+            return
+        self.tokens.refresh()
+        told, self._told = self._told, self.tokens.trouble
+        if self._told and self._told != told:
+            LOG.error("%s", self._told)
+        elif told and not self._told:
+            LOG.info("the file of tokens was read")
+
+    @property
+    def trouble(self) -> str:
+        """Why the file of tokens could not be read again, empty if it could; what was read before holds."""
+        return self.tokens.trouble if self.tokens is not None else ""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How often somebody was refused, by why."""
+        return self.tokens.refused if self.tokens is not None else {}
 
     def known(self, request: Request) -> Access:
         """Who asks.

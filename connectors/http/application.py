@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from connectors.http import limits
 from connectors.http.bodies import JSON
 from connectors.http.operations import OPERATIONS, Operation
 from connectors.http.problems import Problem, problem_of
@@ -28,7 +29,9 @@ def application(service: Service) -> ASGIApp:
     """The application of a service."""
 
     async def refused(request: Request, error: Exception) -> Response:
-        return _answer(_of_starlette(request, error))
+        problem = _of_starlette(request, error)
+        service.metrics.answered("none", problem.status)
+        return _answer(problem)
 
     routes = [Route(one.path, _endpoint(service, one), methods=[one.method]) for one in OPERATIONS]
     app = Starlette(routes=routes, exception_handlers={HTTPException: refused})
@@ -42,6 +45,7 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
 
     async def answer(request: Request) -> Response:
         try:
+            _check_head(request)
             response = await handler(request, query_of(request.query_params.multi_items(), taken))
         except Problem as problem:
             response = _answer(problem)
@@ -56,6 +60,18 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
         return response
 
     return answer
+
+
+def _check_head(request: Request) -> None:
+    """Refuse a head that is too large: one that came at once was not cut by the parser's own bound.
+
+    Raises:
+        Problem: 431.
+    """
+    scope = request.scope
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > limits.HEADER_BYTES_MAX:
+        raise Problem(431, f"the head of the request has {size} bytes: at most {limits.HEADER_BYTES_MAX} are taken", close=True)
 
 
 def _answer(problem: Problem) -> Response:

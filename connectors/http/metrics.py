@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,11 +15,16 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 25.0)
 
 
 class Metrics:
-    """Counts what happens, and looks at the rest when it is asked."""
+    """Counts what happens, and looks at the rest when it is asked.
+
+    Attributes:
+        turned_away: that of the port's connections (`gateway.serving`), once it is served.
+    """
 
     def __init__(self, service: Service) -> None:
         """Nothing has happened."""
         self._service = service
+        self.turned_away: Mapping[str, int] = {}
         self._registry = CollectorRegistry()
         of: dict[str, Any] = {"registry": self._registry, "labelnames": ["connector"]}
         name = service.name
@@ -51,6 +56,10 @@ class Metrics:
             "producers": (service.producers.opened, "Producers by name that are open."),
             "streams": (service.streams.open, "Streams that are open."),
             "ready": (float(service.health.ready), "1 while posts can be committed."),
+            "tokens_trouble": (
+                float(bool(service.guard.trouble)),
+                "1 while the file of tokens cannot be read: what it said holds.",
+            ),
         }
         for name, (value, about) in gauges.items():
             family = GaugeMetricFamily(f"tutti_http_{name}", about, labels=["connector"])
@@ -63,4 +72,12 @@ class Metrics:
         for name, (value, about) in counters.items():
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector"])
             counter.add_metric([service.name], value)
+            yield counter
+        for name, about, label, counts in (
+            ("turned_away", "Connections that got no request through, by the answer's status.", "why", self.turned_away),
+            ("tokens_refused", "Times that somebody was refused by a token, or the lack of one.", "reason", service.guard.refused),
+        ):
+            counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector", label])
+            for why, count in dict(counts).items():
+                counter.add_metric([service.name, why], count)
             yield counter

@@ -142,6 +142,7 @@ class Connector:
         config.load()
         config.ssl = self._tls.context
         server = Server(config, limits.CONNECTIONS_MAX, limits.HEAD_S)
+        service.metrics.turned_away = Protocol.turned_away
         waiting = threading.Thread(target=self._watch, args=(stop, server, service), daemon=True)
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():
@@ -153,9 +154,10 @@ class Connector:
         await service.finish()
 
     def _watch(self, stop: threading.Event, server: Server, service: Service) -> None:
-        """Until it is told to end; meanwhile a certificate that is renewed is taken for new connections."""
+        """Until it is told to end; meanwhile a certificate that is renewed is taken for new connections, and tokens that change."""
         while not stop.wait(limits.CERTIFICATE_LOOK_S):
             self._tls.refresh()
+            self._guard.look()
         service.end()
         server.end()
 

@@ -128,9 +128,9 @@ class Front:
         """Ask for something."""
         return self.ask("GET", path, None, **headers)
 
-    def measured(self) -> dict[str, float]:
+    def measured(self, **headers: str) -> dict[str, float]:
         """Its metrics: "family{labels}" -> value."""
-        lines = self.get("/metrics").body.decode().splitlines()
+        lines = self.get("/metrics", **headers).body.decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 

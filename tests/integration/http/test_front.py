@@ -275,3 +275,26 @@ def _served(front: Front) -> Answer | None:
         return front.get("/healthz")
     except ConnectionError:
         return None  # connections that were closed are still counted
+
+
+def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
+    front = fronts[0]
+    before = front.measured()
+    for said, status in (
+        (b"\xff" + bytes(8) + b"\x7f", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"what is this\r\n\r\n", 400),
+        (b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n", 404),
+        (b"DELETE /v1/topics HTTP/1.1\r\nhost: x\r\n\r\n", 405),
+        (b"GET /v1/topics HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+    ):
+        with socket.create_connection(("127.0.0.1", front.port), timeout=30) as connection:
+            connection.sendall(said)
+            assert connection.recv(100).split()[1] == str(status).encode(), said[:40]
+
+    def more(name: str) -> float:
+        return front.measured()[name] - before.get(name, 0)
+
+    assert more('tutti_http_turned_away_total{connector="web",why="400"}') == 3
+    for operation, status in (("none", 404), ("none", 405), ("topics", 431)):
+        assert more(f'tutti_http_answers_total{{connector="web",operation="{operation}",status="{status}"}}') == 1

@@ -26,7 +26,9 @@ def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
     board = a_token(tokens, "board", read=("flights",))
     certificate(tmp_path, "front")
     top = f'tokens = "{tokens}"\n[tls]\ncertificate = "{tmp_path}/front.pem"\nkey = "{tmp_path}/front.key"'
-    with Front(tmp_path, group.url, top=top, before="from connectors.http import limits as l\nl.STREAM_POLL_S = 0.1") as front:
+    with Front(
+        tmp_path, group.url, top=top, before="from connectors.http import limits as l\nl.STREAM_POLL_S = l.CERTIFICATE_LOOK_S = 0.1"
+    ) as front:
         assert front.url.startswith("https://")
         front.trusted = ssl.create_default_context(cafile=str(tmp_path / "front.pem"))
         assert [front.get(path).status for path in ("/healthz", "/readyz", "/docs", "/v1/openapi.json")] == [200] * 4
@@ -57,6 +59,14 @@ def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
         link.request("GET", "/v1/records/stream?topic=flights&start=earliest", headers=theirs)
         stream = link.getresponse()
         assert stream.readline().startswith(b"retry")
+        kept = tokens.read_bytes()
+        tokens.write_bytes(kept + b"[tokens")  # a typo: what was read before holds, and somebody is told
+        until(lambda: "tokens that were read before still hold" in front.told())
+        assert front.get("/v1/records?topic=flights", **theirs).status == 200
+        assert front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 1
+        assert front.measured(**theirs)['tutti_http_tokens_refused_total{connector="web",reason="rights"}'] > 5
+        tokens.write_bytes(kept)
+        until(lambda: front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 0)
         change_tokens(tokens, lambda all_of_them: all_of_them.pop("board"))  # type: ignore[arg-type]  # what it returns is not looked at
         assert b"data" in stream.read(), "it ends with the token"
         link.close()

@@ -52,11 +52,17 @@ class Message:
 
 
 class Kafka:
-    """One topic: offsets that hold records, its edges, and what groups have noted. One member has all partitions."""
+    """Topics whose partitions are alike: offsets that hold records, edges, and what groups have noted. One member has all of them.
 
-    def __init__(self, partitions: int, offsets: Iterable[int], high: int) -> None:
+    Attributes:
+        again: whether what was consumed last comes once more before what is next, as where it was on its way when places changed.
+    """
+
+    def __init__(self, partitions: int, offsets: Iterable[int], high: int, topics: tuple[str, ...] = ("t",)) -> None:
         self.offsets, self.low, self.high_ = sorted(offsets), 0, high
-        self.keys: list[Key] = [("t", number) for number in range(partitions)]
+        self.names = topics
+        self.keys: list[Key] = [(topic, number) for topic in topics for number in range(partitions)]
+        self.again: Callable[[], bool] = lambda: False
         self.notes: dict[Key, tuple[int, str]] = {}
         self.trouble: Callable[[str], None] = lambda where: None
         self.topic_id = TOPIC
@@ -69,11 +75,12 @@ class Member:
         self.kafka = kafka
         self._places: dict[Key, int] = {}
         self._paused: set[Key] = set()
+        self._last: dict[Key, list[Any]] = {}
         self._assigned: Callable[[list[Key]], None] | None = None
         self.idle: Callable[[], None] = lambda: None
 
     def topics(self) -> dict[str, Source]:
-        return {"t": Source(CLUSTER, self.kafka.topic_id, "t")}
+        return {name: Source(CLUSTER, self.kafka.topic_id, name) for name in self.kafka.names}
 
     def edges(self, key: Key) -> tuple[int, int]:
         self.kafka.trouble("edges")
@@ -95,11 +102,14 @@ class Member:
         for key, place in list(self._places.items()):
             if key in self._paused:
                 continue
+            if self.kafka.again():
+                consumed.messages.extend(message for message in self._last.get(key, []) if message.offset() < place)
             if place < self.kafka.low:
                 consumed.missing.append((key, "out of range"))
                 continue
             here = [offset for offset in self.kafka.offsets if offset >= place][:7]
-            consumed.messages.extend(Message(key, offset) for offset in here)  # type: ignore[misc]  # plays one
+            self._last[key] = [Message(key, offset) for offset in here]
+            consumed.messages.extend(self._last[key])
             self._places[key] = here[-1] + 1 if here else self.kafka.high_
             if not here and place <= self.kafka.high_:
                 consumed.ended.append((key, self.kafka.high_))
@@ -202,7 +212,7 @@ class Producer:
 
 def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[Connector, Member]:
     member = Member(kafka)
-    config = configs.Inflow("in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", ["t"], **more), str(tmp_path / "q"))
+    config = configs.Inflow("in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", [*kafka.names], **more), str(tmp_path / "q"))
     return Connector(config, member, log.open), member
 
 
@@ -236,10 +246,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
-    """Proves it for producers, openings and frames that fail at random, gaps in offsets, and an instance that follows another."""
+    """Proves it for topics, producers, openings and frames that fail at random, gaps in offsets, messages that come again, and an
+    instance that follows another.
+    """
     chance = Random(seed)
     high = chance.randrange(50, 400)
-    kafka, log = Kafka(chance.randrange(1, 4), (offset for offset in range(high) if chance.random() < 0.8), high), Log()
+    names = ("t", "u", "v")[: chance.randrange(1, 4)]
+    kafka, log = Kafka(chance.randrange(1, 4), (offset for offset in range(high) if chance.random() < 0.8), high, names), Log()
+    kafka.again = lambda: chance.random() < 0.1
     left = [chance.randrange(40)]
     lock = threading.Lock()
 
@@ -264,8 +278,8 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
     run(first, member, ends)
     second, member = connector_of(tmp_path, kafka, log)
     run(second, member, done(second, kafka))
-    for _, number in kafka.keys:
-        assert log.records[f"in.t.{number}"] == [offset for offset in kafka.offsets if offset % 100 != 66]
+    for topic, number in kafka.keys:
+        assert log.records[f"in.{topic}.{number}"] == [offset for offset in kafka.offsets if offset % 100 != 66]
     assert second.quarantine.count == len(kafka.keys) * sum(offset % 100 == 66 for offset in kafka.offsets)
 
 
