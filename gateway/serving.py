@@ -171,7 +171,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._connections_max = connections_max
         self._handshake_s = handshake_s
-        self._turned_away: Counter[str] = getattr(config.http, "turned_away", Counter())
+        counted = getattr(config.http, "turned_away", None)
+        self._turned_away: Counter[str] = counted if counted is not None else Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told = asyncio.Event()
 
