@@ -178,13 +178,22 @@ class Connector:
             self._checking, self._check_at = None, now + limits.CHECK_S
             error = checking.exception()
             if error is None:
-                for name, source in checking.result().items():
-                    if source != self._topics[name]:
-                        self._end_by(
-                            ConfigError(f"{name}: the topic, or Kafka, is another one than when this instance was started")
-                        )
+                try:
+                    self._check_same(checking.result())
+                except ConfigError as other:
+                    self._end_by(other)
             elif isinstance(error, ConfigError):
                 self._end_by(error)  # it is gone
+
+    def _check_same(self, topics: Mapping[str, Source]) -> None:
+        """Refuse topics that were made anew since the start.
+
+        Raises:
+            ConfigError: one is another.
+        """
+        for name, source in topics.items():
+            if source != self._topics[name]:
+                raise ConfigError(f"{name}: the topic, or Kafka, is another one than when this instance was started")
 
     def _end_by(self, error: Exception) -> None:
         """End with what trying again cannot mend; the first such reason counts."""
@@ -263,6 +272,16 @@ class Connector:
             producer.close()
             raise
 
+    def _edges(self, key: Key) -> tuple[int, int]:
+        """What Kafka has of a partition, of the topic that was there at the start.
+
+        Raises:
+            ConfigError: the topic was made anew since.
+        """
+        edges = self._kafka.edges(key)
+        self._check_same(self._kafka.topics())
+        return edges
+
     def _still_there(self, partition: Partition, place: Place) -> int:
         """Where to go on, if Kafka still has what comes next.
 
@@ -270,7 +289,7 @@ class Connector:
             ConfigError: it has not, and somebody has to say that this may be.
         """
         following = place.next
-        low, high = self._kafka.edges(partition.key)
+        low, high = self._edges(partition.key)
         if following < low:
             # What is gone may have been no records: marks of transactions, or what is in quarantine. Who read it has noted it.
             offset, note = self._kafka.noted(partition.key)
@@ -291,7 +310,7 @@ class Connector:
 
     def _beginning(self, partition: Partition) -> int:
         """Where a partition begins that the log has nothing of."""
-        low, high = self._kafka.edges(partition.key)
+        low, high = self._edges(partition.key)
         if self.config.kafka.start == "earliest":
             return low
         # What comes from now on is taken, also when this instance ends before the first of it is in the log: it is noted in Kafka.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from connectors.config import check_connector_name, check_gateways, check_topic, example
+from connectors.config import check_connector_name, check_gateways, check_topic, example, is_loopback
 from connectors.zeromq import limits
 from gateway.config.reading import load_struct
 from gateway.errors import ConfigError
@@ -59,7 +59,7 @@ class Inflow(Struct, frozen=True):
         topic: of all records, where no frame names it.
         spool: directory for what was taken and is not committed yet; memory without it.
         metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
+        insecure: whether others may reach what listens without [curve], and that page, which has no TLS, nor a token.
     """
 
     name: Annotated[str, example("quotes")]
@@ -101,7 +101,7 @@ class Outflow(Struct, frozen=True):
         start: where it begins that has not published under its name yet.
         lost: what to do where retention has removed records that were not published.
         metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
+        insecure: whether others may reach what listens without [curve], and that page, which has no TLS, nor a token.
     """
 
     name: Annotated[str, example("quotes-out")]
@@ -125,7 +125,7 @@ def load_inflow(path: str) -> Inflow:
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
     frames = config.zeromq.frames
-    _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve)
+    _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve, insecure=config.insecure)
     if config.zeromq.subscribe and config.zeromq.socket != "sub":
         raise ConfigError(f'{path}: zeromq.subscribe is set and zeromq.socket is "{config.zeromq.socket}": leave it out')
     for role in ("topic", "key", "value"):
@@ -153,11 +153,11 @@ def load_outflow(path: str) -> Outflow:
         check_topic(path, "topics", topic)
         if config.topics.count(topic) > 1:
             raise ConfigError(f"{path}: topics has {topic!r} twice: name it once")
-    _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve)
+    _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve, insecure=config.insecure)
     return config
 
 
-def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curve) -> None:
+def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curve, *, insecure: bool) -> None:
     if not bind and not connect:
         raise ConfigError(f'{path}: zeromq.bind or zeromq.connect is missing: add one, for example bind = ["tcp://127.0.0.1:5555"]')
     if len(bind) + len(connect) > limits.ENDPOINTS_MAX:
@@ -166,6 +166,12 @@ def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curv
         if not endpoint.startswith(("tcp://", "ipc://")):
             raise ConfigError(f"{path}: {endpoint!r} is no endpoint: write tcp://HOST:PORT or ipc://PATH")
     if curve == Curve():
+        opened = next((one for one in bind if one.startswith("tcp://") and not is_loopback(_host_of(one))), None)
+        if opened is not None and not insecure:
+            raise ConfigError(
+                f"{path}: zeromq.bind: others reach {opened}, and without [curve] anybody may send or read there: name keys, bind "
+                "to 127.0.0.1, or say insecure = true at the top of the file"
+            )
         return
     if not curve.certificate:
         raise ConfigError(f"{path}: curve.certificate is missing: name the file of this connector's own keys")
@@ -176,3 +182,8 @@ def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curv
         if bool(given) != bool(needed):
             do = f"leave it out where nothing is in zeromq.{what}" if given else f"zeromq.{what} needs it"
             raise ConfigError(f"{path}: curve.{key} is {given!r}: {do}")
+
+
+def _host_of(endpoint: str) -> str:
+    """The host of tcp://[SOURCE;]HOST:PORT; the name of an interface, or `*`, is one that others reach."""
+    return endpoint.removeprefix("tcp://").rpartition(";")[2].rpartition(":")[0].removeprefix("[").removesuffix("]")

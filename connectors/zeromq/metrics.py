@@ -58,4 +58,4 @@ class OutMetrics(Collector):
         yield _family(counter, "out_records", "Records published by this instance, whoever got them.", name, one.records)
         yield _family(counter, "out_failures", "Times that no gateway answered, or that it had to begin again.", name, one.failures)
         yield _family(gauge, "out_offset", "Offset up to which the log was published.", name, one.position)
-        yield _family(gauge, "out_subscriptions", "Prefixes that somebody subscribes to.", name, len(one.subscriptions))
+        yield _family(gauge, "out_subscriptions", "Prefixes that somebody subscribes to.", name, one.subscriptions)

@@ -33,15 +33,14 @@ class Publisher:
         records: published by this instance, whoever got them.
         failures: times that no gateway answered, or that the reader had to begin again.
         position: the offset behind the last record that was published.
-        end: the last offset that was heard of, -1 before.
-        subscriptions: prefixes that somebody subscribes to.
+        subscriptions: how many prefixes somebody subscribes to: ZeroMQ tells each once, and when the last one is gone.
     """
 
     def __init__(self, config: Outflow) -> None:
         """Prepare; nothing is connected yet."""
         self.config = config
         self.records = self.failures = self.position = 0
-        self.subscriptions: set[bytes] = set()
+        self.subscriptions = 0
         self.told: dict[str, object] = {}
         self._since = 0  # all from there on was published, and none of it is of a topic that is not in `_previous`
         self._previous: dict[str, int] = {}
@@ -123,13 +122,12 @@ class Publisher:
         return self._reader("earliest")
 
     def _hear(self, socket: Socket, wait_ms: int) -> None:
-        """Who subscribes, and who does not any more."""
-        while socket.poll(wait_ms):
-            message = socket.recv()
-            if message[:1] == b"\1":
-                self.subscriptions.add(message[1:])
-            elif message[:1] == b"\0":
-                self.subscriptions.discard(message[1:])
+        """Who subscribes, and who does not any more; of a flood some, so that records go on."""
+        for _ in range(limits.HEARD_A_TURN):
+            if not socket.poll(wait_ms):
+                return
+            first = socket.recv()[:1]
+            self.subscriptions = max(0, self.subscriptions + (first == b"\1") - (first == b"\0"))
             wait_ms = 0
 
     def _publish(self, socket: Socket, batch: pa.RecordBatch, stop: threading.Event) -> bool:

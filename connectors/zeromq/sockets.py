@@ -45,7 +45,7 @@ def opened(
         socket.set(zmq.LINGER, linger_ms)
         socket.set(zmq.RCVHWM, mark)
         socket.set(zmq.SNDHWM, mark)
-        socket.set(zmq.MAXMSGSIZE, limits.MESSAGE_BYTES_MAX)
+        socket.set(zmq.MAXMSGSIZE, limits.SUBSCRIPTION_BYTES_MAX if kind == zmq.XPUB else limits.MESSAGE_BYTES_MAX)
         socket.set(zmq.IPV6, 1)
         # Who is gone without a word (a host, a cable) is noticed, and connected to anew.
         socket.set(zmq.HEARTBEAT_IVL, 2000)

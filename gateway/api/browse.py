@@ -33,6 +33,7 @@ Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
 _STEP = 4096  # offsets that are looked at first on the way back; doubled while too little is found
+_SHRINK = 8  # where a step was too large
 _PIECE_BYTES = 64 * limits.KIB  # that are looked into together
 _DIGITS = 20
 
@@ -69,6 +70,11 @@ class Looked:
         self.records: list[pa.RecordBatch] = []
         self.need = limit
         self._bytes, self._rows = limits.BROWSE_BYTES_MAX, limits.BROWSE_ROWS_MAX
+
+    @property
+    def rows_left(self) -> int:
+        """Rows of the index that may still be looked at."""
+        return self._rows
 
     def rows(self, count: int) -> None:
         """So many rows of the index were looked at."""
@@ -152,8 +158,13 @@ class Browser:
         """The last records of [begin, end); the offset from which on was looked."""
         at, step = end, _STEP
         while at > begin and looked.goes_on:
-            low, step = max(begin, at - step), 2 * step
-            for pieces in reversed(list(self._pieces(low, at, wanted, looked))):
+            low = max(begin, at - step)
+            found_pieces = _bounded(self._pieces(low, at, wanted, looked), looked)
+            if found_pieces is None:  # older batches may hold fewer records each
+                step = max(_STEP, step // _SHRINK)
+                continue
+            step *= 2
+            for pieces in reversed(found_pieces):
                 for piece in reversed(pieces):
                     if not looked.may(piece):
                         looked.records.reverse()
@@ -237,6 +248,16 @@ def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
     if not low <= int(text) <= high:
         raise UsageError(f"{name}={text} is not within {low} and {high}")
     return int(text)
+
+
+def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
+    """All of them; None if they are of more rows of the index than one step may look at."""
+    least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[Piece]]()
+    for pieces in found:
+        taken.append(pieces)
+        if looked.rows_left < least:
+            return None
+    return taken
 
 
 def _cut(rows: Rows, low: int, high: int) -> list[Piece]:

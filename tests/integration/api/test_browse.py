@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.api.browse import Browser
@@ -139,3 +141,44 @@ def test_one_too_many_waits_and_is_told(log: LogReader, monkeypatch: pytest.Monk
     assert browser.records({})[0] == 503
     leases.pop().release()
     assert browser.records({})[0] == 200
+
+
+class Uneven:
+    """A log whose newest batches have many records each, all others one: no width that did before says what is looked at next."""
+
+    start = 0
+    singles, large, batch = 3_000_000, 1 << 29, 16_384
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def frontier(self) -> Any:
+        return SimpleNamespace(offset=self.singles + self.large)
+
+    def offset_for_time(self, _time_us: int) -> int:
+        return 0
+
+    def topic_numbers(self, _names: list[str]) -> list[int]:
+        return [9]
+
+    def batches(self, start: int, end: int) -> Iterator[tuple[None, Any]]:
+        while start < end:
+            each = 1 if start < self.singles else self.batch
+            count = max(1, min(100_000, (min(end, self.singles if each == 1 else end) - start) // each))
+            rows = np.zeros(count, [("offset", np.int64), ("count", np.int64), ("topic", np.uint32), ("size", np.int64)])
+            rows["offset"], rows["count"], rows["size"] = start + np.arange(count) * each, each, 100
+            self.rows += count
+            start += count * each
+            yield None, rows
+
+
+def test_a_page_of_a_rare_topic_looks_at_a_bounded_part_of_the_index_and_gets_on() -> None:
+    log: Any = Uneven()
+    before = log.frontier().offset
+    while before > Uneven.singles - 100_000:
+        log.rows = 0
+        status, _, _, headers = Browser(log).records({"topic": "rare", "before": str(before)})
+        assert status == 200
+        assert int(headers["tutti-first"]) < before
+        assert log.rows <= limits.BROWSE_ROWS_MAX + limits.BROWSE_STEP_ROWS_MAX + 100_000
+        before = int(headers["tutti-first"])

@@ -377,6 +377,22 @@ def test_a_topic_made_anew_while_it_runs_ends_it(tmp_path: Path, monkeypatch: py
         run(connector, member, anew)
 
 
+@pytest.mark.parametrize("lost", ["fail", "skip"])
+def test_a_topic_made_anew_is_told_before_its_offsets_are_believed(tmp_path: Path, lost: str) -> None:
+    """Proves it for a partition that begins again: what the new topic has would come twice, once under the id of the old one."""
+    kafka, log = Kafka(1, range(10), 10), Log()
+    connector, member = connector_of(tmp_path, kafka, log, lost=lost)
+
+    def anew() -> bool:
+        if done(connector, kafka)() and kafka.topic_id == TOPIC:
+            kafka.topic_id, kafka.offsets, kafka.low, kafka.high_ = "anew", list(range(20, 25)), 20, 25
+        return False
+
+    with pytest.raises(ConfigError, match="is another one than when this instance was started"):
+        run(connector, member, anew)
+    assert log.records["in.t.0"] == list(range(10))
+
+
 def test_what_is_there_at_first_is_passed_over_where_that_is_asked_for(tmp_path: Path) -> None:
     """Proves that `latest` begins at the end, and where the first start began when nothing came since."""
     kafka, log = Kafka(1, range(5), 5), Log()

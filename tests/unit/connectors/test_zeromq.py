@@ -179,6 +179,9 @@ class FakeSocket:
     def poll(self, _ms: int) -> int:
         return len(self.messages)
 
+    def recv(self) -> bytes:
+        return self.messages.pop(0)[0]
+
     def recv_multipart(self, _flags: int) -> list[bytes]:
         import zmq
 
@@ -250,6 +253,7 @@ def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -
     ("text", "told"),
     [
         (OUT.replace('["t"]', '["t", "t"]'), "topics has 't' twice"),
+        *((OUT.replace("127.0.0.1:1", host), "without [curve] anybody may") for host in ("*:1", "0.0.0.0:1", "[::]:1", "eth0:1")),
         (OUT.replace('["t"]', '["a b"]'), "topics is 'a b'"),
         (OUT + 'slow = "stop"', '"drop" or "wait"'),
         (OUT.replace("bind", "connect") + '[curve]\ncertificate = "x"', "zeromq.connect needs it"),
@@ -358,3 +362,17 @@ def test_an_address_is_told_as_it_is_written() -> None:
     with opened(zmq.PULL, ["tcp://127.0.0.1:*", "tcp://[::1]:*"], [], Curve(), 10) as (_, (four, six)):
         assert four.startswith("tcp://127.0.0.1:")
         assert six.startswith("tcp://[::1]:")
+
+
+def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "out.toml").write_text(OUT)
+    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.HEARD_A_TURN)])
+    publisher._hear(socket, 0)
+    assert (len(socket.messages), publisher.subscriptions) == (2 * limits.HEARD_A_TURN, limits.HEARD_A_TURN)
+    socket.messages = [[b"\0%d" % number] for number in range(limits.HEARD_A_TURN)]
+    publisher._hear(socket, 0)
+    assert publisher.subscriptions == 0
+    socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
+    publisher._hear(socket, 0)
+    assert publisher.subscriptions == 1
