@@ -29,6 +29,7 @@ class Stub:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # head and body are written apart: 40 ms an answer
 
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)

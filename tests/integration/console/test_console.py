@@ -4,8 +4,10 @@ that it asks nobody else for anything; and that it can be used by keyboard alone
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +117,43 @@ def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
         assert sizes[0] <= 900
         assert sizes[1] <= 200
         assert sizes[3] <= sizes[2] * 1.1, "elements after an hour, and after some minutes"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_the_page_as_it_runs_keeps_nothing_of_what_went_by(browser: Browser) -> None:
+    """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
+    answers = hostile()
+    first: Any = answers["history"]({})
+    looks = itertools.count(1)
+
+    def history(_: object) -> object:
+        moved_us = next(looks) * 1_000_000
+        points = [[first["now_us"] + moved_us, *point[1:]] for point in first["points"][:1]]
+        changes = [{**change, "time_us": first["now_us"] + moved_us} for change in first["changes"][:1]]
+        return {**first, "now_us": first["now_us"] + moved_us, "points": points, "changes": changes}
+
+    def heap() -> int:
+        for _ in range(2):
+            browser.ask("HeapProfiler.collectGarbage")
+        return int(browser.ask("Runtime.getHeapUsage")["usedSize"])
+
+    at_once = "const wait = window.setTimeout; window.setTimeout = (act, ms) => wait(act, ms >= 50 ? 0 : ms)"
+    kept = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=at_once)["identifier"]
+    try:
+        with Stub(answers | {"history": history}) as stub:
+            browser.open(stub.url)
+            found = []
+            for asked in (2100, 2300, 4300):  # two questions a look, and 900 looks are kept
+                deadline = time.monotonic() + 120
+                while len(stub.seen) < asked:
+                    assert time.monotonic() < deadline, f"{len(stub.seen)} questions came"
+                    browser.run("0")  # what it says is read meanwhile
+                    time.sleep(0.05)
+                found.append(heap())
+    finally:
+        browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=kept)
+    assert found[2] < max(found[:2]) + 2_000_000, found  # a collection leaves a megabyte more or less
 
 
 _AN_HOUR = """(async () => {
