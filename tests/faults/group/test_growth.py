@@ -10,6 +10,7 @@ RATE = 30.0  # records a second of each producer: all of them are held against f
 pytestmark = [pytest.mark.faults, pytest.mark.lab, pytest.mark.slow]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_group_of_one_grows_to_three_and_five_with_its_log(tmp_path: Path) -> None:
     report = grown(tmp_path, 1, [3, 5], 1.0, rate=RATE)

@@ -110,6 +110,7 @@ def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Thr
     assert len(told.splitlines()) < 20, told
 
 
+@pytest.mark.soak
 def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that the connector ends with a sentence, and leaves nothing by which the next one would send all again unasked."""
     topic = new_topic(kafka)

@@ -116,7 +116,7 @@ def test_what_a_subscriber_misses_is_told_across_kills(group: Three, tmp_path: P
 def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
     """Proves that an endpoint that makes no sense is named."""
     wrong = publisher(tmp_path, group.url, '["oa"]')
-    wrong.file.write_text(wrong.file.read_text().replace("127.0.0.1:*", "nowhere.invalid:1"))
+    wrong.file.write_text("insecure = true\n" + wrong.file.read_text().replace("127.0.0.1:*", "nowhere.invalid:1"))
     with wrong.start(wait=False):
         assert wrong.wait() == 2
     assert "zeromq.bind: tcp://nowhere.invalid:1 cannot be used" in wrong.told()

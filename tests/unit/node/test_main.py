@@ -18,7 +18,7 @@ class Reads:
 
     started = 0
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, encrypted: bool) -> None:
         Reads.started = 0
 
     def start(self) -> None:

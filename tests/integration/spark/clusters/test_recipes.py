@@ -163,6 +163,7 @@ def test_kubernetes_is_asked_for_a_driver_that_runs_the_job(tmp_path: Path) -> N
     assert all((recipes.ROOT / path).exists() for path in copied if not path.startswith(("-", "/")))
 
 
+@pytest.mark.soak
 def test_the_doctor_asks_the_executors_of_a_cluster(cluster: Standalone, tmp_path: Path) -> None:
     """Proves that `tutti doctor` finds on a cluster what its hosts lack, before a job does."""
     python = recipes.environment_without_package(tmp_path / "libraries")
