@@ -41,13 +41,12 @@ class BoundedProtocol(H11Protocol):
     wrong_port: ClassVar[str]
     #: How many connections got no further than this in this process: by the status that they were answered, or CROWDED.
     turned_away: ClassVar[Counter[str]]
+    _deadline: asyncio.TimerHandle | None = None
+    _spoke = False
 
     def __init_subclass__(cls) -> None:
         """Each port counts its own."""
         cls.turned_away = Counter()
-
-    _deadline: asyncio.TimerHandle | None = None
-    _spoke = False
 
     @abstractmethod
     def patience_s(self) -> float:

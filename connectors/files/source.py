@@ -249,17 +249,19 @@ def _line(error: Exception) -> str:
 
 def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker) -> Rows:
     """The rows of a batch that stands behind `at` rows of its file."""
+    columns = [_values_of(_plain_column(batch.column(number))) for number in range(batch.num_columns)]
     names = batch.schema.names
-    columns = [_plain_column(batch.column(number)) for number in range(batch.num_columns)]
+    held = all(whole for _, whole in columns)
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     times: list[int] = []
     ends: list[int] = []
     bad: list[BadRow] = []
-    for number, fields in enumerate(zip(*map(_values_of, columns), strict=True), at + 1):
+    for number, fields in enumerate(zip(*(some for some, _ in columns), strict=True), at + 1):
         found = dict(zip(names, fields, strict=True))
         try:
-            _check_fields(found)
+            if not held:
+                _check_fields(found)
             key, value, time = picker.pick(found, lambda: to_json(found))  # noqa: B023 - called at once
         except (ValueError, TypeError) as error:
             text = str(found).encode(errors="replace")
@@ -282,12 +284,12 @@ class _NoValue(NamedTuple):
         return str(self.shown)
 
 
-def _values_of(column: pa.Array[Any]) -> list[Any]:
-    """The values of a column; those that Python cannot hold (text that is none, the year 20000) one by one as `_NoValue`."""
+def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
+    """The values of a column, and whether Python holds them all: text that is none, or the year 20000, is a `_NoValue`."""
     try:
-        return column.to_pylist()
+        return column.to_pylist(), True
     except _NOT_HELD:
-        return [_value_of(scalar) for scalar in column]
+        return [_value_of(scalar) for scalar in column], False
 
 
 def _value_of(scalar: pa.Scalar[Any]) -> object:
