@@ -14,7 +14,7 @@ import pytest
 
 from connectors.zeromq import flow as flow_module
 from connectors.zeromq import limits
-from connectors.zeromq.config import load_inflow, load_outflow
+from connectors.zeromq.config import Curve, load_inflow, load_outflow
 from connectors.zeromq.flow import Flow
 from connectors.zeromq.inflow import Connector
 from connectors.zeromq.messages import Part, Sorter
@@ -376,3 +376,32 @@ def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path:
     socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
     publisher._hear(socket, 0)
     assert publisher.subscriptions == 1
+
+
+def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path) -> None:
+    """Its handshake is under that bound, too."""
+    import zmq
+    import zmq.auth
+
+    from connectors.zeromq.sockets import opened
+
+    (tmp_path / "clients").mkdir()
+    _, ours = zmq.auth.create_certificates(tmp_path, "ours")
+    _, theirs = zmq.auth.create_certificates(tmp_path / "clients", "theirs")
+    curve, topic = Curve(certificate=str(ours), clients=str(tmp_path / "clients")), b"t" * 249
+    context: Any = zmq.Context()
+    with (
+        opened(zmq.XPUB, ["tcp://127.0.0.1:*"], [], curve, 10) as (socket, (address,)),
+        context,
+        context.socket(zmq.SUB) as subscriber,
+    ):
+        subscriber.curve_serverkey = zmq.auth.load_certificate(ours)[0]
+        subscriber.curve_publickey, subscriber.curve_secretkey = zmq.auth.load_certificate(theirs)
+        subscriber.setsockopt(zmq.LINGER, 0)
+        subscriber.setsockopt(zmq.RCVTIMEO, 10_000)
+        subscriber.subscribe(topic)
+        subscriber.connect(address)
+        assert socket.poll(10_000)
+        assert socket.recv() == b"\1" + topic
+        socket.send_multipart([topic, bytes(100_000)])
+        assert len(subscriber.recv_multipart()[1]) == 100_000
