@@ -12,7 +12,7 @@ RUN := $(VENV)/bin
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test check bench bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -35,6 +35,9 @@ check: $(READY) ## lint, format, types, import contracts
 
 bench: $(READY) java ## every benchmark, with the machine's own limits beside it
 	@$(RUN)/python -m benchmarks $(ARGS)
+
+bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios. Half an hour; Go for NATS
+	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
 bench-quick: $(READY) ## the short ones
 	@$(RUN)/python -m benchmarks --quick $(ARGS)

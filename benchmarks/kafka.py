@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
-import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet import free_bases
+from benchmarks.peers import fetched
 from gateway.children import ending_with_this
 
 #: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
@@ -27,19 +25,14 @@ _CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-#: Maven's central repository alone: Ivy would take what a `~/.m2` describes, also where it has no jar of it.
-_REPOSITORIES = """<ivysettings><settings defaultResolver="central"/><resolvers>
-<ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>"""
-_WANTED = """<ivy-module version="2.0"><info organisation="tutti" module="peers"/>
-<configurations><conf name="default"/></configurations><dependencies>{}</dependencies></ivy-module>"""
 _SETTINGS = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={brokers}
+transaction.state.log.replication.factor={brokers}
+transaction.state.log.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 log.dirs={logs}
 num.partitions={partitions}
@@ -52,46 +45,13 @@ _START_S = 60
 
 def jars() -> tuple[Path, Path] | None:
     """Folders with the jars of the broker and of Spark's source, fetched once; None where they cannot be had."""
-    found = broker_jars(), _fetched("kafka-spark-4.2.0", _CONNECTOR, alone=True)
+    found = broker_jars(), fetched.jars("kafka-spark-4.2.0", _CONNECTOR, alone=True)
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
 def broker_jars() -> Path | None:
     """Folder with the jars of the broker, fetched once; None where they cannot be had."""
-    return _fetched("kafka-broker-4.1.0", _BROKER, alone=False)
-
-
-def _fetched(name: str, wanted: tuple[str, ...], *, alone: bool) -> Path | None:
-    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tutti-bench"
-    kept.mkdir(parents=True, exist_ok=True)
-    with (kept / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two that want the same fetch it once
-        folder = kept / name
-        if folder.exists() or _fetch(folder, wanted, alone):
-            return folder
-    return None
-
-
-def _fetch(folder: Path, wanted: tuple[str, ...], alone: bool) -> bool:
-    spark = importlib.util.find_spec("pyspark")
-    if spark is None or spark.origin is None:
-        return False
-    asked = "".join(
-        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="{str(not alone).lower()}" conf="default->default"/>'
-        for group, name, version in (one.split(":") for one in wanted)
-    )
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        here = Path(scratch)
-        (here / "ivy.xml").write_text(_WANTED.format(asked))
-        (here / "settings.xml").write_text(_REPOSITORIES)
-        ivy = ["java", "-cp", f"{Path(spark.origin).parent}/jars/*", "org.apache.ivy.Main", "-warn"]
-        files = ["-settings", "settings.xml", "-ivy", "ivy.xml", "-cache", "cache", "-types", "jar", "bundle"]
-        target = ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
-        ran = subprocess.run([*ivy, *files, *target], cwd=here, check=False, stdout=subprocess.DEVNULL)
-        if ran.returncode or not (here / "jars").is_dir():
-            return False
-        (here / "jars").rename(folder)
-    return True
+    return fetched.jars("kafka-broker-4.1.0", _BROKER, alone=False)
 
 
 class Broker:
@@ -101,21 +61,46 @@ class Broker:
         address: HOST:PORT to bootstrap from.
     """
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        """Prepare its directory under `root`; `folder` has the jars."""
+    def __init__(self, root: Path, folder: Path, node: int = 1, bases: Sequence[int] = (), cluster: str = "") -> None:
+        """Prepare its directory under `root`; `folder` has the jars. One of several: which one, the base ports of
+        all, and their cluster's id.
+        """
+        bases = bases or free_bases(1)
+        port = bases[node - 1]
         self._own = Path(tempfile.mkdtemp(prefix="kafka-", dir=root))
-        [base] = free_bases(1)
-        self.address = f"127.0.0.1:{base}"
+        self.address = f"127.0.0.1:{port}"
         self._settings = self._own / "server.properties"
-        self._settings.write_text(_SETTINGS.format(port=base, controller=base + 1, logs=self._own / "logs", partitions=PARTITIONS))
+        self._settings.write_text(
+            _SETTINGS.format(
+                node=node,
+                voters=",".join(f"{number}@127.0.0.1:{base + 1}" for number, base in enumerate(bases, start=1)),
+                port=port,
+                controller=port + 1,
+                brokers=len(bases),
+                in_sync=min(2, len(bases)),
+                logs=self._own / "logs",
+                partitions=PARTITIONS,
+            )
+        )
         self._java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{folder}/*"]
         self._process: subprocess.Popen[bytes] | None = None
-        format_it = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(self._settings)]
+        format_it = ["kafka.tools.StorageTool", "format", "-t", cluster or str(uuid.uuid4()), "-c", str(self._settings)]
         with (self._own / "log").open("wb") as log:
             subprocess.run([*self._java, *format_it], stdout=log, stderr=log, check=True)
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None  # it was started
+        return self._process.pid
+
     def start(self) -> None:
         """Start it and wait until it answers."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start it."""
         with (self._own / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._java, "kafka.Kafka", str(self._settings)],
@@ -123,9 +108,11 @@ class Broker:
                 stderr=log,
                 preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
             )
-        self._wait(self._process)
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+    def wait(self) -> None:
+        """Wait until it answers; RuntimeError when it ends, or does not within a minute."""
+        process = self._process
+        assert process is not None  # it was started
         host, _, port = self.address.partition(":")
         deadline = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < deadline:
@@ -147,6 +134,33 @@ class Broker:
         """End it, and remove its directory."""
         self.kill()
         shutil.rmtree(self._own, ignore_errors=True)
+
+
+class Cluster:
+    """Brokers of one cluster, each with both roles of KRaft.
+
+    Attributes:
+        address: to bootstrap from.
+        brokers: each; `brokers[0]` is node 1.
+    """
+
+    def __init__(self, root: Path, folder: Path, count: int) -> None:
+        """Prepare their directories under `root`."""
+        bases, cluster = free_bases(count), str(uuid.uuid4())
+        self.brokers = [Broker(root, folder, node, bases, cluster) for node in range(1, count + 1)]
+        self.address = ",".join(broker.address for broker in self.brokers)
+
+    def start(self) -> None:
+        """Start all and wait until they answer."""
+        for each in self.brokers:
+            each.launch()
+        for each in self.brokers:
+            each.wait()
+
+    def close(self) -> None:
+        """End them, and remove their directories."""
+        for each in self.brokers:
+            each.close()
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""`python -m benchmarks.peers`: Tutti and its peers do the same work on this machine, in turns; figures, ratios, a JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.figures import foreign_load
+from benchmarks.peers.jgroups import JGroups
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.nats import JetStream
+from benchmarks.peers.ours import Tutti
+from benchmarks.peers.side import WORK, Sides, about, table, verdicts
+from benchmarks.peers.work import System
+
+MIB = 1024 * 1024
+
+
+def main() -> int:
+    """Run; 0 however the figures are, 2 for what cannot be asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="systems, by the beginnings of their names; all when left out")
+    parser.add_argument("--work", nargs="+", choices=list(WORK), default=list(WORK), metavar="WORK", help=", ".join(WORK))
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (3); medians count")
+    parser.add_argument("--volume-mb", type=int, default=1024, help="of a load, MiB (1024); at most 15 s of it")
+    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
+    parser.add_argument("--json", type=Path, default=None, help="write all figures to this file too")
+    arguments = parser.parse_args()
+    volume = arguments.volume_mb * MIB
+    systems: list[System] = [
+        Tutti(volume),
+        Kafka(1, synced=False),
+        Kafka(3, synced=False),
+        Kafka(3, synced=True),
+        JetStream(synced=False),
+        JetStream(synced=True),
+        JGroups("TCP"),
+        JGroups("UDP"),
+    ]
+    asked = [one for one in systems if not arguments.names or one.name.lower().startswith(tuple(map(str.lower, arguments.names)))]
+    if not asked:
+        parser.error(f"no system has such a name; there are {', '.join(one.name for one in systems)}")
+    if arguments.rounds < 1 or arguments.volume_mb < 1:
+        parser.error("rounds and volume are one or more")
+    print(about(), flush=True)
+    sides = Sides(volume, arguments.work)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tutti-peers-", dir=arguments.directory) as scratch:
+        for one in asked:
+            if lacking := one.lacking():
+                print(f"{one.name}: left out, {lacking} is missing", flush=True)
+        able = [one for one in asked if not one.lacking()]
+        for number in range(arguments.rounds):
+            for one in able if number % 2 == 0 else reversed(able):
+                with foreign_load(sides.foreign):
+                    sides.measure(one, Path(scratch))
+                print(f"round {number + 1}: {one.name}: {sides.last(one)}", flush=True)
+    print(table(sides.found, [one.name for one in able]))
+    print("\n".join(verdicts(sides.found)))
+    print(f"peers: {len(able)} systems, {arguments.rounds} rounds, {time.monotonic() - begin:.0f} s, {sides.quiet()}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(sides.as_json(able, about()), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

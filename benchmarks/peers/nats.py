@@ -1,0 +1,134 @@
+"""NATS JetStream: three servers, a stream with three replicas on file; the clients are those of its own `nats bench`, in Go."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.fleet import free_bases
+from benchmarks.peers import fetched
+from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running
+from gateway.children import ending_with_this
+
+_SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
+_CLIENT = "nats", "github.com/nats-io/natscli/nats@v0.5.0"
+_CONFIG = """server_name: n{number}
+listen: "127.0.0.1:{port}"
+jetstream {{ store_dir: {store}, max_file: 100GB{sync} }}
+cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}
+"""
+_START_S = 60.0
+_RUN_S = 300.0
+_BATCH = 4000  # of its asynchronous publisher: the best of 500, 1,000, 4,000, 16,000 on two processors
+_SAID = re.compile(r"stats: ([\d,]+) msgs/sec")
+_TIMES = re.compile(r"P50: ([\d,.]+)us.*?P99: ([\d,.]+)us")
+
+
+class _Servers(Running):
+    def __init__(self, client: Path, url: str, processes: list[subprocess.Popen[bytes]]) -> None:
+        self._client, self._url, self._processes = client, url, processes
+        self._made = False
+
+    def _bench(self, way: str, size: int, count: int, *options: str) -> str:
+        made = () if self._made else ("--create", "--replicas=3", "--maxbytes=64GB")
+        command = [self._client, "-s", self._url, "bench", "js", "pub", way, "bench", "--no-progress", f"--size={size}B", *made]
+        ran = subprocess.run([*command, f"--msgs={count}", *options], capture_output=True, text=True, timeout=_RUN_S, check=False)
+        said = ran.stdout + ran.stderr
+        if ran.returncode or not _SAID.search(said):
+            raise SystemExit(f"nats bench failed: {said[-1000:]}")
+        self._made = True
+        return said
+
+    def rate(self, size: int, count: int) -> float:
+        return _rate(self._bench("async", size, count, f"--batch={_BATCH}"))
+
+    def one_at_a_time(self, count: int) -> Latency:
+        return _latency(self._bench("sync", 100, count))
+
+    def paced(self, seconds: float) -> Latency:
+        return _latency(self._bench("sync", 100, int(seconds * PACED_RATE), f"--throughput={PACED_RATE}"))
+
+    def small(self, count: int) -> float:
+        return _rate(self._bench("async", 100, count, f"--batch={FLIGHT}"))
+
+    def small_each(self, count: int) -> float:
+        return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
+
+    def members(self) -> Sequence[int]:
+        return [process.pid for process in self._processes]
+
+
+def _rate(said: str) -> float:
+    found = _SAID.search(said)
+    assert found is not None  # asked before
+    return float(found[1].replace(",", ""))
+
+
+def _latency(said: str) -> Latency:
+    found = _TIMES.search(said)
+    if found is None:
+        raise SystemExit(f"nats bench told no times: {said[-1000:]}")
+    return Latency(*(float(one.replace(",", "")) / 1000 for one in found.groups()))
+
+
+class JetStream:
+    """Three servers that sync always, or as they come (every two minutes)."""
+
+    def __init__(self, *, synced: bool) -> None:
+        """Nothing is started yet."""
+        self._synced = synced
+        self.name = "JetStream R3" + (", synced" if synced else "")
+        self.promise = "synced on two of three" if synced else "in memory of two of three"
+
+    def lacking(self) -> str:
+        """Go, or its modules."""
+        return "" if fetched.program(*_SERVER) and fetched.program(*_CLIENT) else "Go, or its modules"
+
+    @contextmanager
+    def running(self, directory: Path) -> Iterator[Running]:
+        """Start them."""
+        server, client = fetched.program(*_SERVER), fetched.program(*_CLIENT)
+        assert server is not None  # asked before
+        assert client is not None
+        own = Path(tempfile.mkdtemp(prefix="nats-", dir=directory))
+        bases = free_bases(3)
+        routes = ", ".join(f'"nats://127.0.0.1:{base + 1}"' for base in bases)
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for number, base in enumerate(bases, start=1):
+                config, sync = own / f"{number}.conf", ", sync_interval: always" if self._synced else ""
+                store = json.dumps(str(own / str(number)))
+                config.write_text(_CONFIG.format(number=number, port=base, route=base + 1, routes=routes, store=store, sync=sync))
+                with (own / f"{number}.log").open("wb") as log:
+                    started = subprocess.Popen([server, "-c", config], stderr=log, preexec_fn=ending_with_this(signal.SIGKILL))  # noqa: PLW1509 - it calls prctl(2) alone
+                processes.append(started)
+            _wait(bases, processes)
+            yield _Servers(client, f"nats://127.0.0.1:{bases[0]}", processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _wait(bases: list[int], processes: list[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + _START_S
+    for base, process in zip(bases, processes, strict=True):
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", base), 1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("a NATS server did not start") from None
+                time.sleep(0.1)
+    time.sleep(5)  # until they have elected who keeps the list of streams

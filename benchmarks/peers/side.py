@@ -1,0 +1,209 @@
+"""Rounds of all work on all systems, what came out side by side, and what Tutti is held to beside them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.figures import number
+from benchmarks.peers.work import Latency, Running, System
+
+Found = dict[str, dict[str, list[float]]]  # of each measure, each system's rounds
+_SAMPLE = 20  # a twentieth of the volume tells how much of it fits into the time
+_LOAD_S = 15.0
+
+
+class Measure(NamedTuple):
+    """What is measured: its unit, and whether more is better."""
+
+    unit: str
+    better: Literal["more", "less"]
+
+
+MEASURES = {
+    "1 KB": Measure("MB/s", "more"),
+    "100 B": Measure("k/s", "more"),
+    "200 under way, one connection": Measure("k/s", "more"),
+    "200 producers, 200 connections": Measure("k/s", "more"),
+    "one at a time, p50": Measure("ms", "less"),
+    "one at a time, p99": Measure("ms", "less"),
+    "elsewhere, p50": Measure("ms", "less"),
+    "elsewhere, p99": Measure("ms", "less"),
+    "1,000/s, p50": Measure("ms", "less"),
+    "1,000/s, p99": Measure("ms", "less"),
+    "idle member": Measure("MB", "less"),
+    "killed, longest gap": Measure("s", "less"),
+}
+
+
+def _of(name: str, latency: Latency | None) -> dict[str, float]:
+    return {} if latency is None else {f"{name}, p50": latency.p50, f"{name}, p99": latency.p99}
+
+
+def _one(name: str, value: float | None) -> dict[str, float]:
+    return {} if value is None else {name: value}
+
+
+def _rate(running: Running, size: int, volume: int) -> float | None:
+    """Records a second of as much of the volume as fits into the time, by what a sample of it took."""
+    sample = running.rate(size, max(1000, volume // size // _SAMPLE))
+    return None if sample is None else running.rate(size, int(min(volume / size, sample * _LOAD_S)))
+
+
+def _large(running: Running, volume: int) -> dict[str, float]:
+    rate = _rate(running, 1000, volume)
+    return _one("1 KB", rate and rate / 1000)
+
+
+def _small(running: Running, volume: int) -> dict[str, float]:
+    rate = _rate(running, 100, volume // 4)
+    return _one("100 B", rate and rate / 1000)
+
+
+def _many(running: Running, _: int) -> dict[str, float]:
+    one, each = running.small(100_000), running.small_each(50_000)
+    return _one("200 under way, one connection", one and one / 1000) | _one("200 producers, 200 connections", each and each / 1000)
+
+
+def _latencies(running: Running, _: int) -> dict[str, float]:
+    found = _of("one at a time", running.one_at_a_time(3000)) | _of("elsewhere", running.elsewhere(3000))
+    return found | _of("1,000/s", running.paced(5))
+
+
+def _idle(running: Running, _: int) -> dict[str, float]:
+    return {"idle member": running.memory_mb()}
+
+
+def _gap(running: Running, _: int) -> dict[str, float]:
+    return _one("killed, longest gap", running.gap())
+
+
+#: In this order in each round: memory before any load, the kill at the end.
+WORK: dict[str, Callable[[Running, int], dict[str, float]]] = {
+    "idle": _idle,
+    "latency": _latencies,
+    "1KB": _large,
+    "100B": _small,
+    "many": _many,
+    "gap": _gap,
+}
+
+
+class Sides:
+    """What was found so far."""
+
+    def __init__(self, volume: int, work: Sequence[str]) -> None:
+        """`volume`: bytes of a load; `work`: which, of WORK."""
+        self._volume = volume
+        self._work = [one for one in WORK if one in work]
+        self.found: Found = {measure: {} for measure in MEASURES}
+        self.foreign: list[float] = []
+
+    def measure(self, system: System, scratch: Path) -> None:
+        """One round of one system, freshly started."""
+        with system.running(scratch) as running:
+            for work in self._work:
+                for measure, value in WORK[work](running, self._volume).items():
+                    self.found[measure].setdefault(system.name, []).append(value)
+
+    def last(self, system: System) -> str:
+        """What its last round gave."""
+        said = [
+            f"{measure} {number(found[system.name][-1])} {MEASURES[measure].unit}"
+            for measure, found in self.found.items()
+            if system.name in found
+        ]
+        return "; ".join(said)
+
+    def quiet(self) -> str:
+        """What others used meanwhile."""
+        return f"foreign CPU {median(self.foreign):.2f} (at most {max(self.foreign):.2f})"
+
+    def as_json(self, systems: Sequence[System], machine: str) -> dict[str, Any]:
+        """All rounds, for other programs and the page."""
+        return {
+            "machine": machine,
+            "version": version("tutti-ingest"),
+            "volume_bytes": self._volume,
+            "foreign_cpu": self.foreign,
+            "systems": {one.name: one.promise for one in systems},
+            "units": {name: measure.unit for name, measure in MEASURES.items()},
+            "rounds": self.found,
+        }
+
+
+def about() -> str:
+    """The machine, in a line."""
+    return f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Linux {platform.release()}"
+
+
+def table(found: Found, names: Sequence[str]) -> str:
+    """Medians of all systems beside one another; the best of the others is marked."""
+    wide = [max(12, len(name)) + 2 for name in names]
+    lines = [f"{'':<34}{'':<6}" + "".join(f"{name:>{width}}" for name, width in zip(names, wide, strict=True))]
+    for measure, (unit, _) in MEASURES.items():
+        if not found[measure]:
+            continue
+        values = (number(median(found[measure][name])) if name in found[measure] else "-" for name in names)
+        lines.append(f"{measure:<34}{unit:<6}" + "".join(f"{value:>{width}}" for value, width in zip(values, wide, strict=True)))
+    return "\n".join(lines)
+
+
+class Target(NamedTuple):
+    """What Tutti is held to: `times` what `beside` has, or `value` for itself."""
+
+    measure: str
+    value: float | None = None
+    times: float | None = None
+    beside: str = ""
+
+
+TARGETS = (
+    Target("1 KB", value=400),
+    Target("1 KB", times=7, beside="Kafka, 3 brokers"),
+    Target("100 B", value=1800),
+    Target("100 B", times=3, beside="Kafka, 3 brokers"),
+    Target("100 B", times=5, beside="Kafka, 3 brokers, synced"),
+    Target("200 under way, one connection", value=115),
+    Target("200 producers, 200 connections", value=50),
+    Target("one at a time, p50", value=0.65),
+    Target("one at a time, p99", value=1.1),
+    Target("elsewhere, p50", value=0.85),
+    Target("elsewhere, p99", value=1.4),
+    Target("1,000/s, p99", value=2),
+    Target("idle member", value=120),
+    Target("killed, longest gap", value=1),
+)
+
+
+def verdicts(found: Found, ours: str = "Tutti") -> list[str]:
+    """Each target, what was reached, and the ratio to the best of the others in the same run (1 and more: at least as good)."""
+    lines = []
+    for target in TARGETS:
+        of, (unit, better) = found[target.measure], MEASURES[target.measure]
+        if ours not in of or (target.beside and target.beside not in of):
+            continue
+        value = median(of[ours])
+        if target.times is not None:
+            value /= median(of[target.beside])
+            asked, said = target.times, f"{number(value)} times {target.beside}, asked {number(target.times)}"
+        else:
+            assert target.value is not None  # the one or the other
+            asked, said = target.value, f"{number(value)} {unit}, asked {'>=' if better == 'more' else '<='} {number(target.value)}"
+        reached = value >= asked if better == "more" or target.times is not None else value <= asked
+        lines.append(f"{target.measure:<34}{said}{'' if reached else '  MISSED'}{_beside(of, ours, better)}")
+    return lines
+
+
+def _beside(of: dict[str, list[float]], ours: str, better: str) -> str:
+    others = {name: median(rounds) for name, rounds in of.items() if name != ours}
+    if not others:
+        return ""
+    best = max(others, key=lambda name: others[name] if better == "more" else -others[name])
+    ratio = median(of[ours]) / others[best] if better == "more" else others[best] / median(of[ours])
+    return f"; {number(ratio)} x as good as the best of the others ({best}: {number(others[best])})"

@@ -1,0 +1,89 @@
+"""Proves what the benchmark beside peers makes of its rounds: medians, ratios in the right direction, what was missed, the page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.peers import page, work
+from benchmarks.peers.side import MEASURES, Found, table, verdicts
+
+KAFKA = "Kafka, 3 brokers"
+
+
+def _found(**of: dict[str, list[float]]) -> Found:
+    return {measure: of.get(measure, {}) for measure in MEASURES}
+
+
+def test_a_ratio_above_one_is_better_for_rates_and_for_times() -> None:
+    found = _found(
+        **{"1 KB": {"Tutti": [300.0, 400.0, 500.0], KAFKA: [50.0]}, "one at a time, p50": {"Tutti": [0.5], KAFKA: [1.0]}}
+    )
+    rate, factor, latency = verdicts(found)
+    assert "400 MB/s, asked >= 400; 8 x as good as the best of the others (Kafka, 3 brokers: 50)" in rate
+    assert "8 times Kafka, 3 brokers, asked 7;" in factor
+    assert "0.5 ms, asked <= 0.65; 2 x as good" in latency
+
+
+def test_what_falls_short_is_said() -> None:
+    found = _found(**{"100 B": {"Tutti": [1000.0], KAFKA: [500.0]}, "1,000/s, p99": {"Tutti": [2.5]}})
+    assert ["MISSED" in line for line in verdicts(found)] == [True, True, True]
+
+
+def test_a_system_without_a_way_for_it_has_a_dash() -> None:
+    found = _found(**{"1 KB": {"Tutti": [1.0]}, "idle member": {"Tutti": [100.0], KAFKA: [900.0]}})
+    lines = [line.split() for line in table(found, ["Tutti", KAFKA]).splitlines()]
+    assert lines[1][-2:] == ["1", "-"]
+    assert lines[2][-2:] == ["100", "900"]
+
+
+def test_the_page_tells_promises_and_draws_each_measure() -> None:
+    found = _found(**{"1 KB": {"Tutti": [400.0, 380.0], KAFKA: [50.0, 60.0]}})
+    kept = {
+        "machine": "a machine",
+        "version": "1",
+        "foreign_cpu": [0.25],
+        "systems": {"Tutti": "synced on all three", KAFKA: "in memory of all in sync"},
+        "rounds": found,
+    }
+    text = page.page(kept)
+    assert f"| {KAFKA} | in memory of all in sync |" in text
+    assert f"| {KAFKA} | 55 (50 to 60) | 7.09 |" in text
+    assert text.count("<svg") == 1
+    assert "(2 rounds" in text
+
+
+def test_the_longest_bar_is_of_the_largest_value() -> None:
+    drawn = page.plot({"<a>": 10.0, "b": 5.0}, "s")
+    first, second = (float(part.split('"')[0]) for part in drawn.split(' width="')[1:])
+    assert first == 2 * second
+    assert "&lt;a&gt;" in drawn
+
+
+def test_a_gap_lasts_from_the_last_receipt_to_the_first_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "GAP_BEFORE_S", 0.1)
+    monkeypatch.setattr(work, "GAP_SEEN_S", 0.5)
+    held, lock = threading.Event(), threading.Lock()
+    waiting: list[Callable[[], None]] = []
+
+    def send(told: Callable[[], None]) -> None:
+        with lock:
+            if held.is_set():
+                waiting.append(told)
+                return
+        told()
+
+    def free() -> None:
+        with lock:
+            held.clear()
+            for told in waiting:
+                told()
+
+    def kill() -> None:
+        held.set()
+        threading.Timer(0.3, free).start()
+
+    longest = work.gap_s(send, threading.Event().wait, kill)
+    assert 0.3 <= longest < 2
