@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -9,14 +10,19 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import nats
+from nats.errors import Error as NatsError
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running
+from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
 from gateway.children import ending_with_this
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -26,6 +32,7 @@ listen: "127.0.0.1:{port}"
 jetstream {{ store_dir: {store}, max_file: 100GB{sync} }}
 cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 """
+STREAM = "benchstream"  # as `nats bench` calls it
 _START_S = 60.0
 _RUN_S = 300.0
 _BATCH = 4000  # of its asynchronous publisher: the best of 500, 1,000, 4,000, 16,000 on two processors
@@ -34,13 +41,13 @@ _TIMES = re.compile(r"P50: ([\d,.]+)us.*?P99: ([\d,.]+)us")
 
 
 class _Servers(Running):
-    def __init__(self, client: Path, url: str, processes: list[subprocess.Popen[bytes]]) -> None:
-        self._client, self._url, self._processes = client, url, processes
+    def __init__(self, client: Path, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> None:
+        self._client, self._urls, self._processes = client, urls, processes
         self._made = False
 
     def _bench(self, way: str, size: int, count: int, *options: str) -> str:
         made = () if self._made else ("--create", "--replicas=3", "--maxbytes=64GB")
-        command = [self._client, "-s", self._url, "bench", "js", "pub", way, "bench", "--no-progress", f"--size={size}B", *made]
+        command = [self._client, "-s", self._urls[0], "bench", "js", "pub", way, "bench", "--no-progress", f"--size={size}B", *made]
         ran = subprocess.run([*command, f"--msgs={count}", *options], capture_output=True, text=True, timeout=_RUN_S, check=False)
         said = ran.stdout + ran.stderr
         if ran.returncode or not _SAID.search(said):
@@ -63,8 +70,64 @@ class _Servers(Running):
     def small_each(self, count: int) -> float:
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
 
+    def gap(self) -> float:
+        """The leader of the stream is killed under the Python client; `nats bench` ends with it."""
+        self._bench("sync", 100, 10)  # there is a stream
+        client = _Client(self._urls)
+        try:
+            leader = client.leader()
+            return gap_s(client.send, time.sleep, self._processes[int(leader.removeprefix("n")) - 1].kill)
+        finally:
+            client.close()
+
     def members(self) -> Sequence[int]:
         return [process.pid for process in self._processes]
+
+
+class _Client:
+    """NATS' Python client with its loop in a thread. Each record waits for its own receipt; one that fails is not sent again."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        options = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1, "error_cb": _ignore}
+        self._connection = self._run(nats.connect(servers=urls, **options))
+        self._stream = self._connection.jetstream(timeout=2)
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
+
+    def leader(self) -> str:
+        """The name of the server that leads the stream."""
+        return str(self._run(self._stream.stream_info(STREAM)).cluster.leader)
+
+    def send(self, told: Callable[[], None]) -> None:
+        """Send a record; `told` is called when its receipt is there."""
+
+        async def one() -> None:
+            with suppress(NatsError, TimeoutError, OSError):  # sent while nobody led
+                await self._stream.publish("bench", bytes(100))
+                told()
+
+        asyncio.run_coroutine_threadsafe(one(), self._loop)
+
+    def close(self) -> None:
+        """Close the connection, end the thread."""
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _end(self) -> None:
+        await self._connection.close()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _ignore(_: Exception) -> None:
+    """That a server is gone is what is measured."""
 
 
 def _rate(said: str) -> float:
@@ -112,7 +175,7 @@ class JetStream:
                     started = subprocess.Popen([server, "-c", config], stderr=log, preexec_fn=ending_with_this(signal.SIGKILL))  # noqa: PLW1509 - it calls prctl(2) alone
                 processes.append(started)
             _wait(bases, processes)
-            yield _Servers(client, f"nats://127.0.0.1:{bases[0]}", processes)
+            yield _Servers(client, [f"nats://127.0.0.1:{base}" for base in bases], processes)
         finally:
             for process in processes:
                 process.kill()
