@@ -41,9 +41,9 @@ def read_facts(path: Path) -> dict[str, Any]:
         "frames": checked.frames,
         "records": checked.records,
         "digest": digest(path).sha256,
-        "rows": _sum(rows),
+        "rows": sum_of(rows),
         "ticks": ticks,
-        "headers": _sum([[info.position, info.kind, info.view, info.producer, info.epoch, info.size] for info in inspect(path)]),
+        "headers": sum_of([[info.position, info.kind, info.view, info.producer, info.epoch, info.size] for info in inspect(path)]),
     }
 
 
@@ -84,7 +84,7 @@ def lane_facts(path: Path) -> dict[str, Any]:
 def plain(value: object) -> Any:
     """Structs as dictionaries of their fields, so that a later release may add some (`only`)."""
     if isinstance(value, Frame):
-        return {"header": value.packed_header().hex(), "progress": value.progress.hex(), "body": _sum(bytes(value.body))}
+        return {"header": value.packed_header().hex(), "progress": value.progress.hex(), "body": sum_of(bytes(value.body))}
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
@@ -103,7 +103,8 @@ def only(now: Any, then: Any) -> Any:
     return now
 
 
-def _sum(value: object) -> str:
+def sum_of(value: object) -> str:
+    """SHA-256 of plain values, so that a fixture says in a line what may be long."""
     data = orjson.dumps(value, default=_bytes_as_text, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(data).hexdigest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.archive import form
 from gateway.data import frame, state, wire
 from gateway.log import index, layout, snapshot, start
 from gateway.node import recording
@@ -21,4 +22,5 @@ def versions() -> dict[str, int]:
         "group": interface.PROTOCOL,
         "datagram": datagrams.VERSION,
         "client": wire.PROTOCOL,
+        "archive": form.FORMAT,
     }

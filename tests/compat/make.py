@@ -2,7 +2,7 @@
 
 A folder `written-N` holds what releases with certain versions of all forms (`versions.json`) wrote and said: one archive a log,
 with what was found in it, and messages of both protocols. It is evidence and is left as it is; only what is missing is added (a
-new message, another log). Where the version of any form has changed, a new folder begins beside the old ones.
+new message, another log, a new form). Where the version of any form has changed, a new folder begins beside the old ones.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.log.layout import IDENTITY, LIVE, LOCK
+from tests.compat.archived import ARCHIVES, archive_facts
 from tests.compat.facts import lane_facts, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
@@ -24,6 +25,7 @@ from tests.compat.say import said
 
 HERE = Path(__file__).parent
 SAID, VERSIONS = "said.json", "versions.json"
+ARCHIVED = ".archive.tar.xz"  # how the file of an archive is called, beside those of logs
 _LEFT_OUT = {LOCK, LIVE}  # they belong to a process and a boot
 
 
@@ -35,7 +37,7 @@ def folders() -> list[Path]:
 def current() -> Path:
     """The folder of this release: the newest one, if it is of the same versions, else one that is to be begun."""
     found = folders()
-    if found and json.loads((found[-1] / VERSIONS).read_text()) == versions():
+    if found and json.loads((found[-1] / VERSIONS).read_text()).items() <= versions().items():
         return found[-1]
     return HERE / f"written-{len(found) + 1}"
 
@@ -85,6 +87,13 @@ def write(target: Path, *, anew: bool = False) -> None:
                 start = start_facts(unpack(data, Path(scratch, "start")))
                 lanes = lane_facts(unpack(data, Path(scratch, "lanes")))
                 _json(target / f"{name}.json", {"read": read, "start": start, "lanes": lanes})
+    for name, make_archive in ARCHIVES.items():
+        data = target / f"{name}{ARCHIVED}"
+        if anew or not data.exists():
+            with tempfile.TemporaryDirectory() as scratch:
+                make_archive(made := Path(scratch, "made"))
+                data.write_bytes(archive(made))
+                _json(target / f"{name}.archive.json", archive_facts(unpack(data, Path(scratch, "read"))))
 
 
 def _json(path: Path, value: Any) -> None:

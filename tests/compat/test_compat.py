@@ -20,10 +20,12 @@ from gateway.data.bodies import TickBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.log.digest import digest
 from gateway.log.verify import verify
+from tests.compat.archived import ARCHIVES as ARCHIVES_MADE
+from tests.compat.archived import archive_facts
 from tests.compat.facts import lane_facts, only, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
-from tests.compat.make import SAID, VERSIONS, current, folders, unpack
+from tests.compat.make import ARCHIVED, SAID, VERSIONS, current, folders, unpack
 from tests.compat.say import heard, said
 from tests.faults.gateways import GatewayProcess
 from tests.unit.log.history import opened
@@ -33,6 +35,10 @@ ARCHIVES = [
     pytest.param(path, id=f"{path.parent.name}/{path.name.split('.')[0]}")
     for found in folders()
     for path in sorted(found.glob("*.tar.xz"))
+    if not path.name.endswith(ARCHIVED)
+]
+OF_ARCHIVES = [
+    pytest.param(path, id=f"{path.parent.name}/{path.name}") for found in folders() for path in sorted(found.glob(f"*{ARCHIVED}"))
 ]
 MESSAGES = [
     pytest.param(name, told, id=f"{found.name}/{name}")
@@ -50,7 +56,8 @@ def facts(archive: Path) -> dict[str, Any]:
 def test_every_form_of_this_release_has_its_fixtures() -> None:
     assert current() in folders(), f"the versions are {versions()} and no fixtures hold them: python -m tests.compat.make"
     assert json.loads((current() / VERSIONS).read_text()) == versions()
-    assert {path.name.split(".")[0] for path in current().glob("*.tar.xz")} == LOGS.keys()
+    of_logs = {f"{name}.tar.xz" for name in LOGS}
+    assert {path.name for path in current().glob("*.tar.xz")} == of_logs | {f"{name}{ARCHIVED}" for name in ARCHIVES_MADE}
 
 
 def test_a_form_with_a_new_version_asks_for_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +118,18 @@ def test_a_log_goes_on_where_it_ended(archive: Path, tmp_path: Path) -> None:
     assert [one.position for one in recovered.tail] == [one[0] for one in then["start"]["tail"]] + [last + 1]
     found = read_facts(data)
     assert (found["end"], found["digest"], found["damage"]) == (last + 1, then["read"]["digest"], [])
+
+
+@pytest.mark.parametrize("archive", OF_ARCHIVES)
+def test_an_archive_verifies_and_reads_as_it_did(archive: Path, tmp_path: Path) -> None:
+    then = facts(archive)
+    assert only(archive_facts(unpack(archive, tmp_path / "archive")), then) == then
+    assert (then["wrong"], then["records"]) == ([], then["end"])
+    out = tmp_path / "out.parquet"
+    assert (
+        main(["replay", "--archive", str(tmp_path / "archive"), "--start", "0", "--end", str(then["end"]), "--out", str(out)]) == 0
+    )
+    assert pq.read_table(out).column("offset").to_pylist() == list(range(then["end"]))
 
 
 def voters(archive: Path) -> int:
