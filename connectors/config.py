@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 
 from msgspec import Meta
 
@@ -43,24 +42,6 @@ def check_topic(path: str, key: str, topic: str) -> None:
     """
     if not is_name(topic, TOPIC_BYTES_MAX):
         raise ConfigError(f"{path}: {key} is {topic!r}: use 1 to {TOPIC_BYTES_MAX} letters, digits, '.', '_' and '-'")
-
-
-def host_and_port(text: str) -> tuple[str, int] | None:
-    """Host and port of HOST:PORT to listen on, an IPv6 host in brackets; None where it is none."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536):
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody beyond this host reaches what listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_gateways(path: str, url: str) -> None:

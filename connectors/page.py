@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
 
 from connectors import limits
-from connectors.config import host_and_port, is_loopback
-from gateway.errors import ConfigError
+from gateway.data.addresses import Address, is_loopback, parse_host_port
+from gateway.errors import ConfigError, UsageError
 from gateway.serving import BoundedProtocol, Server
 
 
@@ -42,10 +42,10 @@ class Page:
         Raises:
             ConfigError: it cannot be listened on there, or may not.
         """
-        address = host_and_port(listen)
-        if address is None:
-            raise ConfigError(f"metrics is {listen!r}: write HOST:PORT, as 127.0.0.1:9464")
-        host, port = address
+        try:
+            host, port = parse_host_port(listen, port_min=0)
+        except UsageError as error:
+            raise ConfigError(f"metrics: {error}") from None
         if not (insecure or is_loopback(host)):
             raise ConfigError(
                 f"metrics is {listen!r}, which others can reach, and anybody there may read the page: listen on 127.0.0.1, or say "
@@ -58,7 +58,7 @@ class Page:
             self._listener = socket.create_server(place[:2], family=family, backlog=limits.PAGE_CONNECTIONS_MAX)
         except OSError as error:
             raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._listener.getsockname()[1]}/metrics"
+        self.url = f"http://{Address(host, self._listener.getsockname()[1])}/metrics"
         config = uvicorn.Config(
             make_asgi_app(registry),
             http=_Protocol,

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from connectors.config import check_connector_name, check_gateways, example, host_and_port, is_loopback
+from connectors.config import check_connector_name, check_gateways, example
 from gateway.config.reading import load_struct
-from gateway.errors import ConfigError
+from gateway.data.addresses import Address, is_loopback, parse_host_port
+from gateway.errors import ConfigError, UsageError
 
 
 class Tls(Struct, frozen=True):
@@ -44,9 +45,9 @@ class Http(Struct, frozen=True):
     insecure: bool = False
 
     @property
-    def address(self) -> tuple[str, int]:
+    def address(self) -> Address:
         """Host and port to listen on."""
-        return host_and_port(self.listen) or ("", 0)
+        return parse_host_port(self.listen, port_min=0)
 
 
 def load_http(path: str) -> Http:
@@ -58,11 +59,13 @@ def load_http(path: str) -> Http:
     config = load_struct(path, Http)
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
-    if host_and_port(config.listen) is None:
-        raise ConfigError(f"{path}: listen is {config.listen!r}: write HOST:PORT, as 127.0.0.1:7480")
+    try:
+        address = config.address
+    except UsageError as error:
+        raise ConfigError(f"{path}: listen: {error}") from None
     if bool(config.tls.certificate) != bool(config.tls.key):
         raise ConfigError(f"{path}: tls has a certificate or a key alone: name both files, or none")
-    if not (config.insecure or is_loopback(config.address[0])) and not (config.tls.certificate and config.tokens):
+    if not (config.insecure or is_loopback(address.host)) and not (config.tls.certificate and config.tokens):
         raise ConfigError(
             f"{path}: listen is {config.listen!r}, which others can reach, and without [tls] and tokens anybody there may write: "
             "set both, listen on 127.0.0.1, or say insecure = true"

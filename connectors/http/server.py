@@ -22,6 +22,7 @@ from connectors.http.service import Service
 from connectors.http.spool import Spool
 from gateway import allocator
 from gateway.client.reads import Reads
+from gateway.data.addresses import Address
 from gateway.errors import ConfigError, Unavailable
 from gateway.keyfiles import check_certificate, stamp
 from gateway.serving import BoundedProtocol, Server
@@ -101,8 +102,7 @@ class Connector:
     @property
     def address(self) -> str:
         """Where it listens, as a URL."""
-        host, port = self._listener.getsockname()[:2]
-        return f"http{'s' if self._tls.context else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"http{'s' if self._tls.context else ''}://{Address(*self._listener.getsockname()[:2])}"
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
         """As `connectors.running.Connector`.

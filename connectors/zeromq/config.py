@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from connectors.config import check_connector_name, check_gateways, check_topic, example, is_loopback
+from connectors.config import check_connector_name, check_gateways, check_topic, example
 from connectors.zeromq import limits
 from gateway.config.reading import load_struct
+from gateway.data.addresses import is_loopback
 from gateway.errors import ConfigError
 
 Role = Literal["topic", "key", "value", "skip"]

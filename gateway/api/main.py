@@ -35,6 +35,7 @@ from gateway.api.watch import FrontierWatch
 from gateway.children import end_with_parent
 from gateway.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from gateway.core import limits
+from gateway.data.addresses import Address, parse_host_port
 from gateway.errors import ConfigError, TuttiError, Unavailable
 from gateway.lean import without_pandas
 from gateway.log.reader import LogReader
@@ -62,25 +63,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def split_address(text: str, what: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT (an IPv6 host in brackets).
-
-    Raises:
-        ConfigError: it is none.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"the {what} address {text!r} is no HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def listen(address: str, what: str) -> socket.socket:
     """A socket that listens at HOST:PORT.
 
     Raises:
+        UsageError: it is no such address.
         Unavailable: the port is in use, or the host is not of this machine.
     """
-    host, port = split_address(address, what)
+    host, port = parse_host_port(address, port_min=0)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, protocol)  # named: asyncio else leaves TCP_NODELAY off
@@ -105,7 +95,7 @@ class Process:
             TuttiError: a port is in use, or the directory holds no log that can be read.
         """
         listener = listen(options.admin, "admin")
-        host, port = split_address(options.reads, "reads")
+        host, port = parse_host_port(options.reads, port_min=0)
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self._pulse = Pulse(self.reader.beat_us)
@@ -214,7 +204,7 @@ class Process:
 
 def _location(host: str, port: int, guard: Guard) -> str:
     scheme = "grpc" if guard.certificate is None else "grpc+tls"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{Address(host, port)}"
 
 
 def _told_to_end(seconds: float) -> bool:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 from gateway.core import limits
-from gateway.errors import ConfigError
+from gateway.data.addresses import Address, parse_host_port
+from gateway.errors import ConfigError, UsageError
+
+__all__ = ["SCHEME", "Address", "parse_url"]
 
 SCHEME = "tutti://"
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\Z")
-_HOST_6 = re.compile(r"\[([0-9A-Fa-f:.]+)(%[\w.]+)?\]\Z")
 _TAKEN = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
 _OTHER_PORTS = {"grpc": "reads", "grpc+tcp": "reads", "http": "admin", "https": "admin"}
-
-
-class Address(NamedTuple):
-    """The client port of one gateway. An IPv6 host has no brackets here."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """HOST:PORT as in a url."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_url(url: str) -> list[Address]:
@@ -47,13 +34,10 @@ def parse_url(url: str) -> list[Address]:
 
 
 def _address(place: str, url: str) -> Address:
-    host, colon, port = place.rpartition(":")
-    if not colon or not host:
-        raise ConfigError(f"{place!r} in the url {url!r} has no port: {_TAKEN}")
-    six = _HOST_6.match(host)
-    if not six and not _HOST.match(host):
-        hint = " (an IPv6 address goes into brackets)" if ":" in host else ""
-        raise ConfigError(f"{host!r} in the url {url!r} is no host{hint}: {_TAKEN}")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{port!r} in the url {url!r} is no port (1 to 65535): {_TAKEN}")
-    return Address(six[1] + (six[2] or "") if six else host, int(port))
+    try:
+        address = parse_host_port(place)
+    except UsageError as error:
+        raise ConfigError(f"the url {url!r}: {error}; {_TAKEN}") from None
+    if address.host == "*":
+        raise ConfigError(f"the url {url!r}: {place!r} is where one listens, and nobody can connect to it; {_TAKEN}")
+    return address

@@ -2,7 +2,7 @@
 
 from gateway.config.advice import advice, unknown_hosts
 from gateway.config.mistakes import Mistake
-from gateway.config.model import Config, is_loopback, parse_address
+from gateway.config.model import Config, parse_address
 from gateway.config.reading import check_config, load_config, parse_config
 from gateway.data.addresses import Address
 
@@ -12,7 +12,6 @@ __all__ = [
     "Mistake",
     "advice",
     "check_config",
-    "is_loopback",
     "load_config",
     "parse_address",
     "parse_config",

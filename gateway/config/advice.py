@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from gateway.config.mistakes import Mistake
-from gateway.config.model import Config, is_loopback
-from gateway.data.addresses import parse_host_port, parse_member
+from gateway.config.model import Config
+from gateway.data.addresses import is_loopback, parse_host_port, parse_member
 from gateway.errors import ConfigError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -334,14 +334,6 @@ def parse_duration(text: str) -> int:
     if not 0 < duration <= DURATION_DAYS_MAX * _UNITS_US["d"]:
         raise ConfigError(f"{text!r} is no time: write a whole number of days, hours or minutes above 0, 7d, 36h or 90m")
     return duration
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine only."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def is_multicast(host: str) -> bool:

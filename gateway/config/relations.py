@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.config.mistakes import KeyPath
-from gateway.config.model import Config, Limits, Retention, is_loopback, is_multicast, parse_duration
+from gateway.config.model import Config, Limits, Retention, is_multicast, parse_duration
 from gateway.core import limits
 from gateway.data.addresses import (
     GROUP_DISTANCE,
@@ -15,6 +15,7 @@ from gateway.data.addresses import (
     PORT_MAX,
     Address,
     MemberAddress,
+    is_loopback,
     parse_host_port,
     parse_member,
     unreachable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 from gateway.errors import UsageError
@@ -12,7 +13,9 @@ GROUP_DISTANCE = 1  # of the group port from P
 _ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens, and nobody can connect to
 #: What to do about one of them.
 NAME_HOST = "name the host as the others reach it"
-_FORM = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400, or HOST:PORT/GROUP-PORT"
+_FORM = "write HOST:PORT, as 127.0.0.1:7400, an IPv6 host in brackets, as [::1]:7400"
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?|\*")
+_HOST_6 = re.compile(r"\[([^\s/\[\]]+)\]")
 
 
 class Address(NamedTuple):
@@ -41,20 +44,33 @@ def unreachable(host: str) -> str:
     return f"nobody can connect to {host}" if host in _ANYWHERE else ""
 
 
-def parse_host_port(text: str) -> Address:
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_host_port(text: str, port_min: int = 1) -> Address:
     """The host and port of `HOST:PORT`; a numeric IPv6 host stands in brackets.
 
+    Args:
+        text: what was written.
+        port_min: 0 where one listens and 0 stands for a free port.
+
     Raises:
-        UsageError: it is not of that form.
+        UsageError: it is not of that form: which part of it.
     """
     host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UsageError(f"the address {text!r} has several colons: write an IPv6 host in brackets, [::1]:7400")
-    if not host or not _is_port(port) or re.search(r"[\s/]", host):
-        raise UsageError(f"{text!r} is no address: {_FORM}")
-    return Address(host, int(port))
+    if not host:
+        raise UsageError(f"{text!r} has no host or no port: {_FORM}")
+    if not _is_port(port, port_min):
+        raise UsageError(f"{port!r} in {text!r} is no port ({port_min} to {PORT_MAX}): {_FORM}")
+    bracketed = _HOST_6.fullmatch(host)
+    if not (_is_ipv6(bracketed[1]) if bracketed else _HOST.fullmatch(host)):
+        raise UsageError(f"{host!r} in {text!r} is no host: {_FORM}")
+    return Address(bracketed[1] if bracketed else host, int(port))
 
 
 def parse_member(text: str) -> MemberAddress:
@@ -66,7 +82,7 @@ def parse_member(text: str) -> MemberAddress:
     clients, apart, group = text.partition("/")
     address = parse_host_port(clients)
     if apart and not _is_port(group):
-        raise UsageError(f"{text!r} is no address of a gateway: {_FORM}")
+        raise UsageError(f"{group!r} in {text!r} is no port (1 to {PORT_MAX}): write HOST:PORT/GROUP-PORT, as 127.0.0.1:7400/9000")
     port = int(group) if apart else address.port + GROUP_DISTANCE
     if port > PORT_MAX:
         raise UsageError(f"{text!r} leaves no port for the group ({port}): write {text}/GROUP-PORT")
@@ -78,5 +94,13 @@ def client_part(text: str) -> str:
     return text.partition("/")[0]
 
 
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and 1 <= int(text) <= PORT_MAX
+def _is_port(text: str, least: int = 1) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) <= len(str(PORT_MAX)) and least <= int(text) <= PORT_MAX
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -50,7 +50,7 @@ def test_wrong_directory_and_wrong_use(log: LogMaker, tmp_path: Path) -> None:
     assert "is not the data directory of a gateway" in said
     code, said = run(*options(log, reads="here"))
     assert code == 2
-    assert "'here' is no HOST:PORT" in said
+    assert "'here' has no host or no port: write HOST:PORT" in said
     assert run("--data", "x")[0] == 2
 
 

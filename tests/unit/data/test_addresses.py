@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.data.addresses import Address, client_part, parse_member
+from gateway.data.addresses import Address, client_part, is_loopback, parse_host_port, parse_member
 from gateway.errors import UsageError
 
 
@@ -15,6 +15,9 @@ from gateway.errors import UsageError
         ("lga.example:7400/9000", ("lga.example", 7400), 9000),
         ("[::1]:7400", ("::1", 7400), 7401),
         ("[fe80::1]:65535/7", ("fe80::1", 65_535), 7),
+        ("[fe80::1%br-0]:7400", ("fe80::1%br-0", 7400), 7401),
+        ("host.example.:7400", ("host.example.", 7400), 7401),
+        ("*:7400", ("*", 7400), 7401),
     ],
 )
 def test_both_ports_are_read_and_written_again(text: str, clients: tuple[str, int], group: int) -> None:
@@ -25,10 +28,39 @@ def test_both_ports_are_read_and_written_again(text: str, clients: tuple[str, in
     assert client_part(text) == str(address.clients)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "7400", "h:", ":7400", "h:0", "h:65536", "h:7400/", "h:7400/0", "h:7400/x", "h:7400/1/2", "::1:7400", "h:65535", "h:²"],
+NONE = (
+    "",
+    "7400",
+    "h:",
+    ":7400",
+    "h:0",
+    "h:65536",
+    "h:65535",
+    "h:²",
+    f"h:{'9' * 5000}",
+    "h:1/",
+    "h:1/0",
+    "h:1/x",
+    "h:1/1/2",
+    "a b:1",
 )
+NO_HOST = ("::1:7400", "]x[:1", "[x]:1", "[::1:1", "::1]:1", "[127.0.0.1]:1", "[]:1", "[::1%a b]:1", "u@h:1", "-h:1", "**:1")
+
+
+@pytest.mark.parametrize("text", [*NONE, *NO_HOST])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"write |brackets"):
+    with pytest.raises(UsageError, match="write "):
         parse_member(text)
+
+
+def test_port_0_is_for_those_who_listen() -> None:
+    assert parse_host_port("[::]:0", port_min=0) == ("::", 0)
+    with pytest.raises(UsageError, match=r"'0' in 'h:0' is no port \(1 to 65535\)"):
+        parse_host_port("h:0")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("localhost", True), ("127.1.2.3", True), ("::1", True), ("::", False), ("h", False)]
+)
+def test_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback
