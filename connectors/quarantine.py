@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from connectors import limits
+from gateway.durable import sync_directory
 from gateway.errors import ConfigError, TuttiError
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -71,11 +72,7 @@ class Quarantine:
             file.flush()
             os.fsync(file.fileno())
         half.rename(path)
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self._directory)
         self.count += 1
         return True
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from connectors.files.directory import ASIDE
 from connectors.files.ledger import File, Ledger, State
+from gateway.durable import sync_directory
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
@@ -91,7 +92,7 @@ class After:
                 folders |= changed
                 done.append(file)
         for folder in folders:
-            _sync(folder)
+            sync_directory(folder)
         return done
 
     def _set_aside(self, file: File) -> set[Path]:
@@ -186,11 +187,3 @@ def _moved(aside: Path, wanted: Path, number: int) -> Path:
             raise
         break
     return wanted.parent
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from gateway.core import limits
+from gateway.durable import sync_directory
 from gateway.errors import ConfigError, DiskFull, Unavailable
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class LocalStore:
             whole = self._path(path)
             with self._partial(whole, data) as partial:
                 os.replace(partial, whole)
-            _sync_folder(os.path.dirname(whole))
+            sync_directory(os.path.dirname(whole))
 
     def create(self, path: str, data: bytes) -> bool:
         """As `Store.create`."""
@@ -182,7 +183,7 @@ class LocalStore:
                     if os.path.exists(whole):
                         return False
                     os.replace(partial, whole)
-            _sync_folder(os.path.dirname(whole))
+            sync_directory(os.path.dirname(whole))
             return True
 
     @contextlib.contextmanager
@@ -210,7 +211,7 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        _sync_folder(parent)
+        sync_directory(parent)
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""
@@ -337,11 +338,3 @@ class RemoteStore:
                 time.sleep(wait)
                 wait = min(2 * wait, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         raise AssertionError("the last try returns or raises")
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

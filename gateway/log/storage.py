@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from gateway.data.frame import Buffer
 from gateway.descriptors import patiently
+from gateway.durable import sync_directory
 
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
@@ -95,11 +96,7 @@ class Storage:
 
     def sync_directory(self, path: str) -> None:
         """Make names made, changed or taken away in the directory durable."""
-        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        patiently(lambda: sync_directory(path))
 
     def make_durable(self, fd: int) -> None:
         """Sync what must never be taken for durable when it is not.

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gateway.durable import sync_directory
 from gateway.errors import Damaged, TuttiError, UsageError
 from streaming.locks import is_held
 
@@ -272,15 +273,6 @@ def write(directory: Path, state: State) -> None:
         os.fsync(out.fileno())
     partial.replace(file)
     sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Have the names in it on disk."""
-    found = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(found)
-    finally:
-        os.close(found)
 
 
 @contextmanager

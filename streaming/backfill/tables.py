@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.durable import sync_directory
 from gateway.errors import TuttiError, UsageError
-from streaming.backfill.ledger import FILE, LOCK, RUNS, Claim, Ledger, finish_claim, missing, sync_directory, write
+from streaming.backfill.ledger import FILE, LOCK, RUNS, Claim, Ledger, finish_claim, missing, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from connectors.files import after as after_module
+from gateway.durable import sync_directory
 from tests.unit.connectors.files.model import Rig
 
 
@@ -149,14 +150,14 @@ def test_a_file_that_is_written_to_while_it_stands_aside_is_not_deleted(
     """Proves that what a writer adds to a file that it still has open is there, and where that is told."""
     rig = rig_of(tmp_path, "delete")
     rig.write("a", b"1\n")
-    real = after_module._sync
+    real = sync_directory
     with (rig.incoming / "a").open("ab", buffering=0) as writer, monkeypatch.context() as patch:
 
         def late(folder: Path) -> None:
             real(folder)
             writer.write(b"2\n")
 
-        patch.setattr(after_module, "_sync", late)
+        patch.setattr("connectors.files.after.sync_directory", late)
         rig.turns()
     ((aside, content),) = contents(rig.incoming).items()
     assert (content, aside in caplog.text) == (b"1\n2\n", True)
