@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.data.names import check_name, is_nameless
+from gateway.data.names import NAME_BYTES_MAX, check_name, is_nameless
 from gateway.errors import ConfigError, NotAllowed, UsageError
 from gateway.keyfiles import Changes, check_guarded, read_toml, stamp, write_whole
 
@@ -41,7 +41,7 @@ TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
 _KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}\Z")
+_PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _US = 1_000_000
 
 #: Codes of `NotAllowed`: it is not known who asks; who asks may not do this.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from connectors.config import TOPIC_BYTES_MAX, is_name
 from connectors.files import limits
+from gateway.data.names import is_name
 from gateway.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Directory:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         done = Path(self._config.files.done).resolve() if self._config.files.done else None
         names = [name for name in names if (self.root / name).resolve() != done]
-        self.strange |= {f"{_shown(name)}/: is no name of a topic" for name in names if not is_name(name, TOPIC_BYTES_MAX)}
-        return [name for name in names if is_name(name, TOPIC_BYTES_MAX)]
+        self.strange |= {f"{_shown(name)}/: is no name of a topic" for name in names if not is_name(name)}
+        return [name for name in names if is_name(name)]
 
     def _files(self, folder: Path, before: str, topic: str) -> Iterator[Seen]:
         with os.scandir(folder) as entries:

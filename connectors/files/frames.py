@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from connectors.files import limits
 from connectors.files.place import Place, shortened
+from gateway.data.schema import TIMESTAMP
 
 if TYPE_CHECKING:
     from connectors.files.ledger import Piece
     from connectors.files.rows import Rows
     from connectors.files.source import Source
 
-_TIME = pa.timestamp("us", tz="UTC")
 _BINARY = pa.binary()
 
 
@@ -109,4 +109,4 @@ def _times(times: list[int]) -> pa.Array[Any]:
     """The column of times; those of records that have none are the present."""
     stamps = np.array(times, np.int64)
     stamps[stamps < 0] = time.time_ns() // 1000
-    return pa.array(stamps).cast(_TIME)
+    return pa.array(stamps).cast(TIMESTAMP)

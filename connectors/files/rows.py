@@ -16,6 +16,7 @@ import orjson
 
 from connectors.files import limits
 from connectors.files.config import Columns, TimeForm
+from gateway.data.schema import TIME_US_MAX
 from gateway.errors import FormatError
 
 #: One field may fill a row; the module would refuse it at 128 KiB.
@@ -156,7 +157,6 @@ _FORMS = {
     "ms": "milliseconds since 1970",
     "us": "microseconds since 1970",
 }
-_TIME_US_MAX = 253_402_300_799_999_999
 
 
 class _Range(ValueError):
@@ -164,7 +164,7 @@ class _Range(ValueError):
 
 
 def _checked(stamp_us: int, value: object, name: str) -> int:
-    if not 0 <= stamp_us <= _TIME_US_MAX:
+    if not 0 <= stamp_us <= TIME_US_MAX:
         raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of 1970 to 9999")
     return stamp_us
 

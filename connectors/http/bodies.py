@@ -23,12 +23,11 @@ from connectors.http import limits
 from connectors.http.problems import Problem
 from gateway.client.arrow_stream import read_stream
 from gateway.client.encode import conform
+from gateway.data.schema import HEADERS, TIMESTAMP
 from gateway.errors import FormatError, TooLarge, UsageError
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 CONTENT_TYPES = {JSON, NDJSON, ARROW}
-_TIME = pa.timestamp("us", tz="UTC")
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 _BINARY = pa.binary()
 
 
@@ -229,9 +228,9 @@ def _columns(records: Sequence[Record]) -> pa.RecordBatch:
     times = [record.timestamp for record in records]
     if any(times):
         now = datetime.now(next(time.tzinfo for time in times if time))
-        arrays.append(pa.array([time or now for time in times], _TIME))
+        arrays.append(pa.array([time or now for time in times], TIMESTAMP))
     else:
-        arrays.append(pa.nulls(len(records), _TIME))
+        arrays.append(pa.nulls(len(records), TIMESTAMP))
     return _with_headers(records, arrays, any(times))
 
 
@@ -246,7 +245,7 @@ def _with_headers(records: Sequence[Record], arrays: list[pa.Array[Any]], timed:
                 None if not given else [{"key": one.key, "value": _header_value(one, number)} for one in given]
                 for number, given in enumerate(headers, 1)
             ],
-            _HEADERS,
+            HEADERS,
         )
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from connectors.http import limits
 from connectors.http.bodies import ARROW, JSON, NDJSON
+from gateway.data.names import NAME_BYTES_MAX
 
 EVENTS, METRICS = "text/event-stream", "text/plain"
 Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string"}
-_TOPIC: Schema = {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$"}
+_TOPIC: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9._-]{{1,{NAME_BYTES_MAX}}}$"}
 _OBJECT: Schema = {"type": "object"}
 _FLAG: Schema = {"type": "boolean"}
 _PLACE: Schema = {"type": "string", "examples": ["0", "earliest", "latest", "2026-01-31T12:00:00Z"]}

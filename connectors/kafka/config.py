@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from connectors.config import TOPIC_BYTES_MAX, check_connector_name, check_gateways, check_topic, example, is_name
+from connectors.config import check_connector_name, check_gateways, check_topic, example
 from connectors.kafka import limits
 from gateway.config.reading import load_struct
+from gateway.data.names import is_name
 from gateway.errors import ConfigError
 
 
@@ -61,7 +62,7 @@ def load_inflow(path: str) -> Inflow:
     config = load_struct(path, Inflow)
     check_connector_name(path, config.name)
     for topic in config.kafka.topics:
-        if not is_name(topic, TOPIC_BYTES_MAX):
+        if not is_name(topic):
             raise ConfigError(f"{path}: kafka.topics has {topic!r}: name topics one by one, as Kafka does (patterns are not taken)")
         if config.kafka.topics.count(topic) > 1:
             raise ConfigError(f"{path}: kafka.topics has {topic!r} twice: name it once")

@@ -6,9 +6,9 @@ import hashlib
 
 import msgspec
 
+from gateway.data.names import NAME_BYTES_MAX
 from gateway.errors import ConfigError, FormatError
 
-_NAME_BYTES_MAX = 249
 _DIGEST_CHARACTERS = 16
 
 
@@ -60,10 +60,10 @@ def note_of(place: Place) -> str:
 def producer_name(connector: str, topic: str, partition: int) -> str:
     """The name of the producer that brings in a partition; of a very long topic, its beginning and a digest."""
     name = f"{connector}.{topic}.{partition}"
-    if len(name) <= _NAME_BYTES_MAX:
+    if len(name) <= NAME_BYTES_MAX:
         return name
     digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    room = _NAME_BYTES_MAX - len(f"{connector}..{digest}.{partition}")
+    room = NAME_BYTES_MAX - len(f"{connector}..{digest}.{partition}")
     return f"{connector}.{topic[:room]}.{digest}.{partition}"
 
 

@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 
 from connectors.kafka import limits
 from connectors.quarantine import as_base64
+from gateway.data.schema import HEADERS, TIME_US_MAX, TIMESTAMP
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Headers = list[tuple[str, bytes | None]] | None
-_TIME = pa.timestamp("us", tz="UTC")
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
-_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
+_TIME_MS_MAX = TIME_US_MAX // 1000
 
 
 class Source(NamedTuple):
@@ -92,7 +91,7 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
         Poison(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row]))) for row in np.flatnonzero(bad).tolist()
     ]
     millis[bad] = 0
-    columns = [keys, values, pa.array(millis * 1000).cast(_TIME), _headers(headers, len(messages))]
+    columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
     if poison:
         good = np.flatnonzero(~bad)  # of whole numbers also where it has none
@@ -152,5 +151,5 @@ def _size_of(headers: Headers) -> int:
 
 def _headers(given: list[Headers] | None, count: int) -> pa.Array[Any]:
     if given is None:
-        return pa.nulls(count, _HEADERS)
-    return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in given], _HEADERS)
+        return pa.nulls(count, HEADERS)
+    return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in given], HEADERS)

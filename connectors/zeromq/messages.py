@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from connectors.config import TOPIC_BYTES_MAX, is_name
 from connectors.zeromq import limits
+from gateway.data.names import NAME_BYTES_MAX, is_name
+from gateway.data.schema import TIMESTAMP
 
 if TYPE_CHECKING:
     from connectors.zeromq.config import Role
 
 Message = list[bytes]
 _BINARY = pa.binary()
-_TIME = pa.timestamp("us", tz="UTC")
 
 
 class Bad(NamedTuple):
@@ -91,9 +91,9 @@ class Sorter:
         return topic or self._new_topic(message[self._topic_at]), key, value
 
     def _new_topic(self, name: bytes) -> str:
-        text = name[: TOPIC_BYTES_MAX + 1].decode("ascii", "replace")
-        if not is_name(text, TOPIC_BYTES_MAX):
-            raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {TOPIC_BYTES_MAX} letters, digits, '.', '_' and '-'")
+        text = name[: NAME_BYTES_MAX + 1].decode("ascii", "replace")
+        if not is_name(text):
+            raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
         if len(self._topics) >= limits.TOPICS_MAX:
             raise ValueError(f"its topic {text!r} is one more than {limits.TOPICS_MAX}, as many as messages may name")
         self._topics[name] = text
@@ -103,7 +103,7 @@ class Sorter:
 def _parts(topic: str, column: _Column, now_us: int) -> Iterator[Part]:
     count = len(column.values)
     records = pa.RecordBatch.from_arrays(
-        [_bytes(column.keys), _bytes(column.values), pa.array(np.full(count, now_us, np.int64)).cast(_TIME)],
+        [_bytes(column.keys), _bytes(column.values), pa.array(np.full(count, now_us, np.int64)).cast(TIMESTAMP)],
         names=["key", "value", "timestamp"],
     )
     ends = np.cumsum(np.array(column.sizes, np.int64))

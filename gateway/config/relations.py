@@ -20,7 +20,7 @@ from gateway.data.addresses import (
     parse_member,
     unreachable,
 )
-from gateway.data.names import check_name
+from gateway.data.names import NAME_BYTES_MAX, check_name
 from gateway.errors import ConfigError, UsageError
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400"
@@ -128,7 +128,7 @@ class Relations:
         try:
             check_name(what, name)
         except UsageError:
-            self._mistake(path, f"is {name!r}", "use 1 to 249 letters, digits, '.', '_' or '-'")
+            self._mistake(path, f"is {name!r}", f"use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-'")
 
     def _address(self, path: KeyPath, text: str) -> Address | None:
         if not self._good(*path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core import limits
+from gateway.data.names import NAME_BYTES_MAX
 from gateway.errors import invariant
 
 invariant(limits.FRAME_BYTES_MAX <= limits.MESSAGE_BYTES_MAX, "a frame fits into a message")
@@ -69,7 +70,7 @@ invariant(
     "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
 )
 invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
-invariant(limits.ROSTER_MAX * 2 * 249 < limits.REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
+invariant(limits.ROSTER_MAX * 2 * NAME_BYTES_MAX < limits.REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(
     limits.REJOIN_HEARTBEATS << (limits.REJOIN_BOOTS_MAX - 1) >= limits.REJOIN_HEARTBEATS_MAX,
     "boots are counted until the wait is the longest",

@@ -33,7 +33,7 @@ OUT = 'name = "z"\ngateways = "tutti://h:1"\ntopics = ["t"]\n[zeromq]\nbind = ["
 def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
     sorter = Sorter(["topic", "key", "value"], "")
     parts, bad = sorter.sorted(
-        [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""]]
+        [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""], [b"..", b"", b""]]
     )
     assert [(part.topic, part.records.column("value").to_pylist()) for part in parts] == [("a", [b"1", b"3"]), ("b", [b"2"])]
     assert parts[0].records.column("key").to_pylist() == [b"k", b""]
@@ -41,6 +41,7 @@ def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
         "it has 1 frames, and zeromq.frames names 3",
         "its topic is ''",
         "its topic is '\ufffd'",
+        "its topic is '..'",
     ]
 
 

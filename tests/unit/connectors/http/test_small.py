@@ -45,6 +45,7 @@ def test_the_example_is_taken() -> None:
     ("text", "told"),
     [
         ('name = "a b"\ngateways = "tutti://127.0.0.1:7400"\n', "name is 'a b'"),
+        ('name = ".."\ngateways = "tutti://127.0.0.1:7400"\n', r"name is '\.\.'"),
         ('name = "web"\ngateways = "http://127.0.0.1"\n', "gateways"),
         (LEAST + 'listen = "7480"', "http.toml: listen: '7480' has no host or no port: write HOST:PORT"),
         (LEAST + 'listen = "]x[:1"', "is no host"),
