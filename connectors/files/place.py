@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from gateway.errors import FormatError
+from connectors.progress import JsonProgress
 
 _NAME_CHARACTERS = 40
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The place behind the last record of a frame.
+class Place(JsonProgress, frozen=True):
+    """The place behind the last record of a frame; 250 bytes at most.
 
     Attributes:
         ledger: id of the ledger that numbers the pieces.
@@ -28,31 +26,8 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mark: str
     file: str
 
-    def encode(self) -> bytes:
-        """As progress, 250 bytes at most."""
-        return _ENCODER.encode(self)
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Place)
-
 
 def shortened(name: str) -> str:
     """A file's name as a place has it: what is not printable ASCII takes more room, and is left out."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() and letter not in '"\\' else "?" for letter in name)
     return plain if len(plain) <= _NAME_CHARACTERS else "..." + plain[-_NAME_CHARACTERS + 3 :]
-
-
-def decode_place(progress: bytes, producer: str) -> Place:
-    """The place in a progress.
-
-    Raises:
-        FormatError: somebody else sent under the producer's name.
-    """
-    try:
-        return _DECODER.decode(progress)
-    except msgspec.DecodeError as error:
-        raise FormatError(
-            f"the progress of producer {producer!r} in the log, {progress[:60]!r}, is none of this connector ({error}): "
-            f"give the connector another `name`"
-        ) from error

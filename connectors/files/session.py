@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from connectors.files import limits
@@ -15,7 +16,7 @@ from connectors.files.directory import Seen, is_opaque
 from connectors.files.frames import Builder, Frame
 from connectors.files.known import Candidate, Known
 from connectors.files.ledger import File, Ledger, Piece, State
-from connectors.files.place import decode_place
+from connectors.files.place import Place
 from connectors.files.rows import BadRow, Rows, Unreadable
 from connectors.files.source import Source
 from connectors.quarantine import as_base64
@@ -37,7 +38,7 @@ class _Ended(NamedTuple):
 
 
 class Session:
-    """Used by one thread; outcomes come in the producer's (`_Outcome`)."""
+    """Used by one thread; outcomes come in the producer's (`heard`)."""
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
         """Begin an epoch of the producer, which fences an older instance, and learn where to go on.
@@ -59,7 +60,7 @@ class Session:
         )
         try:
             progress = self._producer.resume().progress
-            place = decode_place(progress, config.name) if progress else None
+            place = Place.decode(progress, config.name) if progress else None
             ledger.begin(place, self._producer.epoch, config.name)
         except BaseException:
             self._producer.close()
@@ -263,7 +264,7 @@ class Session:
             TuttiError: an earlier frame failed.
         """
         self._ledger.write()  # first the plan, then what refers to it
-        outcome = _Outcome(self, frame.number)
+        outcome = partial(self.heard, frame.number)
         while not self._stop.is_set():
             self._drain()
             try:
@@ -326,15 +327,3 @@ class Session:
         self._producer.flush(limits.DELIVERY_S)
         self._drain()
         self._tidy()
-
-
-class _Outcome:
-    """Says what became of one frame."""
-
-    __slots__ = ("_number", "_session")
-
-    def __init__(self, session: Session, number: int) -> None:
-        self._session, self._number = session, number
-
-    def __call__(self, error: TuttiError | None, receipt: Receipt) -> None:
-        self._session.heard(self._number, error, receipt)

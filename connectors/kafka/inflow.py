@@ -17,7 +17,7 @@ import numpy as np
 
 from connectors.kafka import limits
 from connectors.kafka.partition import Key, Partition, State, Turn
-from connectors.kafka.place import Place, check_same, decode_place, note_of, producer_name
+from connectors.kafka.place import Place, check_same, note_of, producer_name
 from connectors.kafka.records import Source, offset_of, records_of
 from connectors.quarantine import Quarantine
 from gateway.errors import ConfigError, FormatError, NotAllowed, TuttiError, Unavailable, UsageError
@@ -264,7 +264,7 @@ class Connector:
             progress = producer.resume().progress
             if not progress:
                 return producer, self._beginning(partition), -1
-            place = decode_place(progress, name)
+            place = Place.decode(progress, name)
             topic = self._topics[partition.topic]
             check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
             return producer, self._still_there(partition, place), place.next

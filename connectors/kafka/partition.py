@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from connectors.kafka import limits
@@ -155,7 +156,7 @@ class Partition:
         while self._waiting:
             cut = self._waiting[0]
             try:
-                receipt = current.send_batch(self.target, cut.records, progress(cut.next), _Outcome(self, current, cut.next))
+                receipt = current.send_batch(self.target, cut.records, progress(cut.next), partial(self.settle, current, cut.next))
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
@@ -182,15 +183,3 @@ class Partition:
         self._settled += 1
         self._tries = self._fenced = 0
         self.trouble = ""
-
-
-class _Outcome:
-    """Says what became of one frame to the partition that it came from."""
-
-    __slots__ = ("_next", "_partition", "_producer")
-
-    def __init__(self, partition: Partition, producer: Producer, next_offset: int) -> None:
-        self._partition, self._producer, self._next = partition, producer, next_offset
-
-    def __call__(self, error: TuttiError | None, receipt: Receipt) -> None:
-        self._partition.settle(self._producer, self._next, error, receipt)

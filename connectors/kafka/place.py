@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-import msgspec
-
+from connectors.progress import JsonProgress
 from gateway.data.names import NAME_BYTES_MAX
-from gateway.errors import ConfigError, FormatError
+from gateway.errors import ConfigError
 
 _DIGEST_CHARACTERS = 16
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Place(JsonProgress, frozen=True):
     """The next offset to take, and of which topic of which Kafka: a topic that was made anew begins at 0 again.
 
     Attributes:
@@ -24,29 +23,6 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str
     topic: str
     next: int
-
-    def encode(self) -> bytes:
-        """As progress, some 90 bytes."""
-        return _ENCODER.encode(self)
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Place)
-
-
-def decode_place(progress: bytes, producer: str) -> Place:
-    """The place in a progress.
-
-    Raises:
-        FormatError: somebody else sent under the producer's name.
-    """
-    try:
-        return _DECODER.decode(progress)
-    except msgspec.DecodeError as error:
-        raise FormatError(
-            f"the progress of producer {producer!r} in the log, {progress[:60]!r}, is none of this connector ({error}): "
-            f"give the connector another `name`"
-        ) from error
 
 
 def note_of(place: Place) -> str:

@@ -12,10 +12,10 @@ import secrets
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from connectors.progress import JsonProgress
 from connectors.zeromq import limits
 from gateway.client import Producer, Receipt
 from gateway.errors import BufferFull, ConfigError, Fenced, FormatError, TuttiError, UsageError
@@ -28,15 +28,11 @@ LOG = logging.getLogger("tutti.zeromq")
 FINAL = (ConfigError, Fenced, FormatError, UsageError)
 
 
-class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Mark(JsonProgress, frozen=True):
     """How many records of a run of the connector are committed."""
 
     run: str
     count: int
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Mark)
 
 
 class _Held(NamedTuple):
@@ -179,13 +175,7 @@ class Flow:
         )
         try:
             progress = producer.resume().progress
-            mark = _DECODER.decode(progress) if progress else Mark("", 0)
-        except msgspec.DecodeError as error:
-            producer.close()
-            raise FormatError(
-                f"the progress of producer {self._config.name!r} in the log is none of this connector ({error}): "
-                f"give the connector another `name`"
-            ) from error
+            mark = Mark.decode(progress, self._config.name) if progress else Mark("", 0)
         except BaseException:
             producer.close()
             raise
@@ -196,8 +186,8 @@ class Flow:
         while producer is not None and self._sent < len(self._held):
             part, end = self._held[self._sent]
             try:
-                progress = _ENCODER.encode(Mark(self._run, end))
-                receipt = producer.send_batch(part.topic, part.records, progress, _Outcome(self, producer, end))
+                progress = Mark(self._run, end).encode()
+                receipt = producer.send_batch(part.topic, part.records, progress, partial(self.heard, producer, end))
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
@@ -216,19 +206,7 @@ class Flow:
         if left is not None:
             self._pool.submit(left.close)
 
-    def heard(self, producer: Producer, error: TuttiError | None, end: int) -> None:
+    def heard(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
         """The outcome of one frame, in the producer's own thread."""
         self._outcomes.append((producer, error, end))
         self._news.set()
-
-
-class _Outcome:
-    """Says what became of one frame."""
-
-    __slots__ = ("_end", "_flow", "_producer")
-
-    def __init__(self, flow: Flow, producer: Producer, end: int) -> None:
-        self._flow, self._producer, self._end = flow, producer, end
-
-    def __call__(self, error: TuttiError | None, _receipt: Receipt) -> None:
-        self._flow.heard(self._producer, error, self._end)

@@ -15,7 +15,7 @@ from connectors.kafka import config as configs
 from connectors.kafka import limits
 from connectors.kafka.inflow import Connector
 from connectors.kafka.partition import Key
-from connectors.kafka.place import Place, decode_place, note_of
+from connectors.kafka.place import Place, note_of
 from connectors.kafka.records import Source
 from connectors.kafka.source import Consumed
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, TuttiError, Unavailable
@@ -309,7 +309,7 @@ def test_the_place_moves_over_what_is_no_record(tmp_path: Path) -> None:
     kafka, log = Kafka(1, range(10), 12), Log()  # 10 and 11: the end of a transaction, and another one that was aborted
     connector, member = connector_of(tmp_path, kafka, log)
     run(connector, member, done(connector, kafka))
-    assert decode_place(log.progress["in.t.0"], "p").next == 10, "what the log says stays as it is"
+    assert Place.decode(log.progress["in.t.0"], "p").next == 10, "what the log says stays as it is"
     assert kafka.notes["t", 0] == (12, note_of(Place(CLUSTER, TOPIC, 10)))
     kafka.low, kafka.offsets = 12, []
     again, member = connector_of(tmp_path, kafka, log)

@@ -11,7 +11,7 @@ import pytest
 from connectors.kafka import limits
 from connectors.kafka.config import load_inflow
 from connectors.kafka.partition import Partition, State, Turn
-from connectors.kafka.place import Place, check_same, decode_place, producer_name
+from connectors.kafka.place import Place, check_same, producer_name
 from connectors.kafka.records import Cut, records_of
 from gateway.data.schema import encode_batch
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
@@ -53,10 +53,10 @@ def messages(*given: Message) -> Any:
 
 def test_a_place_comes_back_from_the_log() -> None:
     place = Place("cluster", "topic", 17)
-    assert decode_place(place.encode(), "p") == place
+    assert Place.decode(place.encode(), "p") == place
     assert len(Place("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
     with pytest.raises(FormatError, match="another `name`"):
-        decode_place(b"somebody else's", "p")
+        Place.decode(b"somebody else's", "p")
 
 
 @pytest.mark.parametrize(("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was made since")])
