@@ -13,6 +13,7 @@ from connectors.files.ledger import Ledger
 from connectors.files.session import Session
 from connectors.quarantine import Quarantine
 from gateway.errors import ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, TuttiError, UsageError
+from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
@@ -47,7 +48,7 @@ class Connector:
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
-        self._tries = 0
+        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._told: set[str] = set()
         self._trouble = ""
 
@@ -82,13 +83,14 @@ class Connector:
                     if not begun:
                         raise
                     self._fail(error)
-                    stop.wait(min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries))
+                    stop.wait(self._waits.next_s())
         finally:
             ledger.close()
 
     def well(self) -> None:
         """Something was committed: the next failure is a new one."""
-        self._tries, self._trouble = 0, ""
+        self._waits.reset()
+        self._trouble = ""
 
     def tell_strange(self) -> None:
         """Tell of names that are passed by, each once."""
@@ -98,7 +100,6 @@ class Connector:
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1
-        self._tries = min(self._tries + 1, 16)
         trouble = f"{type(error).__name__}: {error}"
         if trouble != self._trouble:
             LOG.warning("%s: begins again behind what is in the log: %s", self.config.name, trouble)

@@ -23,6 +23,7 @@ from connectors.kafka.outgoing import outgoing, sizes
 from connectors.kafka.position import Position, check_same_log
 from connectors.quarantine import Full, Quarantine
 from gateway.errors import ConfigError, OffsetOutOfRange, Unavailable
+from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from connectors.kafka import config as configs
@@ -112,7 +113,7 @@ class Outflow:
         self._suspect = -1  # below it is a record that Kafka refuses
         self._refused = ""  # why it refuses the next one, which was alone
         self._moved_at = self._look_at = 0.0
-        self._tries = 0
+        self._waits = Doubling(limits.RETRY_S_MIN, limits.AWAY_S_MAX)
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -284,7 +285,8 @@ class Outflow:
             self._most = self.config.transaction.records
         if self._trouble:
             LOG.info("%s: goes on, Kafka has it up to offset %d", self.config.name, following)
-        self._trouble, self._tries = "", 0
+        self._trouble = ""
+        self._waits.reset()
 
     # -- what goes wrong
 
@@ -305,9 +307,7 @@ class Outflow:
         self._trouble = text
         self.failures += 1
         self._let_go()
-        delay = min(limits.AWAY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries)
-        self._tries = min(self._tries + 1, 16)
-        stop.wait(delay)
+        stop.wait(self._waits.next_s())
 
 
 def _runs(topics: pa.Array[Any]) -> list[tuple[int, int, str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from connectors.kafka import limits
 from connectors.kafka.records import Cut
 from gateway.errors import BufferFull, Fenced, TuttiError
+from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,8 +82,8 @@ class Partition:
         self.trouble = ""
         self._waiting: collections.deque[Cut] = collections.deque()
         self._failures: collections.deque[tuple[Producer, TuttiError]] = collections.deque()
-        self._tries = 0
-        self._fenced = 0
+        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._fenced = Doubling(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
         self._sent = self._settled = 0
 
     @property
@@ -116,12 +117,7 @@ class Partition:
         """Wait before it is opened again; returns the producer that is of no use any more."""
         self.turn(Turn.FAILED)
         self.failures += 1
-        if isinstance(error, Fenced):
-            delay = min(limits.FENCED_S_MAX, limits.FENCED_S_MIN * 2.0**self._fenced)
-            self._fenced = min(self._fenced + 1, 8)
-        else:
-            delay = min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries)
-            self._tries = min(self._tries + 1, 16)
+        delay = (self._fenced if isinstance(error, Fenced) else self._waits).next_s()
         self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
         return self._left()
 
@@ -181,5 +177,6 @@ class Partition:
         self.committed = max(self.committed, next_offset)
         self.logged = next_offset
         self._settled += 1
-        self._tries = self._fenced = 0
+        self._waits.reset()
+        self._fenced.reset()
         self.trouble = ""

@@ -19,6 +19,7 @@ from connectors.progress import JsonProgress
 from connectors.zeromq import limits
 from gateway.client import Producer, Receipt
 from gateway.errors import BufferFull, ConfigError, Fenced, FormatError, TuttiError, UsageError
+from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from connectors.zeromq.config import Inflow
@@ -63,7 +64,7 @@ class Flow:
         self._pool = ThreadPoolExecutor(1, "opener")
         self._opening: Future[tuple[Producer, int]] | None = None
         self._retry_at = 0.0
-        self._tries = 0
+        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._trouble = ""
         self._news = threading.Event()
         self.records = self.failures = 0
@@ -144,7 +145,8 @@ class Flow:
             if error is not None:
                 raise error
             self._committed(end)
-            self._tries, self._trouble = 0, ""
+            self._waits.reset()
+            self._trouble = ""
 
     def _committed(self, end: int) -> None:
         """All up to there is in the log."""
@@ -196,8 +198,7 @@ class Flow:
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
-        self._tries = min(self._tries + 1, 16)
-        self._retry_at = now + min(limits.RETRY_S_MAX, limits.RETRY_S_MIN * 2.0**self._tries)
+        self._retry_at = now + self._waits.next_s()
         trouble = f"{type(error).__name__}: {error}"
         if trouble != self._trouble:
             LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)

@@ -21,6 +21,7 @@ from gateway.archive.form import Manifest
 from gateway.archive.writing import Gathered, add
 from gateway.core import limits
 from gateway.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory
+from gateway.waits import Doubling
 
 LOG = logging.getLogger("tutti.archive")
 _COMMIT_S = 1.0
@@ -120,7 +121,7 @@ class Archiver:
             OffsetOutOfRange: records were removed from the log before they were archived.
             WrongDirectory, Damaged: the archive is another log's, or is damaged where it was asked.
         """
-        wait = limits.ARCHIVE_RETRY_US_MIN / 1e6
+        waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         begun = False
         while not stop.is_set():
             try:
@@ -129,13 +130,13 @@ class Archiver:
                     begun = True
                     ready()
                 added = self.step()
-                self.trouble, wait = "", limits.ARCHIVE_RETRY_US_MIN / 1e6
+                self.trouble = ""
+                waits.reset()
                 if added is None:
                     stop.wait(limits.ARCHIVE_POLL_US / 1e6)
             except (Unavailable, DiskFull) as error:
                 self._told(error)
-                stop.wait(wait)
-                wait = min(2 * wait, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+                stop.wait(waits.next_s())
         with contextlib.suppress(Unavailable):  # a start says it again
             self._commit()
 

@@ -21,6 +21,7 @@ from pyarrow import fs as arrow_fs
 from gateway.core import limits
 from gateway.durable import sync_directory
 from gateway.errors import ConfigError, DiskFull, Unavailable
+from gateway.waits import Doubling
 
 T = TypeVar("T")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -324,7 +325,7 @@ class RemoteStore:
             self._tried("remove", path, lambda: self._fs.delete_file(self._path(path)))
 
     def _tried(self, what: str, path: str, act: Callable[[], T]) -> T:
-        wait = limits.ARCHIVE_RETRY_US_MIN / 1e6
+        waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         for left in reversed(range(limits.ARCHIVE_TRIES)):
             try:
                 return act()
@@ -335,6 +336,5 @@ class RemoteStore:
                     raise DiskFull(f"no room for {self.where}/{path}: {error}") from error
                 if not left or isinstance(error, PermissionError | NotImplementedError):
                     raise Unavailable(f"cannot {what} {self.where}/{path}: {type(error).__name__}: {error}") from error
-                time.sleep(wait)
-                wait = min(2 * wait, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+                time.sleep(waits.next_s())
         raise AssertionError("the last try returns or raises")

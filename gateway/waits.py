@@ -1,0 +1,22 @@
+"""How long to wait before something is tried again."""
+
+from __future__ import annotations
+
+
+class Doubling:
+    """Waits between tries, seconds: each twice as long as the one before, from `least_s` up to `most_s`."""
+
+    __slots__ = ("_least_s", "_most_s", "_next_s")
+
+    def __init__(self, least_s: float, most_s: float) -> None:
+        self._least_s = self._next_s = min(least_s, most_s)
+        self._most_s = most_s
+
+    def next_s(self) -> float:
+        """How long to wait after one more failure."""
+        wait_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
+        return wait_s
+
+    def reset(self) -> None:
+        """It went well: the next failure is the first one."""
+        self._next_s = self._least_s
