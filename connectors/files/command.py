@@ -17,7 +17,7 @@ def files(path: str) -> int:
     from connectors.files.config import load_inflow
     from connectors.files.inflow import Connector
     from connectors.files.metrics import Metrics
-    from connectors.running import run
+    from gateway.running import run
 
     config = load_inflow(path)
     connector = Connector(config)

@@ -16,7 +16,7 @@ def http(path: str) -> int:
     """
     from connectors.http.config import load_http
     from connectors.http.server import Connector
-    from connectors.running import run
+    from gateway.running import run
 
     config = load_http(path)
     connector = Connector(config)

@@ -105,7 +105,7 @@ class Connector:
         return f"http{'s' if self._tls.context else ''}://{Address(*self._listener.getsockname()[:2])}"
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """As `connectors.running.Connector`.
+        """As `gateway.running.Worker`.
 
         Raises:
             TuttiError: no gateway answers at the start, and there is no spool.

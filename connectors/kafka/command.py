@@ -20,7 +20,7 @@ def kafka_in(path: str) -> int:
     be changed, 3 where Kafka does not answer.
     """
     from connectors.kafka.config import load_inflow
-    from connectors.running import run
+    from gateway.running import run
 
     config = load_inflow(path)
     with _client():
@@ -47,7 +47,7 @@ def kafka_out(path: str) -> int:
     do not answer at the start.
     """
     from connectors.kafka.config import load_outflow
-    from connectors.running import run
+    from gateway.running import run
 
     config = load_outflow(path)
     with _client():

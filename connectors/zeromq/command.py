@@ -16,10 +16,10 @@ def zeromq_in(path: str) -> int:
     Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
-    from connectors.running import run
     from connectors.zeromq.config import load_inflow
     from connectors.zeromq.inflow import Connector
     from connectors.zeromq.metrics import InMetrics
+    from gateway.running import run
 
     config = load_inflow(path)
     connector = Connector(config)
@@ -38,10 +38,10 @@ def zeromq_out(path: str) -> int:
     Ctrl-C: it notes in the log how far it is, and ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
-    from connectors.running import run
     from connectors.zeromq.config import load_outflow
     from connectors.zeromq.metrics import OutMetrics
     from connectors.zeromq.outflow import Publisher
+    from gateway.running import run
 
     config = load_outflow(path)
     publisher = Publisher(config)

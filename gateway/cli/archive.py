@@ -31,12 +31,12 @@ def run(path: str, once: bool, as_json: bool) -> int:
     line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: the range that is being
     written is finished, and it ends.
     """
-    from connectors.running import run as run_until_told
     from gateway.archive.archiver import Archiver, Settings
     from gateway.archive.catalog import Archive
     from gateway.archive.metrics import Metrics
     from gateway.client.archiving import LogOfGateways
     from gateway.config.archiving import load_archiving
+    from gateway.running import run as run_until_told
 
     config = load_archiving(path)
     if config.priority == "idle":

@@ -384,6 +384,11 @@ ARCHIVE_LOOK_US = 1_000_000  # a reader lists what was archived since no more of
 ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no range names may be one that is about to be named, until it is older
 ARCHIVES_OPEN_MAX = 8  # that a worker of Spark keeps
 
+# Beside the gateways: the page of metrics of a connector, or of the archiver
+METRICS_CONNECTIONS_MAX = 32  # one more is closed at once
+METRICS_US_MAX = 10_000_000  # for a request and its answer, and between two on one connection
+METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request
+
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
 SPARK_PARTING_US = 15_000_000  # until sources of a run in lockstep that ended are gone

@@ -19,10 +19,11 @@ from prometheus_client.registry import Collector
 from connectors import limits
 from connectors.config import check_connector_name, check_gateways, check_topic
 from connectors.kafka.config import load_inflow
-from connectors.page import Page as Served
 from connectors.quarantine import Full, Quarantine, as_base64
-from connectors.running import run
+from gateway.core import limits as common
 from gateway.errors import ConfigError
+from gateway.page import Page as Served
+from gateway.running import run
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
@@ -138,8 +139,8 @@ def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that idle connections to the page take one thread together, that one more is closed, and that all are cut in time."""
-    monkeypatch.setattr(limits, "PAGE_CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(limits, "PAGE_S", 1.0)
+    monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(common, "METRICS_US_MAX", 1_000_000)
     with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         threads = threading.active_count()

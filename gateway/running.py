@@ -1,4 +1,7 @@
-"""What the command of every connector does: logs, signals, a page of metrics, the line that says that it is there, its end."""
+"""What the command of each process beside the gateways does, a connector or the archiver.
+
+Logs, signals, a page of metrics, the line that says that it is there, its end.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from typing import Any, Protocol
 
 from prometheus_client.registry import Collector
 
-from connectors.page import Page
+from gateway.page import Page
 
 
-class Connector(Protocol):
+class Worker(Protocol):
     """What runs until it is told to end."""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -33,17 +36,17 @@ class Connector(Protocol):
 
 
 def run(
-    connector: Connector,
+    worker: Worker,
     told: Mapping[str, Any],
     metrics: str = "",
     collector: Collector | None = None,
     *,
     insecure: bool = False,
 ) -> int:
-    """Run a connector as a command does; its exit code.
+    """Run it as a command does; its exit code.
 
     Args:
-        connector: prepared, nothing is connected yet.
+        worker: prepared, nothing is connected yet.
         told: what the line on standard output says beside `"ready": true`: name, topics, addresses; looked at when it is said.
         metrics: HOST:PORT of the page for Prometheus, none without it; port 0 takes a free one, which the line names.
         collector: of what is on the page; it is asked from another thread.
@@ -51,7 +54,7 @@ def run(
 
     Raises:
         ConfigError: `metrics` cannot be listened on, or may not.
-        TuttiError: as `Connector.run`.
+        TuttiError: as `Worker.run`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stop = threading.Event()
@@ -62,7 +65,7 @@ def run(
         if metrics and collector is not None:
             page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
         stack.enter_context(_collector_spared())
-        connector.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
+        worker.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
     return 0
 
 

@@ -1,4 +1,7 @@
-"""The page of metrics: served by one thread with bounds, as whoever reaches its port may ask, and as slowly as they like."""
+"""The page of metrics of what runs beside the gateways.
+
+One thread serves it, with bounds: whoever reaches its port may ask, and as slowly as they like.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import uvicorn
 from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
 
-from connectors import limits
+from gateway.core import limits
 from gateway.data.addresses import Address, is_loopback, parse_host_port
 from gateway.errors import ConfigError, UsageError
 from gateway.serving import BoundedProtocol, Server
+
+US = 1_000_000
 
 
 class _Protocol(BoundedProtocol):
@@ -21,7 +26,7 @@ class _Protocol(BoundedProtocol):
 
     def patience_s(self) -> float:
         """Seconds for a request and its answer."""
-        return limits.PAGE_S
+        return limits.METRICS_US_MAX / US
 
 
 class Page:
@@ -55,7 +60,7 @@ class Page:
         registry.register(collector)
         try:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._listener = socket.create_server(place[:2], family=family, backlog=limits.PAGE_CONNECTIONS_MAX)
+            self._listener = socket.create_server(place[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)
         except OSError as error:
             raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
         self.url = f"http://{Address(host, self._listener.getsockname()[1])}/metrics"
@@ -71,11 +76,11 @@ class Page:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            backlog=limits.PAGE_CONNECTIONS_MAX,
+            backlog=limits.METRICS_CONNECTIONS_MAX,
             timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=limits.PAGE_HEAD_BYTES_MAX,
+            h11_max_incomplete_event_size=limits.METRICS_HEAD_BYTES_MAX,
         )
-        self._server = Server(config, limits.PAGE_CONNECTIONS_MAX, limits.PAGE_S)
+        self._server = Server(config, limits.METRICS_CONNECTIONS_MAX, limits.METRICS_US_MAX / US)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def __enter__(self) -> str:
