@@ -13,13 +13,13 @@ from collections import deque
 from typing import NamedTuple
 
 from connectors.http import limits
+from gateway.data.frame import PROGRESS_BYTES_MAX
 from gateway.errors import FormatError
 
 _HEAD = struct.Struct("<2sQq8sq")  # mark, last sequence, offset below which the newest post does not lie, count, its begin
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first
 _MARK = b"h2"
-_BYTES_MAX = 256
-POSTS_TOLD = (_BYTES_MAX - _HEAD.size) // _POST.size
+POSTS_TOLD = (PROGRESS_BYTES_MAX - _HEAD.size) // _POST.size
 OFFSET_UNKNOWN = -1
 
 

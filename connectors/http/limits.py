@@ -36,6 +36,7 @@ PRODUCER_BUFFER_BYTES = 2 * FRAME_BYTES_MAX  # one post at a time
 OPENERS = 8  # threads that open and close them
 WAITING_A_PRODUCER_MAX = 16  # posts that wait for those before them
 PRODUCER_NAME_BYTES_MAX = 140  # behind the connector's
+SEQUENCE_MAX = 2**53  # what JSON's numbers carry everywhere
 POSTS_REMEMBERED = 1024  # of one producer, to answer a repeat
 SEARCH_S = 5.0  # for a repeated post that is not remembered, in the log
 SEARCHERS = 2

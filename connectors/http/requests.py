@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Query = Mapping[str, str]
 _NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # what the framework puts where bytes are none
-_SEQUENCE_MAX = 2**53  # what JSON's numbers carry everywhere
 
 
 def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict[str, str]:
@@ -133,6 +132,6 @@ def producer_and_sequence(headers: Mapping[str, str]) -> tuple[str, int] | None:
         raise Problem(400, f"Tutti-Producer: {error}") from error
     if len(name) > limits.PRODUCER_NAME_BYTES_MAX:
         raise Problem(400, f"Tutti-Producer has {len(name)} characters; at most {limits.PRODUCER_NAME_BYTES_MAX} are taken")
-    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 20 and 1 <= int(sequence) <= _SEQUENCE_MAX):
+    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 20 and 1 <= int(sequence) <= limits.SEQUENCE_MAX):
         raise Problem(400, f"Tutti-Sequence is {sequence[:40]!r}: it is the number of the post's first record, from 1")
     return name, int(sequence)

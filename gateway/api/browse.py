@@ -32,9 +32,7 @@ from gateway.log.scan import scan
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
-_STEP = 4096  # offsets that are looked at first on the way back; doubled while too little is found
 _SHRINK = 8  # where a step was too large
-_PIECE_BYTES = 64 * limits.KIB  # that are looked into together
 _DIGITS = 20
 
 
@@ -156,12 +154,12 @@ class Browser:
 
     def _back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
         """The last records of [begin, end); the offset from which on was looked."""
-        at, step = end, _STEP
+        at, step = end, limits.BROWSE_STEP_OFFSETS
         while at > begin and looked.goes_on:
             low = max(begin, at - step)
             found_pieces = _bounded(self._pieces(low, at, wanted, looked), looked)
             if found_pieces is None:  # older batches may hold fewer records each
-                step = max(_STEP, step // _SHRINK)
+                step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
             step *= 2
             for pieces in reversed(found_pieces):
@@ -265,7 +263,7 @@ def _cut(rows: Rows, low: int, high: int) -> list[Piece]:
     if not len(rows):
         return [Piece(low, high, 0)]
     sizes = rows["size"].astype(np.int64)
-    firsts = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // _PIECE_BYTES, prepend=-1))
+    firsts = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // limits.BROWSE_PIECE_BYTES, prepend=-1))
     borders = [low, *rows["offset"][firsts[1:]].tolist(), high]
     return [Piece(*between, size) for between, size in zip(pairwise(borders), np.add.reduceat(sizes, firsts).tolist(), strict=True)]
 

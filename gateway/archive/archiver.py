@@ -24,7 +24,6 @@ from gateway.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiEr
 from gateway.waits import Doubling
 
 LOG = logging.getLogger("tutti.archive")
-_COMMIT_S = 1.0
 
 
 class Piece(Protocol):
@@ -273,7 +272,7 @@ class Archiver:
             if error.code != "offset":
                 raise Unavailable(str(error)) from error
             # Another archiver has said more.
-        self._committed, self._commit_at = self.offset, now + _COMMIT_S
+        self._committed, self._commit_at = self.offset, now + limits.ARCHIVE_COMMIT_US / 1e6
 
     def _told(self, error: TuttiError) -> None:
         self.failures += 1
