@@ -94,7 +94,7 @@ def test_no_path_of_one_machine() -> None:
         ("gateway/cli", ["demo"]),
         ("streaming", ["spark"]),
         ("pyspark_tutti", ["spark"]),
-        ("benchmarks", ["spark", "kafka", "demo"]),
+        ("benchmarks", ["spark", "kafka", "demo", "dev"]),
     ],
 )
 def test_what_is_imported_is_declared(room: str, extras: list[str]) -> None:
