@@ -48,7 +48,7 @@ class Message:
         return None
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, -1 if self._offset % 100 == 66 else 5  # which no log takes
+        return 1, 2**60 if self._offset % 100 == 66 else 5  # which no log takes
 
 
 class Kafka:

@@ -18,6 +18,7 @@ from connectors.files import session as session_module
 from connectors.files.config import load_inflow
 from connectors.files.directory import Directory
 from connectors.files.source import Source
+from gateway.client.encode import TIME_US_MIN
 from gateway.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tests.unit.connectors.files.model import Log, Rig
 
@@ -246,6 +247,14 @@ def test_text_of_other_encodings_and_marks(tmp_path: Path) -> None:
     assert rig.log.values() == ['{"n":"ü"}'.encode()]
     (row,) = marked.log.rows
     assert (row.key, row.value, row.time_us) == ("ü".encode(), b"", 2_000_000)
+
+
+def test_times_before_1970_are_taken_as_they_are(tmp_path: Path) -> None:
+    """Proves that the microsecond before 1970 is not taken for a record without a time."""
+    rig = Rig(tmp_path, files='format = "jsonl"', more='[record]\nvalue = "v"\ntimestamp = "t"')
+    rig.write("a", b'{"v":"a","t":"1969-12-31T23:59:59.999999Z"}\n{"v":"b","t":"0001-01-01T00:00:00Z"}\n')
+    rig.turns()
+    assert [(row.value, row.time_us) for row in rig.log.rows] == [(b"a", -1), (b"b", TIME_US_MIN)]
 
 
 def test_a_header_that_is_not_whole_yet_is_waited_for(tmp_path: Path) -> None:
