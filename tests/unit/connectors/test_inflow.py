@@ -146,6 +146,10 @@ class Log:
         self.trouble: Callable[[str], None] = lambda where: None
         self.held: list[Callable[[], None]] | None = None  # what is on its way, where it is held
 
+    def answer(self) -> None:
+        """As a gateway that is asked who it is."""
+        self.trouble("answer")
+
     def open(self, name: str, _room: int) -> Any:
         self.trouble("open")
         self.epochs[name] = self.epochs.get(name, 0) + 1
@@ -213,7 +217,7 @@ class Producer:
 def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[Connector, Member]:
     member = Member(kafka)
     config = configs.Inflow("in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", [*kafka.names], **more), str(tmp_path / "q"))
-    return Connector(config, member, log.open), member
+    return Connector(config, member, log.open, log.answer), member
 
 
 def run(connector: Connector, member: Member, until: Callable[[], bool]) -> None:
@@ -259,7 +263,7 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
 
     def trouble(where: str) -> None:
         with lock:
-            if not left[0] or chance.random() >= 0.1:
+            if where == "answer" or not left[0] or chance.random() >= 0.1:  # who meets nobody at the start ends
                 return
             left[0] -= 1
         if where == "send":
@@ -281,6 +285,22 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
     for topic, number in kafka.keys:
         assert log.records[f"in.{topic}.{number}"] == [offset for offset in kafka.offsets if offset % 100 != 66]
     assert second.quarantine.count == len(kafka.keys) * sum(offset % 100 == 66 for offset in kafka.offsets)
+
+
+def test_it_is_ready_when_a_gateway_has_answered_too(tmp_path: Path) -> None:
+    """Proves that it ends where none does, without a word that it is there, and without a place in Kafka's group."""
+    kafka, log = Kafka(1, range(5), 5), Log()
+    connector, member = connector_of(tmp_path, kafka, log)
+    heard: list[str] = []
+
+    def trouble(where: str) -> None:
+        heard.append(where)
+        raise Unavailable("no gateway answers")
+
+    log.trouble = trouble
+    with pytest.raises(Unavailable, match="no gateway answers"):
+        connector.run(threading.Event(), lambda: heard.append("ready"))
+    assert (heard, member._assigned) == (["answer"], None)
 
 
 def test_an_older_instance_is_fenced_and_nothing_is_doubled(tmp_path: Path) -> None:
