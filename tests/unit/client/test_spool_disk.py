@@ -53,8 +53,9 @@ def test_what_cannot_be_is_said(gateway: FakeGateway, spool: Path, tmp_path: Pat
     with pytest.raises(WrongDirectory, match=r"no spool: it holds 'notes.txt'"):
         opened(gateway, tmp_path)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DirectoryRefused, match="cannot be used"):
-        opened(gateway, tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/spool")):
+        with pytest.raises(WrongDirectory, match="cannot be used"):
+            opened(gateway, path)
     with Producer(gateway.url) as plain:
         with pytest.raises(UsageError, match="has no spool"):
             _ = plain.spool
