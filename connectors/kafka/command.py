@@ -31,7 +31,7 @@ def kafka_in(path: str) -> int:
 
     connector = Connector(config, KafkaSource(config), producer_opener(config.gateways), gateway_asker(config.gateways))
     told = {"name": config.name, "topics": config.kafka.topics}
-    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure)
+    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("kafka-out")
@@ -58,7 +58,7 @@ def kafka_out(path: str) -> int:
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
     told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure)
+    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @contextmanager

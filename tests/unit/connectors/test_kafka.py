@@ -269,6 +269,8 @@ GOOD = 'name = "in"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kaf
         (GOOD.replace('["t"]', '["t", "u", "t"]'), "kafka.topics has 't' twice"),
         (GOOD.replace('["t"]', '["^ord.*"]'), "kafka.topics has '^ord.*'"),
         (GOOD.replace('["t"]', '[""]'), "kafka.topics has ''"),
+        (GOOD.replace('["t"]', "[]"), "one at least"),
+        (GOOD.replace('"in"', '""'), "name is '': it takes text in \"quotes\" that is not empty"),
         ('topic = "a b"\n' + GOOD, "topic is 'a b'"),
         (GOOD.replace("tutti://127.0.0.1:7400", "localhost"), "gateways:"),
         (GOOD + "settings = 3\n", 'a table of names and values, { "a.name" = "value" }'),

@@ -119,8 +119,8 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
     ("listen", "told"), [("9464", "write HOST:PORT"), ("127.0.0.1:²", "write HOST:PORT"), ("192.0.2.1:1", "others can reach")]
 )
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run(Waiting(capsys), {}, listen, Page())
+    with pytest.raises(ConfigError, match=f"^orders.toml: metrics.*{told}"):
+        run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
 
 
 def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
