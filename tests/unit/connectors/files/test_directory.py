@@ -56,6 +56,25 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
     assert connector.directory.strange == {"not a topic/: is no name of a topic"}
 
 
+@pytest.mark.parametrize("folder", ["", "x/"])
+def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that no more are looked at than are taken, and one: a directory of millions ends no process for want of memory."""
+    monkeypatch.setattr(limits, "FILES_MAX", 3)
+    rig = Rig(tmp_path, top="# no topic" if folder else "")
+    directory = Directory(rig.config)
+    looked: list[str] = []
+    monkeypatch.setattr(directory, "_wants", looked.append)
+    for number in range(3):
+        rig.write(f"{folder}{number}", b"")
+    assert len(directory.look()) == 3
+    looked.clear()
+    for number in range(3, 20):
+        rig.write(f"{folder}{number}", b"")
+    with pytest.raises(Unavailable, match="has more than 3 files"):
+        directory.look()
+    assert len(looked) == 4
+
+
 def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     Path(os.fsdecode(os.fsencode(rig.incoming) + b"/\xff\n")).write_bytes(b"x")
