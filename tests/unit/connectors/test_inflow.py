@@ -90,7 +90,7 @@ class Member:
         return self.kafka.notes.get(key, (-1, ""))
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._assigned, self._lost = assigned, lost
+        self._assigned, self.revoked, self._lost = assigned, revoked, lost
 
     def consume(self) -> Consumed:
         if self._assigned is not None:
@@ -145,13 +145,16 @@ class Log:
         self.epochs: dict[str, int] = {}
         self.trouble: Callable[[str], None] = lambda where: None
         self.held: list[Callable[[], None]] | None = None  # what is on its way, where it is held
+        self.rooms: list[int] = []  # that producers were given, in bytes
+        self.closing: Callable[[], None] = lambda: None
 
     def answer(self) -> None:
         """As a gateway that is asked who it is."""
         self.trouble("answer")
 
-    def open(self, name: str, _room: int) -> Any:
+    def open(self, name: str, room: int) -> Any:
         self.trouble("open")
+        self.rooms.append(room)
         self.epochs[name] = self.epochs.get(name, 0) + 1
         return Producer(self, name, self.epochs[name])
 
@@ -212,6 +215,7 @@ class Producer:
 
     def close(self) -> None:
         """Nothing to let go of."""
+        self._log.closing()
 
 
 def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[Connector, Member]:
@@ -298,8 +302,14 @@ def test_it_is_ready_when_a_gateway_has_answered_too(tmp_path: Path) -> None:
         raise Unavailable("no gateway answers")
 
     log.trouble = trouble
+    stop = threading.Event()
+
+    def ready() -> None:
+        heard.append("ready")
+        stop.set()
+
     with pytest.raises(Unavailable, match="no gateway answers"):
-        connector.run(threading.Event(), lambda: heard.append("ready"))
+        connector.run(stop, ready)
     assert (heard, member._assigned) == (["answer"], None)
 
 
@@ -381,6 +391,37 @@ def test_nothing_moves_over_what_is_on_its_way(tmp_path: Path) -> None:
     run(connector, member, watched)
     assert set(seen[:20]) == {0}
     assert seen[-1] == 9
+
+
+def test_partitions_are_handed_over_when_what_is_on_its_way_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that Kafka gives them to another instance no earlier: it would begin behind less, and have all of it fail."""
+    monkeypatch.setattr(limits, "HANDOVER_S", 60.0)
+    kafka, log = Kafka(3, range(5), 5), Log()
+    connector, member = connector_of(tmp_path, kafka, log)
+    gate, closed = threading.Event(), list[bool]()
+    log.closing = lambda: closed.append(gate.wait(30))
+    seen: list[int] = []
+
+    def handed_over() -> bool:
+        if not seen and done(connector, kafka)():
+            threading.Timer(0.1, gate.set).start()
+            member.revoked()
+            seen.append(len(closed))
+        return bool(seen)
+
+    run(connector, member, handed_over)
+    assert (seen, closed, connector.partitions) == ([3], [True] * 3, {})
+
+
+@pytest.mark.parametrize(("partitions", "room"), [(1, 40), (4, 25), (20, 10)])
+def test_all_buffers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, room: int) -> None:
+    """Proves that partitions share the room that there is, with a least and a most for each."""
+    for name, size in (("ALL", 100), ("MIN", 10), ("MAX", 40)):
+        monkeypatch.setattr(limits, f"BUFFER_BYTES_{name}", size)
+    kafka, log = Kafka(partitions, range(5), 5), Log()
+    connector, member = connector_of(tmp_path, kafka, log)
+    run(connector, member, done(connector, kafka))
+    assert log.rooms == [room] * partitions
 
 
 def test_a_topic_made_anew_while_it_runs_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

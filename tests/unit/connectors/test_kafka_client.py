@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,19 @@ def test_a_kafka_that_does_not_answer_is_told_with_the_cause(
     source = configs.Source(address, ["t"], settings=settings)
     with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
         KafkaSource(configs.Inflow("i", "tutti://127.0.0.1:1", source, str(tmp_path))).topics()
+
+
+def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that they are asked for anew where there are more."""
+    monkeypatch.setattr(limits, "TARGETS_MAX", 2)
+    sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
+    asked: list[str] = []
+    monkeypatch.setattr(sink, "_ensure", lambda target, _topic: asked.append(target))
+    monkeypatch.setattr(sink, "_told_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
+    for topic in "abbacca":
+        assert sink.target_of(topic) == topic
+        assert len(sink._there) <= 2
+    assert asked == ["a", "b", "c", "a"]
 
 
 def test_only_a_connection_that_failed_since_is_the_cause() -> None:

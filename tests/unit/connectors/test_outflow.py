@@ -301,6 +301,26 @@ def test_the_position_moves_over_records_that_are_not_asked_for(tmp_path: Path) 
     assert len(kafka.commits) <= 4
 
 
+def test_the_position_is_kept_once_a_while_where_nothing_is_for_it(tmp_path: Path) -> None:
+    """Proves it for a log in which others write: no transaction each turn, and none that tells what Kafka knows already."""
+    log, kafka = FakeLog(10, wanted=lambda offset: offset < 10), Kafka()
+    outflow = outflow_of(tmp_path, log, kafka)
+    stop, left = threading.Event(), [200]
+
+    def goes_by() -> None:
+        left[0] -= 1
+        log.end += 10 if left[0] > 50 else 0  # at last nothing comes any more
+        if not left[0]:
+            stop.set()
+
+    log.done = goes_by
+    outflow.run(stop, lambda: None)
+    assert kafka.position == Position(LOG, log.end, "one")
+    idle = kafka.commits[2:]
+    assert idle.count(0) == len(idle)
+    assert 3 < len(idle) < 20
+
+
 def test_what_was_removed_before_it_was_sent_is_told(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
