@@ -227,6 +227,26 @@ def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None
         Archive(tmp_path, LOG, make=True)
 
 
+def test_ranges_and_manifests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that an archive of too many ranges is refused rather than held, and that manifests that were read long ago go."""
+    archived(tmp_path)
+    archive = Archive(tmp_path)
+    count = len(archive.spans)
+    assert count > 2
+    monkeypatch.setattr(limits, "ARCHIVE_MANIFESTS_KEPT", 2)
+    for span in archive.spans:
+        archive.manifest(span)
+    archive.manifest(archive.spans[-2])  # is used again, and newer
+    archive.manifest(archive.spans[0])
+    assert list(archive._manifests) == [archive.spans[-2].name, archive.spans[0].name]
+    monkeypatch.setattr(limits, "ARCHIVE_RANGES_MAX", count)
+    archive.refresh()
+    monkeypatch.setattr(limits, "ARCHIVE_RANGES_MAX", count - 1)
+    for act in (archive.refresh, lambda: Archive(tmp_path)):
+        with pytest.raises(FormatError, match=f"has {count} ranges and at most {count - 1} are read"):
+            act()
+
+
 def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a file, what lies below one, and a directory of others end the command with 2: waiting does not mend them."""
     file = tmp_path / "file"
