@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from prometheus_client.registry import Collector
 
+from gateway.errors import ConfigError
 from gateway.page import Page
 
 
@@ -42,6 +43,7 @@ def run(
     collector: Collector | None = None,
     *,
     insecure: bool = False,
+    file: str = "",
 ) -> int:
     """Run it as a command does; its exit code.
 
@@ -51,6 +53,7 @@ def run(
         metrics: HOST:PORT of the page for Prometheus, none without it; port 0 takes a free one, which the line names.
         collector: of what is on the page; it is asked from another thread.
         insecure: whether the page may be seen from beyond this host.
+        file: where `metrics` stands, to be named where it is wrong.
 
     Raises:
         ConfigError: `metrics` cannot be listened on, or may not.
@@ -63,7 +66,10 @@ def run(
     with contextlib.ExitStack() as stack:
         page: dict[str, str] = {}
         if metrics and collector is not None:
-            page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
+            try:
+                page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
+            except ConfigError as error:
+                raise ConfigError(f"{file}: {error}" if file else str(error)) from error
         stack.enter_context(_collector_spared())
         worker.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
     return 0

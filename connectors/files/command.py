@@ -22,4 +22,4 @@ def files(path: str) -> int:
     config = load_inflow(path)
     connector = Connector(config)
     told = {"name": config.name, "directory": config.files.directory}
-    return run(connector, told, config.metrics, Metrics(connector), insecure=config.insecure)
+    return run(connector, told, config.metrics, Metrics(connector), insecure=config.insecure, file=path)

@@ -6,6 +6,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,17 +77,20 @@ class Directory:
         """
         self.strange = set()
         try:
-            found = list(self._files(self.root, "", self._config.topic))
-            if not self._config.topic:
-                for folder in self._folders():
-                    found += self._files(self.root / folder, f"{folder}/", folder)
+            found = list(islice(self._all(), limits.FILES_MAX + 1))
         except OSError as error:
             raise Unavailable(f"{error.filename or self.root}: {(error.strerror or str(error)).lower()}") from error
         if len(found) > limits.FILES_MAX:
-            raise Unavailable(f"{self.root} has {len(found)} files, and at most {limits.FILES_MAX} are taken: move some away")
+            raise Unavailable(f"{self.root} has more than {limits.FILES_MAX} files, as many as are taken: move some away")
         if self._config.files.order == "time":
             return sorted(found, key=lambda seen: (not seen.wanted, seen.changed_ns, seen.name.encode()))
         return sorted(found, key=lambda seen: (not seen.wanted, seen.name.encode()))
+
+    def _all(self) -> Iterator[Seen]:
+        yield from self._files(self.root, "", self._config.topic)
+        if not self._config.topic:
+            for folder in self._folders():
+                yield from self._files(self.root / folder, f"{folder}/", folder)
 
     def _folders(self) -> list[str]:
         with os.scandir(self.root) as entries:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from connectors.files import limits
 from connectors.files.place import Place, shortened
+from connectors.files.rows import NOW
 from gateway.data.schema import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -108,5 +109,5 @@ def _column(values: list[bytes | None]) -> pa.Array[Any]:
 def _times(times: list[int]) -> pa.Array[Any]:
     """The column of times; those of records that have none are the present."""
     stamps = np.array(times, np.int64)
-    stamps[stamps < 0] = time.time_ns() // 1000
+    stamps[stamps == NOW] = time.time_ns() // 1000
     return pa.array(stamps).cast(TIMESTAMP)

@@ -16,7 +16,7 @@ import orjson
 
 from connectors.files import limits
 from connectors.files.config import Columns, TimeForm
-from gateway.data.schema import TIME_US_MAX
+from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 from gateway.errors import FormatError
 
 #: One field may fill a row; the module would refuse it at 128 KiB.
@@ -24,6 +24,8 @@ csv.field_size_limit(limits.ROW_BYTES_MAX)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
+#: In place of a time: the present, when the record is sent.
+NOW = TIME_US_MIN - 1
 _NOT_TEXT = "it is not text of the encoding that is configured"
 
 
@@ -47,8 +49,8 @@ class BadRow(NamedTuple):
 class Rows(NamedTuple):
     """Rows that follow each other.
 
-    `values`, `keys`, `times` (us): of the good ones; `ends`, `numbers`: the position behind each of them, and lines or rows up to
-    there. `at`, `row`: the same behind all that was looked at. `bad`: the others.
+    `values`, `keys`, `times` (us, or `NOW`): of the good ones; `ends`, `numbers`: the position behind each of them, and lines or
+    rows up to there. `at`, `row`: the same behind all that was looked at. `bad`: the others.
     """
 
     values: list[bytes | None]
@@ -91,7 +93,7 @@ class Picker:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
     def pick(self, row: dict[str, Any], encoded: Callable[[], bytes]) -> tuple[bytes | None, bytes | None, int]:
-        """Key, value and time (-1: the present) of a row; `encoded` gives all of it as JSON.
+        """Key, value and time of a row; `encoded` gives all of it as JSON.
 
         Raises:
             ValueError: the reason why it is no record.
@@ -103,7 +105,7 @@ class Picker:
             value = _bytes_of(row[self._value])
         else:
             raise ValueError(f"it has no field {self._value!r}, which record.value names")
-        time = time_us(row.get(self._timestamp), self._form, self._timestamp) if self._timestamp else -1
+        time = time_us(row.get(self._timestamp), self._form, self._timestamp) if self._timestamp else NOW
         size = len(value or b"") + len(key or b"")
         if size > limits.RECORD_BYTES_MAX:
             raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
@@ -134,7 +136,7 @@ def time_us(value: object, form: TimeForm, name: str) -> int:
     """Microseconds since 1970.
 
     Raises:
-        ValueError: it is no time, or none of the years 1970 to 9999.
+        ValueError: it is no time, or none of the years 1 to 9999.
     """
     try:
         if isinstance(value, datetime):
@@ -164,8 +166,8 @@ class _Range(ValueError):
 
 
 def _checked(stamp_us: int, value: object, name: str) -> int:
-    if not 0 <= stamp_us <= TIME_US_MAX:
-        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of 1970 to 9999")
+    if not TIME_US_MIN <= stamp_us <= TIME_US_MAX:
+        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of the years 1 to 9999")
     return stamp_us
 
 
@@ -214,7 +216,7 @@ class PlainLines:
         numbers = list(range(row + 1, row + len(lines) + 1))
         count, end = len(lines), ends[-1] if ends else at
         if max(map(len, lines), default=0) <= limits.RECORD_BYTES_MAX:
-            return Rows(list(lines), [None] * count, [-1] * count, ends, numbers, [], end, row + count)
+            return Rows(list(lines), [None] * count, [NOW] * count, ends, numbers, [], end, row + count)
         made, begin = _Made(), at
         for line, behind, number in zip(lines, ends, numbers, strict=True):
             if len(line) > limits.RECORD_BYTES_MAX:
@@ -222,7 +224,7 @@ class PlainLines:
             else:
                 made.values.append(line)
                 made.keys.append(None)
-                made.times.append(-1)
+                made.times.append(NOW)
                 made.ends.append(behind)
                 made.numbers.append(number)
             begin = behind
@@ -267,7 +269,7 @@ class JsonLines:
         if self._picker.whole:
             if len(text) > limits.RECORD_BYTES_MAX:
                 raise ValueError(_too_large(len(text)))
-            return None, text, -1
+            return None, text, NOW
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object, so it has no fields")
         return self._picker.pick(found, lambda: text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -56,13 +59,64 @@ def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any
         raise ConfigError(f"kafka.settings: {reason}: see librdkafka's list of settings") from error
 
 
-def explained(error: KafkaException, where: str) -> TuttiError:
-    """What Kafka's client raised, in the project's terms."""
+def explained(error: KafkaException, where: str, since: float | None = None) -> TuttiError:
+    """What Kafka's client raised, in the project's terms; with what it logged of its connections `since` then (monotonic)."""
     told: KafkaError = error.args[0]
     if told.code() in NEVER:
         return ConfigError(f"{where}: {told.str()}: name a topic that is there, and that this client may use")
-    return Unavailable(f"{where}: {told.str()}")
+    return Unavailable(f"{where}: {told.str() if since is None else with_cause(told, since)}")
 
 
+def with_cause(told: KafkaError, since: float) -> str:
+    """An error in words; where it is the client's own (as that it timed out), with why no connection was there, if it was heard."""
+    cause = CAUSE.heard(since) if told.code() < 0 else ""
+    return f"{told.str()}: {cause}" if cause else told.str()
+
+
+@contextmanager
+def asking(admin: Any, where: str) -> Iterator[None]:
+    """A block that asks Kafka.
+
+    Raises:
+        Unavailable: it does not answer, and why.
+        ConfigError: trying again does not mend it.
+    """
+    admin.poll(0)  # what it says of its connections is heard when it is polled
+    began = time.monotonic()
+    try:
+        yield
+    except KafkaException as error:
+        admin.poll(0)
+        raise explained(error, where, began) from error
+
+
+def passed_by(_error: KafkaError) -> None:
+    """For `error_cb`: Kafka's client logs its troubles itself, and each call says what has become of it."""
+
+
+class Cause(logging.Filter):
+    """Lets all lines of Kafka's client pass, and keeps the last one that says why a connection failed."""
+
+    _FAILED = re.compile(r"FAIL \[.*?\] (?:\[thrd:.*?\]: )?(.*)", re.DOTALL)
+
+    def __init__(self) -> None:
+        """Nothing was heard yet."""
+        super().__init__()
+        self._last = -1.0, ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Hear a line."""
+        if found := self._FAILED.match(record.getMessage()):
+            self._last = time.monotonic(), found[1]
+        return True
+
+    def heard(self, since: float) -> str:
+        """Why a connection failed `since` then (monotonic); empty where none did."""
+        at, text = self._last
+        return text if at >= since else ""
+
+
+CAUSE = Cause()
 CLIENT_LOG = logging.getLogger("tutti.kafka.client")
+CLIENT_LOG.addFilter(CAUSE)
 CLIENT_LOG.addFilter(Once())

@@ -17,7 +17,7 @@ def kafka_in(path: str) -> int:
 
     Several of them with one configuration share the partitions. One line of JSON on standard output says that it is there; logs go
     to standard error. SIGTERM or Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to
-    be changed, 3 where Kafka does not answer.
+    be changed, 3 where Kafka or the gateways do not answer at the start.
     """
     from connectors.kafka.config import load_inflow
     from gateway.running import run
@@ -26,12 +26,12 @@ def kafka_in(path: str) -> int:
     with _client():
         from connectors.kafka.source import KafkaSource
     from connectors.kafka.inflow import Connector
-    from connectors.kafka.log import producer_opener
+    from connectors.kafka.log import gateway_asker, producer_opener
     from connectors.kafka.metrics import InflowMetrics
 
-    connector = Connector(config, KafkaSource(config), producer_opener(config.gateways))
+    connector = Connector(config, KafkaSource(config), producer_opener(config.gateways), gateway_asker(config.gateways))
     told = {"name": config.name, "topics": config.kafka.topics}
-    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure)
+    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("kafka-out")
@@ -58,7 +58,7 @@ def kafka_out(path: str) -> int:
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
     told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure)
+    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @contextmanager

@@ -33,6 +33,8 @@ LOG = logging.getLogger("tutti.kafka")
 
 #: Opens the producer of a name, with so many bytes of buffer, and begins its epoch.
 Opener = Callable[[str, int], "Producer"]
+#: Returns when a gateway has answered; Unavailable when none does.
+Asker = Callable[[], object]
 
 
 class Kafka(Protocol):
@@ -78,7 +80,7 @@ class Connector:
     `run` belongs to one thread; `partitions` may be looked at by others (metrics).
     """
 
-    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener) -> None:
+    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, asker: Asker) -> None:
         """Prepare; nothing is asked yet.
 
         Raises:
@@ -87,7 +89,7 @@ class Connector:
         self.config = config
         self.partitions: dict[Key, Partition] = {}
         self.quarantine = Quarantine(config.quarantine)
-        self._kafka, self._opener = kafka, opener
+        self._kafka, self._opener, self._asker = kafka, opener, asker
         self._topics: dict[str, Source] = {}
         self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
@@ -98,14 +100,16 @@ class Connector:
         self._fatal: Exception | None = None
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka has answered.
+        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka and a gateway have answered.
 
         Raises:
-            Unavailable: Kafka does not answer.
+            Unavailable: one of both does not answer at the start.
+            NotAllowed: the gateways do not let it in.
             ConfigError: a topic is not there, or another one than before.
         """
         try:
             self._topics = self._kafka.topics()
+            self._asker()  # who cannot deliver takes no partition from those who can
             self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from connectors.kafka import limits
 from connectors.kafka.outgoing import COLUMNS
 from gateway.client import Producer, Reader
+from gateway.client.control import Control
 from gateway.client.reads import Reads
 from gateway.client.source import begun
 from gateway.errors import ConfigError
@@ -43,6 +44,16 @@ class CommittedLog:
             reader.close()
             raise ConfigError(f"{self._url}: its gateways have log {reader.log}, and had {uuid} before: start the connector again")
         return reader
+
+
+def gateway_asker(url: str) -> Callable[[], object]:
+    """What asks a gateway who it is, for one that answers."""
+
+    def asked() -> object:
+        with Control(url, timeout=limits.KAFKA_S) as control:
+            return control.welcome()
+
+    return asked
 
 
 def producer_opener(url: str) -> Callable[[str, int], Producer]:

@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 
 from connectors.kafka import limits
 from connectors.quarantine import as_base64
-from gateway.data.schema import HEADERS, TIME_US_MAX, TIMESTAMP
+from gateway.data.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Headers = list[tuple[str, bytes | None]] | None
-_TIME_MS_MAX = TIME_US_MAX // 1000
+_TIME_MS_MIN, _TIME_MS_MAX = TIME_US_MIN // 1000, TIME_US_MAX // 1000
+_NO_TIME_MS = -1  # as who sent it without a time may have it in Kafka
 
 
 class Source(NamedTuple):
@@ -79,13 +80,13 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
     kind = type(messages[0])
     headers, unread = _headers_of(messages)
     kinds, times = np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * len(messages)).reshape(-1, 2).T
-    millis = np.where(kinds == 0, time.time_ns() // 1_000_000, times)
+    millis = np.where((kinds == 0) | (times == _NO_TIME_MS), time.time_ns() // 1_000_000, times)
     keys: Any = pa.array(list(map(kind.key, messages)), pa.binary())
     values: Any = pa.array(list(map(kind.value, messages)), pa.binary())
     sizes = pc.binary_length(keys).fill_null(0).to_numpy().astype(np.int64) + pc.binary_length(values).fill_null(0).to_numpy()
     if headers is not None:
         sizes += np.fromiter(map(_size_of, headers), np.int64, len(messages))
-    bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < 0) | (millis > _TIME_MS_MAX)
+    bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < _TIME_MS_MIN) | (millis > _TIME_MS_MAX)
     bad[list(unread)] = True
     poison = [
         Poison(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row]))) for row in np.flatnonzero(bad).tolist()
@@ -102,7 +103,7 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
 def _reason(size: int, time_ms: int) -> str:
     if size > limits.RECORD_BYTES_MAX:
         return f"key, value and headers take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
-    return f"its timestamp is {time_ms} ms since 1970, which is outside of 1970 to 9999"
+    return f"its timestamp is {time_ms} ms since 1970, which is outside of the years 1 to 9999"
 
 
 def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[Cut]:

@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.kafka import limits
-from connectors.kafka.client import LATEST, LOG, NEVER, explained, made, settings_of
+from connectors.kafka.client import LATEST, LOG, NEVER, explained, made, passed_by, settings_of, with_cause
 from connectors.kafka.errors import Again, NotTaken
 from connectors.kafka.position import Position, decode_position
 from gateway.errors import ConfigError, Fenced, TuttiError
@@ -78,9 +78,9 @@ class Sink:
             "linger.ms": 5,
         }
         self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, defaults)
-        self._settings["error_cb"] = _logged  # without one, `poll` raises
+        self._settings["error_cb"] = passed_by  # without one, `poll` raises
         other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_OF_PRODUCERS}}
-        other["error_cb"] = _logged
+        other["error_cb"] = passed_by
         self._reading = {
             **other,
             "group.id": f"tutti-{config.name}",  # asked for, and not joined
@@ -94,6 +94,7 @@ class Sink:
         self.batch_bytes = int(self._settings["batch.size"])
         self._there: set[str] = set()
         self._claimed = False
+        self._asked_at = 0.0  # when what is asked now was begun (monotonic)
 
     def open(self) -> Position | None:
         """Fence who had the id before, and learn what is in Kafka: nothing of an older transaction is undecided any more.
@@ -104,16 +105,16 @@ class Sink:
             ConfigError, FormatError: the position's topic is not what it has to be.
         """
         self.give_up()
+        self._ask()
         try:
             if self._claimed:  # nothing is made anew that was removed meanwhile
                 there = self._partitions_of(self._position_topic)
                 self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)  # before the newer one is fenced
             self._ensure_position_topic()
-            producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
-            producer.init_transactions(limits.KAFKA_S)
+            self._producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
+            self._producer.init_transactions(limits.KAFKA_S)
         except KafkaException as error:
             raise self._away(error) from error
-        self._producer = producer
         position = self._read(IsolationLevel.READ_UNCOMMITTED)
         if self._claimed:
             self._check_own(position)
@@ -130,6 +131,7 @@ class Sink:
         if target not in self._there:
             if target == self._position_topic:
                 raise ConfigError(f"topic {topic!r} would go to {target}, where the connector's position is: map it, kafka.names")
+            self._ask()
             try:
                 self._ensure(target, topic)
                 most = int(self._told_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
@@ -169,7 +171,7 @@ class Sink:
                 if not _is_of_a_record(error):
                     raise self._failed(self._reason(error)) from error
                 refused.append((record, error.args[0].str()))
-        self._producer.poll(0)
+        _poll(self._producer)
         return refused
 
     def commit(self, log: str, following: int, stop: threading.Event) -> None:
@@ -180,6 +182,7 @@ class Sink:
             Again: it is not known whether it is committed, or it is not.
             Fenced: it is not, and another instance has taken over.
         """
+        self._ask()
         value = Position(log, following, self.instance).encode()
         began, told, end_at = time.monotonic(), False, 0.0
         try:
@@ -195,9 +198,9 @@ class Sink:
                 now = time.monotonic()
                 end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
                 if end_at and now >= end_at:
-                    raise Again(f"{self._where}: {error.args[0].str()}") from error
+                    raise Again(f"{self._where}: {self._told(error.args[0])}") from error
                 if not told and now >= began + limits.TELL_S:
-                    LOG.warning("%s: a transaction waits: %s", self._where, error.args[0].str())
+                    LOG.warning("%s: a transaction waits: %s", self._where, self._told(error.args[0]))
                     told = True
             else:
                 self._claimed = True
@@ -215,11 +218,26 @@ class Sink:
 
     # -- what went wrong
 
+    def _ask(self) -> None:
+        """From now on what Kafka's client says of its connections is why something fails."""
+        self._hear()
+        self._asked_at = time.monotonic()
+
+    def _hear(self) -> None:
+        for client in (self._admin, self._producer):
+            if client is not None:
+                _poll(client)  # what it logs is heard then
+
+    def _told(self, error: KafkaError) -> str:
+        """An error in words, with its cause where that is known."""
+        self._hear()
+        return with_cause(error, self._asked_at)
+
     def _away(self, error: KafkaException) -> TuttiError:
         told: KafkaError = error.args[0]
         if told.code() in NEVER:
             return explained(error, self._where)
-        return Again(f"{self._where}: {told.str()}")
+        return Again(f"{self._where}: {self._told(told)}")
 
     def _failed(self, error: Exception) -> TuttiError:
         """The transaction is over, by what error; the next producer has it taken back."""
@@ -230,7 +248,7 @@ class Sink:
             return explained(error, self._where)
         if told.code() in _OF_A_RECORD:
             return NotTaken(told.str())
-        return Again(f"{self._where}: {told.str()}")
+        return Again(f"{self._where}: {self._told(told)}")
 
     def _reason(self, error: Exception) -> Exception:
         """Why nothing can be added: where a transaction has failed already, only its commit says by what."""
@@ -364,8 +382,10 @@ class Sink:
         return found
 
 
-def _logged(_error: KafkaError) -> None:
-    """Kafka's client logs its troubles itself, and each call says what has become of it."""
+def _poll(client: Any) -> None:
+    """Have it tell what it has to tell; what is fatal is raised by that, and by each call about the transaction, too."""
+    with contextlib.suppress(KafkaException):
+        client.poll(0)
 
 
 def _is_of_a_record(error: Exception) -> bool:

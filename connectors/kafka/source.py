@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
-from connectors.kafka.client import CLIENT_LOG, EARLIEST, LATEST, LOG, NEVER, explained, made, settings_of
+from connectors.kafka.client import CLIENT_LOG, EARLIEST, LATEST, LOG, NEVER, asking, explained, made, passed_by, settings_of
 from connectors.kafka.partition import Key
 from connectors.kafka.records import Source
 
@@ -66,7 +66,8 @@ class KafkaSource:
         self._group = f"tutti-{config.name}"
         settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
         self._consumer = made(Consumer, settings)
-        self._admin = made(AdminClient, {key: value for key, value in settings.items() if key not in _OF_CONSUMERS})
+        other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
+        self._admin = made(AdminClient, {**other, "error_cb": passed_by})
 
     # -- asked of Kafka, by any thread
 
@@ -77,12 +78,10 @@ class KafkaSource:
             Unavailable: Kafka does not answer.
             ConfigError: a topic is not there, or may not be read.
         """
-        try:
+        with asking(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
             told = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
             return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
-        except KafkaException as error:
-            raise explained(error, self._where) from error
 
     def edges(self, key: Key) -> tuple[int, int]:
         """The first offset that Kafka has of a partition, and the one behind the last.
@@ -90,10 +89,8 @@ class KafkaSource:
         Raises:
             Unavailable, ConfigError: as `topics`.
         """
-        try:
+        with asking(self._admin, _named(key)):
             low, high = (self._edge(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
-        except KafkaException as error:
-            raise explained(error, _named(key)) from error
         return low, high
 
     def _edge(self, one: TopicPartition, which: Any) -> int:
@@ -107,10 +104,8 @@ class KafkaSource:
             Unavailable, ConfigError: as `topics`.
         """
         asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*key)])
-        try:
+        with asking(self._admin, _named(key)):
             told = self._admin.list_consumer_group_offsets([asked], request_timeout=limits.KAFKA_S)[self._group].result()
-        except KafkaException as error:
-            raise explained(error, _named(key)) from error
         one = told.topic_partitions[0]
         return max(-1, int(one.offset)), str(one.metadata or "")
 

@@ -24,7 +24,7 @@ def zeromq_in(path: str) -> int:
     config = load_inflow(path)
     connector = Connector(config)
     connector.told["name"] = config.name
-    return run(connector, connector.told, config.metrics, InMetrics(connector), insecure=config.insecure)
+    return run(connector, connector.told, config.metrics, InMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("zeromq-out")
@@ -46,4 +46,4 @@ def zeromq_out(path: str) -> int:
     config = load_outflow(path)
     publisher = Publisher(config)
     publisher.told["name"] = config.name
-    return run(publisher, publisher.told, config.metrics, OutMetrics(publisher), insecure=config.insecure)
+    return run(publisher, publisher.told, config.metrics, OutMetrics(publisher), insecure=config.insecure, file=path)

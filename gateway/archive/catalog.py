@@ -25,7 +25,7 @@ from gateway.archive.form import (
     range_of,
 )
 from gateway.archive.parquet import damaged
-from gateway.archive.store import Store, open_store
+from gateway.archive.store import LocalStore, Store, open_store
 from gateway.core import limits
 from gateway.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
@@ -57,6 +57,8 @@ class Archive:
     def __init__(self, where: str | os.PathLike[str], log: str = "", *, make: bool = False) -> None:
         """Read the marker and list the ranges."""
         self.store: Store = open_store(where)
+        if make and isinstance(self.store, LocalStore):
+            self.store.check_writable()
         self.log = self._marker(log, make).log
         if log and self.log != log:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, and not of log {log}: name another one")

@@ -26,6 +26,8 @@ from gateway.waits import Doubling
 T = TypeVar("T")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+#: What waiting does not mend.
+_NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _PARTIAL = ".partial"
 
 
@@ -44,6 +46,7 @@ class Store(Protocol):
         FileNotFoundError: there is no such file.
         DiskFull: there is no room.
         Unavailable: the file system did not do it; the message names the file and says why.
+        ConfigError: a directory was named, and it is none.
     """
 
     @property
@@ -145,6 +148,20 @@ class LocalStore:
     def _path(self, path: str) -> str:
         return os.path.join(self.where, path)
 
+    def check_writable(self) -> None:
+        """Refuse a place where nothing can be written: at the start that is a wrong name, and nothing to wait for.
+
+        Raises:
+            ConfigError: why it cannot.
+        """
+        try:
+            with self._partial(self._path("probe"), pa.py_buffer(b"")):
+                pass
+        except OSError as error:
+            if error.errno in _NO_PLACE:
+                where = f"archive {self.where} cannot be written"
+                raise ConfigError(f"{where} ({error.strerror}): name a directory that can be") from error
+
     def read(self, path: str) -> pa.Buffer:
         """As `Store.read`."""
         with self._told("read", path), open(self._path(path), "rb") as file:
@@ -242,6 +259,8 @@ class LocalStore:
             yield
         except FileNotFoundError:
             raise
+        except NotADirectoryError as error:
+            raise ConfigError(f"archive {self.where} is no directory: name one, or a URL such as s3://BUCKET/DIR") from error
         except OSError as error:
             whole = self._path(path)
             if error.errno in _NO_ROOM:

@@ -49,7 +49,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
     archiver = Archiver(log, held, settings)
     if not once:
         told = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
-        return run_until_told(archiver, told, config.metrics, Metrics(archiver), insecure=config.insecure)
+        return run_until_told(archiver, told, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
     began = time.monotonic()
     archiver.run_once()
     seconds = round(time.monotonic() - began, 3)

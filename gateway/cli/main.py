@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading, heed, heed_no_more
+import os
+
+try:
+    from gateway.cli.loading import EXIT_INTERRUPTED, INTERRUPTED, Loading, heed, heed_no_more
+except KeyboardInterrupt:  # what heeds it is not there yet
+    os.write(2, b"interrupted\n")
+    os._exit(130)
 
 with Loading():
     import sys

@@ -21,7 +21,9 @@ class Control(Talk):
         return told
 
     def producers(self) -> list[dict[str, Any]]:
-        """The received-table: name, number, epoch, sequence, progress (or progress_base64), closed, last_seen (us)."""
+        """The received-table: name, number, epoch, sequence, progress (or progress_base64), closed, last_seen (us of the last tick
+        before its last frame, 0 before any).
+        """
         told = orjson.loads(self.ask(wire.StatusAnswer, wire.Producers).json)
         return [{**line, "last_seen": line.get("last_seen_us")} for line in told["producers"]]
 

@@ -31,6 +31,11 @@ from gateway.data.schema import (
 )
 from gateway.errors import UsageError
 
+__all__ = [
+    "BODY_OVERHEAD_BYTES", "RECORD_OVERHEAD_BYTES", "TIME_US_MAX", "TIME_US_MIN", "Compression", "Conformed", "check_progress",
+    "check_record", "conform", "cut", "encode_open", "encode_whole", "largest_record", "seal", "to_us",
+]  # fmt: skip
+
 #: What a record takes in a body beside key and value: offsets, timestamp, its share of bitmaps.
 RECORD_OVERHEAD_BYTES = 21
 #: What a body takes beside its records: the message's metadata, padding of buffers.

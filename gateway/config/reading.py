@@ -221,6 +221,12 @@ def _taken(told: inspect.Type) -> str:
             return "true or false"
         case inspect.LiteralType(values=values):
             return " or ".join(f'"{value}"' for value in values)
+        case inspect.StrType(min_length=1, max_length=1):
+            return 'one character in "quotes"'
+        case inspect.StrType(min_length=1):
+            return 'text in "quotes" that is not empty'
+        case inspect.ListType(min_length=1):
+            return 'a list of texts, ["a", "b"], one at least'
         case inspect.ListType():
             return 'a list of texts, ["a", "b"]'
         case inspect.DictType(value_type=inspect.UnionType()):

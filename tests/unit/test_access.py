@@ -243,3 +243,13 @@ def test_tokens_are_bounded(path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{limits.TOKENS_MAX} are taken"):
         put(path, *many)
     assert not path.exists()
+
+
+def test_a_file_that_lists_too_many_tokens_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves it for one that was not made by the command."""
+    put(path, *(Access(f"t{n}", digest_of(str(n))) for n in range(3)))
+    monkeypatch.setattr(limits, "TOKENS_MAX", 3)
+    assert len(read_tokens(path)) == 3
+    monkeypatch.setattr(limits, "TOKENS_MAX", 2)
+    with pytest.raises(ConfigError, match="lists 3 tokens, and 2 are taken"):
+        read_tokens(path)

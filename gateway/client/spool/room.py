@@ -7,15 +7,34 @@ import os
 from contextlib import suppress
 
 from gateway.core import limits
-from gateway.errors import DirectoryRefused
+from gateway.errors import DirectoryRefused, WrongDirectory
 from gateway.log.storage import Storage, SyncFailed
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_PLACE = frozenset(
+    {
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+    }
+)
 
 
 def no_room(error: OSError) -> bool:
     """Whether an error is a lack of room, after which the same may be tried again: never that of a sync."""
     return error.errno in _FULL and not isinstance(error, SyncFailed)
+
+
+def unusable(error: OSError, spool: str) -> DirectoryRefused:
+    """Why a spool cannot be opened: whoever named it has to see to it, unless it passes."""
+    kind = WrongDirectory if error.errno in _NO_PLACE else DirectoryRefused
+    return kind(f"spool {spool} cannot be used: {error.strerror}; check the path, its owner and mode")
 
 
 def replace(storage: Storage, path: str, data: bytes) -> None:

@@ -36,12 +36,12 @@ from gateway.client.spool.blocks import (
     torn,
 )
 from gateway.client.spool.cursor import HELP, Cursor, Segment
-from gateway.client.spool.room import keep_reserve, no_room, replace, take_lock
+from gateway.client.spool.room import keep_reserve, no_room, replace, take_lock, unusable
 from gateway.client.spool.word import State, Word, decode_state, encode_state, unwrap, wrap
 from gateway.core import limits
 from gateway.data.frame import payload_crc
 from gateway.data.schema import BATCH_SCHEMA, decode_batch
-from gateway.errors import Damaged, DirectoryRefused, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
+from gateway.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
 from gateway.log.storage import Storage, Unreadable
 
 LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
@@ -64,8 +64,8 @@ class Store:
         """Open the directory, or make it.
 
         Raises:
-            DirectoryRefused: another process has it, or it cannot be used.
-            WrongDirectory: it is another producer's, or no spool.
+            DirectoryRefused: another process has it, or it cannot be used now.
+            WrongDirectory: it is another producer's, or no spool, or cannot be written.
             Damaged: what it holds fails a CRC, or is not all there.
             FormatError: it is of a newer release.
         """
@@ -83,14 +83,12 @@ class Store:
             self._look()
             self._lock = take_lock(self._file(LOCK), self.path)
         except OSError as error:
-            raise DirectoryRefused(
-                f"spool {self.path} cannot be used: {error.strerror}; check the path, its owner and mode"
-            ) from error
+            raise unusable(error, self.path) from error
         try:
             self._open()
         except OSError as error:
             self.close()
-            raise DirectoryRefused(f"spool {self.path} cannot be used: {error.strerror}; check its owner and mode") from error
+            raise unusable(error, self.path) from error
         except BaseException:
             self.close()
             raise

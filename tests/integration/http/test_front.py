@@ -227,6 +227,7 @@ def test_who_is_slow_or_too_many_is_cut(group: Three, tmp_path: Path) -> None:
     )
     with Front(tmp_path, group.url, before=before) as front:
         assert b" 408 " in said(front.port, b"GET /healthz HTTP/1.1\r\nx: ")
+        assert front.measured()['tutti_http_turned_away_total{connector="web",why="408"}'] == 1
         assert b" 431 " in said(front.port, b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 17_000)
         body = said(
             front.port,
@@ -268,6 +269,7 @@ def test_who_is_slow_or_too_many_is_cut(group: Three, tmp_path: Path) -> None:
             link.close()
         assert cut >= 10
         assert until(lambda: _served(front)).status == 200
+        assert front.measured()['tutti_http_turned_away_total{connector="web",why="crowded"}'] > 0
 
 
 def _served(front: Front) -> Answer | None:

@@ -184,13 +184,14 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
     assert len(records(group.url, topic)) == 3
 
 
-def test_a_topic_that_is_not_there_and_a_kafka_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that both end the command with a sentence and its exit code."""
-    for address, topic, code, told in (
-        (kafka, "nothing-here", 2, "name a topic that is there"),
-        ("127.0.0.1:1", "any", 3, "Kafka at 127.0.0.1:1"),
+def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
+    """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
+    for address, url, topic, code, told in (
+        (kafka, group.url, "nothing-here", 2, "name a topic that is there"),
+        ("127.0.0.1:1", group.url, "any", 3, "Connection refused"),
+        (kafka, "tutti://127.0.0.1:1", new_topic(kafka), 3, "no gateway"),
     ):
-        inflow = Inflow(tmp_path, address, group.url, topic).start(wait=False)
+        inflow = Inflow(tmp_path, address, url, topic).start(wait=False)
         assert inflow.process is not None
         assert inflow.process.wait(WAIT_S) == code
         assert inflow.process.stdout is not None

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import msgspec
+import pytest
 
 from gateway.api.history import FIELDS, History, quantile
 from gateway.core import limits
@@ -111,6 +112,19 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(minutes) == (limits.HISTORY_SECONDS + 299) // 60
     assert {round(row[FIELDS.index("committed_records")]) for row in minutes} == {1000}
     assert len(msgspec.json.encode(house.history.told())) < 300_000
+
+
+def test_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the oldest go, and are not held behind what is told."""
+    monkeypatch.setattr(limits, "HISTORY_MINUTES", 3)
+    monkeypatch.setattr(limits, "HISTORY_SECONDS", 4)
+    house = House()
+    for minute in range(10):
+        house.look(60 * minute, status(60 * minute))
+    minutes = msgspec.json.decode(msgspec.json.encode(house.history.minutes()))["points"]
+    ends = [row[FIELDS.index("time_us")] for row in minutes]
+    assert (len(ends), ends[2] - ends[0]) == (3, 120e6)
+    assert len(house.history._seconds.points) == 4
 
 
 def test_quantiles() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -20,7 +22,7 @@ from gateway.archive.store import LocalStore
 from gateway.client.archive_source import ArchiveSource
 from gateway.core import limits
 from gateway.data.columns import COLUMNS
-from gateway.errors import Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
+from gateway.errors import ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
 from tests.unit.archive.logs import LOG, Log, table_of
 from tests.unit.archive.made import CLOSED, COUNT, SETTINGS, TABLE, archived, files, read_table
 
@@ -223,6 +225,44 @@ def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None
     (tmp_path / MARKER).unlink()
     with pytest.raises(Damaged, match="is gone, and ranges are there; put it back from a copy: it has the format"):
         Archive(tmp_path, LOG, make=True)
+
+
+def test_ranges_and_manifests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that an archive of too many ranges is refused rather than held, and that manifests that were read long ago go."""
+    archived(tmp_path)
+    archive = Archive(tmp_path)
+    count = len(archive.spans)
+    assert count > 2
+    monkeypatch.setattr(limits, "ARCHIVE_MANIFESTS_KEPT", 2)
+    for span in archive.spans:
+        archive.manifest(span)
+    archive.manifest(archive.spans[-2])  # is used again, and newer
+    archive.manifest(archive.spans[0])
+    assert list(archive._manifests) == [archive.spans[-2].name, archive.spans[0].name]
+    monkeypatch.setattr(limits, "ARCHIVE_RANGES_MAX", count)
+    archive.refresh()
+    monkeypatch.setattr(limits, "ARCHIVE_RANGES_MAX", count - 1)
+    for act in (archive.refresh, lambda: Archive(tmp_path)):
+        with pytest.raises(FormatError, match=f"has {count} ranges and at most {count - 1} are read"):
+            act()
+
+
+def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a file, what lies below one, and a directory of others end the command with 2: waiting does not mend them."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for place in (file, file / "below"):
+        for make in (True, False):
+            with pytest.raises(ConfigError, match=f"archive {place} (is no directory|cannot be written)") as raised:
+                Archive(place, LOG, make=make)
+            assert raised.value.exit_code == 2
+
+    def denied(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "mkdir", denied)
+    with pytest.raises(ConfigError, match=r"cannot be written \(Permission denied\): name a directory that can be"):
+        Archive(tmp_path / "new", LOG, make=True)
 
 
 def test_ranges_that_overlap_are_read_once(tmp_path: Path) -> None:

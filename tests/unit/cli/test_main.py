@@ -175,7 +175,16 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 @pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
 @pytest.mark.parametrize(
     "struck",
-    ["gateway.cli.streams", "click", "gateway.cli.lazy", "gateway.errors", "gateway.cli.status", "msgspec", "gateway.client.link"],
+    [
+        "gateway.cli.loading",
+        "gateway.cli.streams",
+        "click",
+        "gateway.cli.lazy",
+        "gateway.errors",
+        "gateway.cli.status",
+        "msgspec",
+        "gateway.client.link",
+    ],
 )
 def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) -> None:
     code = STRIKE.format(struck=struck, start=start)

@@ -143,9 +143,12 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
     assert committed(gateway) == [b"0", b"2", b"5"]
     assert p.spool[:2] == (0, 0)
     assert p.spool.refused == 3
-    p.close()
     found = sorted((spool / "refused").iterdir())
     assert len(found) == 2
+    aside = sum(path.stat().st_size for path in found)
+    feed: Any = p._feed
+    assert feed._store.refused_bytes == aside, "it takes of the spool's room"
+    p.close()
     with pa.ipc.open_stream(found[0].read_bytes()) as stream:
         assert stream.schema.metadata[b"topic"] == b"t"
         assert b"it is bad" in stream.schema.metadata[b"reason"]

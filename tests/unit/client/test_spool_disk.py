@@ -53,8 +53,9 @@ def test_what_cannot_be_is_said(gateway: FakeGateway, spool: Path, tmp_path: Pat
     with pytest.raises(WrongDirectory, match=r"no spool: it holds 'notes.txt'"):
         opened(gateway, tmp_path)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DirectoryRefused, match="cannot be used"):
-        opened(gateway, tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/spool")):
+        with pytest.raises(WrongDirectory, match="cannot be used"):
+            opened(gateway, path)
     with Producer(gateway.url) as plain:
         with pytest.raises(UsageError, match="has no spool"):
             _ = plain.spool
@@ -180,6 +181,33 @@ def test_a_full_spool_holds_records_up(gateway: FakeGateway, spool: Path) -> Non
         until(lambda: not p.spool.records)
         p.send("t", b"%8d" % count * 4096)
     assert [int((value or b"")[:8]) for value in committed(gateway)] == list(range(count + 1))
+
+
+def test_batches_with_a_callback_are_bounded(gateway: FakeGateway, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves it for those that wait on the disk: what they have to call stays in memory, whatever room the spool has."""
+    monkeypatch.setattr(limits, "SPOOL_WATCHED_MAX", 2)
+    gateway.stop()
+    with opened(gateway, spool, delivery_timeout=30, on_full="raise") as p:
+        for _ in range(2):
+            p.send("t", b"x", on_delivery=lambda _error, _receipt: None).spooled(30)
+        with pytest.raises(BufferFull, match="2 batches with on_delivery wait for their outcome, which is the limit"):
+            p.send("t", b"x")
+        gateway.start()
+        until(lambda: not p.spool.records)
+        p.send("t", b"x").result(30)
+
+
+def test_what_was_put_aside_counts_as_long_as_it_lies_there(gateway: FakeGateway, spool: Path) -> None:
+    """Proves that refused batches take of the spool's room, also after a start, until somebody removes them."""
+    with opened(gateway, spool) as p:
+        p.send("t", b"x").spooled(30)
+        empty = p.spool.used_bytes
+    aside = spool / "refused"
+    aside.mkdir(exist_ok=True)
+    (aside / "00000001-000000000001.arrow").write_bytes(bytes(1_000_000))
+    with opened(gateway, spool) as p:
+        assert p.spool.used_bytes >= 1_000_000
+        assert p.spool.used_bytes - 1_000_000 <= empty + 4 * limits.KIB
 
 
 def test_a_sender_waits_for_room_in_the_spool(gateway: FakeGateway, spool: Path) -> None:

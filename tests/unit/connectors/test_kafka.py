@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from connectors.kafka.config import load_inflow
 from connectors.kafka.partition import Partition, State, Turn
 from connectors.kafka.place import Place, check_same, producer_name
 from connectors.kafka.records import Cut, records_of
+from gateway.client.encode import TIME_US_MAX, TIME_US_MIN
 from gateway.data.schema import encode_batch
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
 
@@ -92,6 +94,20 @@ def test_times_and_headers_are_those_of_kafka() -> None:
     assert first["headers"] == [{"key": "a", "value": None}, {"key": "b", "value": b"1"}]
     assert (second["value"], second["key"], second["headers"]) == (b"", b"", None)
     assert second["timestamp"].year >= 2024, "without a time of its own: the present"
+
+
+def test_times_are_taken_as_far_as_the_log_has_them() -> None:
+    """Proves that years 1 to 9999 are, that -1 (Kafka's "no time") is the present, and that nothing else is in quarantine."""
+    given = [Message(number, time=(1, time)) for number, time in enumerate([-62_135_596_800_000, -2, -1, 253_402_300_799_999])]
+    before_us = time_ns() // 1_000_000 * 1000
+    (cut,), bad = records_of(messages(*given))
+    times: Any = cut.records.column("timestamp").cast(pa.int64()).to_pylist()
+    first, second, none, last = times
+    assert (bad, first, second, last) == ([], TIME_US_MIN, -2000, TIME_US_MAX // 1000 * 1000)
+    assert before_us <= none <= time_ns() // 1000
+    (early, late) = records_of(messages(*(Message(0, time=(1, time)) for time in (-62_135_596_800_001, 253_402_300_800_000))))[1]
+    assert "outside of the years 1 to 9999" in early.reason
+    assert "outside of the years 1 to 9999" in late.reason
 
 
 @pytest.mark.parametrize(
@@ -253,6 +269,8 @@ GOOD = 'name = "in"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kaf
         (GOOD.replace('["t"]', '["t", "u", "t"]'), "kafka.topics has 't' twice"),
         (GOOD.replace('["t"]', '["^ord.*"]'), "kafka.topics has '^ord.*'"),
         (GOOD.replace('["t"]', '[""]'), "kafka.topics has ''"),
+        (GOOD.replace('["t"]', "[]"), "one at least"),
+        (GOOD.replace('"in"', '""'), "name is '': it takes text in \"quotes\" that is not empty"),
         ('topic = "a b"\n' + GOOD, "topic is 'a b'"),
         (GOOD.replace("tutti://127.0.0.1:7400", "localhost"), "gateways:"),
         (GOOD + "settings = 3\n", 'a table of names and values, { "a.name" = "value" }'),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Container
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,15 +15,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from connectors import limits as shared_limits
 from connectors.kafka import config as configs
 from connectors.kafka import limits
-from connectors.kafka.config import load_outflow
 from connectors.kafka.errors import Again, NotTaken
 from connectors.kafka.metrics import OutflowMetrics
-from connectors.kafka.once import Once
 from connectors.kafka.outflow import Outflow
-from connectors.kafka.outgoing import COLUMNS, Outgoing, outgoing, sizes
-from connectors.kafka.position import Position, check_same_log, decode_position
+from connectors.kafka.outgoing import COLUMNS, Outgoing, sizes
+from connectors.kafka.position import Position
 from gateway.data.columns import schema_of
-from gateway.errors import ConfigError, Fenced, FormatError, OffsetOutOfRange, Unavailable
+from gateway.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
 
 LOG = "ab" * 16
 
@@ -301,6 +297,26 @@ def test_the_position_moves_over_records_that_are_not_asked_for(tmp_path: Path) 
     assert len(kafka.commits) <= 4
 
 
+def test_the_position_is_kept_once_a_while_where_nothing_is_for_it(tmp_path: Path) -> None:
+    """Proves it for a log in which others write: no transaction each turn, and none that tells what Kafka knows already."""
+    log, kafka = FakeLog(10, wanted=lambda offset: offset < 10), Kafka()
+    outflow = outflow_of(tmp_path, log, kafka)
+    stop, left = threading.Event(), [200]
+
+    def goes_by() -> None:
+        left[0] -= 1
+        log.end += 10 if left[0] > 50 else 0  # at last nothing comes any more
+        if not left[0]:
+            stop.set()
+
+    log.done = goes_by
+    outflow.run(stop, lambda: None)
+    assert kafka.position == Position(LOG, log.end, "one")
+    idle = kafka.commits[2:]
+    assert idle.count(0) == len(idle)
+    assert 3 < len(idle) < 20
+
+
 def test_what_was_removed_before_it_was_sent_is_told(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
@@ -377,68 +393,3 @@ def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     told = [record.message for record in caplog.records if "begins again" in record.message or "goes on" in record.message]
     assert len(told) == 3, told
     assert [offset for _, offset in kafka.records] == list(range(50))
-
-
-def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    once = Once(lambda: now[0])
-    line = partial(logging.LogRecord, "n", logging.WARNING, "", 0, args=None, exc_info=None)
-    assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
-    assert not once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 17ms)"))
-    assert once.filter(line(msg="FAIL: another thing"))
-    now[0] = limits.SAME_LINE_S
-    assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
-    monkeypatch.setattr(limits, "LINES_MAX", 2)
-    for number in range(10):
-        once.filter(line(msg=f"FAIL {'x' * number}"))
-    assert len(once._said) <= 2
-
-
-def test_records_become_messages() -> None:
-    """Proves that the time is cut to milliseconds, that one before 1970 is refused, and that the offset's header is the last."""
-    rows = batch([4, 5], times=[-1, 1_999])
-    first, second = outgoing(rows, "at")
-    assert (first.time_ms, second.time_ms) == (-1, 1)
-    assert "Kafka takes none before that" in first.reason
-    assert (second.reason, second.headers) == ("", [("at", b"5")])
-    assert [record.headers for record in outgoing(rows)] == [None, None]
-    assert first.told(LOG)["value_base64"] == "AAAAAAAAAAAAAA=="
-
-
-def test_a_position_comes_back_from_kafka() -> None:
-    position = Position(LOG, 17, "one")
-    assert decode_position(position.encode(), "p") == position
-    with pytest.raises(FormatError, match=r"kafka\.position_topic"):
-        decode_position(b"somebody else's", "p")
-    with pytest.raises(ConfigError, match="Kafka's topic p"):
-        check_same_log(position, "other", "out", "p")
-
-
-GOOD = 'name = "out"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kafka]\nservers = "127.0.0.1:9092"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('name = "out"', "gateways is missing"),
-        (GOOD + 'order = "any"\n', '"key" or "total"'),
-        (GOOD + 'topic = "a"\nnames = { b = "c" }\n', "leave one of them out"),
-        (GOOD + 'topic = "tutti.out.position"\n', "name one of its own"),
-        (GOOD + 'names = { b = "c d" }\n', "kafka.names.b is 'c d'"),
-        (GOOD + 'position_topic = "c d"\n', "kafka.position_topic is 'c d'"),
-        (GOOD + "[transaction]\nrecords = 0\n", "a whole number from 1 to 100000"),
-        ('topics = ["a b"]\n' + GOOD, "topics has is 'a b'"),
-        (GOOD.replace('"out"', '"a b"'), "name is 'a b'"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
-    file = tmp_path / "out.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as raised:
-        load_outflow(str(file))
-    assert told in str(raised.value)
-
-
-def test_the_example_is_right() -> None:
-    config = load_outflow(str(Path(__file__).parents[3] / "conf" / "connectors" / "kafka-out.toml"))
-    assert (config.position_topic, config.transaction) == ("tutti.orders-out.position", configs.Transaction())

@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import threading
+import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from connectors.quarantine import Full, Quarantine, as_base64
 from gateway.core import limits as common
 from gateway.errors import ConfigError
 from gateway.page import Page as Served
+from gateway.page import _Protocol
 from gateway.running import run
+from gateway.serving import CROWDED
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
@@ -126,8 +130,8 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run(Waiting(capsys), {}, listen, Page())
+    with pytest.raises(ConfigError, match=f"^orders.toml: .*{told}"):
+        run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
 
 
 def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
@@ -135,6 +139,26 @@ def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
         Served("192.0.2.1:1", Page(), insecure=True)
     with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
         assert b"tutti_try_lag" in page.read()
+
+
+def test_what_is_in_quarantine_is_durable_before_its_source_may_move_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the file is synced before it has its name, and its name before `put` returns."""
+    steps: list[tuple[str, str]] = []
+    sync, rename = os.fsync, Path.rename
+
+    def synced(fd: int) -> None:
+        sync(fd)
+        steps.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
+
+    def renamed(path: Path, target: Path) -> Path:
+        steps.append(("name", str(target)))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert Quarantine(str(tmp_path)).put("t-0-1", ["id"], "why", {"value": 1})
+    (file,) = tmp_path.iterdir()
+    assert steps == [("sync", str(file.with_suffix(".part"))), ("name", str(file)), ("sync", str(tmp_path))]
 
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +175,22 @@ def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch)
         assert threading.active_count() == threads
         with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own page
             assert b"tutti_try_lag" in page.read()
+
+
+def test_one_connection_too_many_is_closed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(common, "METRICS_US_MAX", 60_000_000)
+    monkeypatch.setattr(_Protocol, "turned_away", Counter[str]())
+    with Served("127.0.0.1:0", Page(), insecure=False) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
+        with socket.create_connection(address, timeout=30) as first, socket.create_connection(address, timeout=30) as second:
+            first.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert first.recv(1), "it is served, and has its place as long as it is open"
+            assert second.recv(1) == b""
+            deadline = time.monotonic() + 30
+            while not _Protocol.turned_away and time.monotonic() < deadline:  # it is counted when it is closed
+                time.sleep(0.01)
+            assert _Protocol.turned_away == {CROWDED: 1}
 
 
 def test_every_mistake_of_a_file_is_told_what_is_missing_behind_what_is_misspelt(tmp_path: Path) -> None:

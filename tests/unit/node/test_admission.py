@@ -93,6 +93,9 @@ def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Admissi
     good, refused = admission.judge(feed, [frame(8, 1), frame(8, 2)])
     assert [one.topic for one in good] == [1]
     assert [answer.code for answer in refused] == ["rights"]
+    assert admission.facts()["refused"] == {"rights": 2}, (
+        "as metrics have it: what is a mistake and no lack of a right is not in it"
+    )
 
 
 def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Admission, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from connectors.files import session as session_module
 from connectors.files.config import load_inflow
 from connectors.files.directory import Directory
 from connectors.files.source import Source
+from gateway.client.encode import TIME_US_MIN
 from gateway.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tests.unit.connectors.files.model import Log, Rig
 
@@ -53,6 +54,25 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
     connector = rig.turns()
     assert (rig.log.values("x"), rig.log.values("y"), len(rig.log.rows)) == ([b"x/1", b"x/2"], [b"y/1"], 3)
     assert connector.directory.strange == {"not a topic/: is no name of a topic"}
+
+
+@pytest.mark.parametrize("folder", ["", "x/"])
+def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that no more are looked at than are taken, and one: a directory of millions ends no process for want of memory."""
+    monkeypatch.setattr(limits, "FILES_MAX", 3)
+    rig = Rig(tmp_path, top="# no topic" if folder else "")
+    directory = Directory(rig.config)
+    looked: list[str] = []
+    monkeypatch.setattr(directory, "_wants", looked.append)
+    for number in range(3):
+        rig.write(f"{folder}{number}", b"")
+    assert len(directory.look()) == 3
+    looked.clear()
+    for number in range(3, 20):
+        rig.write(f"{folder}{number}", b"")
+    with pytest.raises(Unavailable, match="has more than 3 files"):
+        directory.look()
+    assert len(looked) == 4
 
 
 def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
@@ -246,6 +266,14 @@ def test_text_of_other_encodings_and_marks(tmp_path: Path) -> None:
     assert rig.log.values() == ['{"n":"ü"}'.encode()]
     (row,) = marked.log.rows
     assert (row.key, row.value, row.time_us) == ("ü".encode(), b"", 2_000_000)
+
+
+def test_times_before_1970_are_taken_as_they_are(tmp_path: Path) -> None:
+    """Proves that the microsecond before 1970 is not taken for a record without a time."""
+    rig = Rig(tmp_path, files='format = "jsonl"', more='[record]\nvalue = "v"\ntimestamp = "t"')
+    rig.write("a", b'{"v":"a","t":"1969-12-31T23:59:59.999999Z"}\n{"v":"b","t":"0001-01-01T00:00:00Z"}\n')
+    rig.turns()
+    assert [(row.value, row.time_us) for row in rig.log.rows] == [(b"a", -1), (b"b", TIME_US_MIN)]
 
 
 def test_a_header_that_is_not_whole_yet_is_waited_for(tmp_path: Path) -> None:

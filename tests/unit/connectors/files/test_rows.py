@@ -16,6 +16,7 @@ from connectors.files import limits
 from connectors.files.config import Columns
 from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header, time_us
 from connectors.files.source import parquet_rows, text_rows
+from gateway.client.encode import TIME_US_MAX, TIME_US_MIN
 
 FORMS: list[Form] = [
     PlainLines(),
@@ -150,6 +151,9 @@ def test_json_fields_become_what_is_asked_for() -> None:
         (1700000000.123456, "s", 1_700_000_000_123_456),
         (" 7", "ms", 7000),
         (9, "us", 9),
+        (-1, "us", -1),
+        ("0001-01-01", "iso", TIME_US_MIN),
+        ("9999-12-31T23:59:59.999999Z", "iso", TIME_US_MAX),
     ],
 )
 def test_times(value: object, form: Any, expected: int) -> None:
@@ -163,9 +167,9 @@ def test_times(value: object, form: Any, expected: int) -> None:
         (5, "iso", "ISO 8601"),
         ("", "s", "seconds since 1970"),
         (True, "s", "no time"),
-        ("-1", "s", "1970 to 9999"),
+        ("-62135596801", "s", "years 1 to 9999"),
         ("nan", "s", "no time"),
-        (10**30, "us", "1970 to 9999"),
+        (10**30, "us", "years 1 to 9999"),
     ],
 )
 def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:

@@ -1,0 +1,101 @@
+"""Proves what the connectors say of a Kafka that is not there or takes no connection, with Kafka's own client, and of gateways."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from connectors.kafka import config as configs
+from connectors.kafka import limits
+from connectors.kafka.client import CAUSE, CLIENT_LOG, Cause
+from connectors.kafka.errors import Again
+from connectors.kafka.log import gateway_asker
+from connectors.kafka.sink import Sink
+from connectors.kafka.source import KafkaSource
+from gateway.errors import Unavailable
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka's client tries on as long as it may; what it logs is heard, as in the command."""
+    monkeypatch.setattr(limits, "KAFKA_S", 2.0)
+    caplog.set_level(logging.INFO, CLIENT_LOG.name)
+
+
+@pytest.fixture
+def closing() -> Iterator[str]:
+    """The address of a port that ends each connection without a word, as a broker does that is spoken to in another protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(("port", "told"), [("nobody", "Connection refused"), ("closing", "Disconnected")])
+def test_a_kafka_that_does_not_answer_is_told_with_the_cause(
+    port: str, told: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Proves it for both directions: that it timed out says neither that nobody listens nor that SASL or TLS is wanted."""
+    address = NOBODY if port == "nobody" else request.getfixturevalue(port)
+    settings: dict[str, str | int | float | bool] = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"
+    }  # fmt: skip
+    target = configs.Target(address, settings=settings)
+    with pytest.raises(Again, match=rf"Kafka at {address}: .*{address}.*{told}"):
+        Sink(configs.Outflow("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
+    source = configs.Source(address, ["t"], settings=settings)
+    with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
+        KafkaSource(configs.Inflow("i", "tutti://127.0.0.1:1", source, str(tmp_path))).topics()
+
+
+def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that they are asked for anew where there are more."""
+    monkeypatch.setattr(limits, "TARGETS_MAX", 2)
+    sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
+    asked: list[str] = []
+    monkeypatch.setattr(sink, "_ensure", lambda target, _topic: asked.append(target))
+    monkeypatch.setattr(sink, "_told_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
+    for topic in "abbacca":
+        assert sink.target_of(topic) == topic
+        assert len(sink._there) <= 2
+    assert asked == ["a", "b", "c", "a"]
+
+
+def test_only_a_connection_that_failed_since_is_the_cause() -> None:
+    """Proves that what was heard before the question, and lines of another kind, are not told as its cause."""
+    cause = Cause()
+
+    def say(text: str) -> None:
+        assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None)), "all lines go on to the log"
+
+    say("FAIL [rdkafka#producer-1] [thrd:[::1]:9092/bootstrap]: [::1]:9092/bootstrap: Connect failed: refused")
+    assert cause.heard(0.0) == "[::1]:9092/bootstrap: Connect failed: refused"
+    at, _ = cause._last
+    say("ERROR [rdkafka#producer-1] [thrd:main]: 1/1 brokers are down")
+    assert cause.heard(at) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.heard(at + 1) == ""
+    assert CAUSE in CLIENT_LOG.filters
+
+
+def test_gateways_that_do_not_answer_are_told() -> None:
+    with pytest.raises(Unavailable, match=NOBODY):
+        gateway_asker(f"tutti://{NOBODY}")()
