@@ -9,6 +9,7 @@ JOBS ?= 2
 VENV := $(if $(filter 4.2.0,$(PYSPARK)),.venv,.venv-pyspark-$(PYSPARK))
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
+CLASSES := $(VENV)/spark-classes.jsa
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
@@ -22,7 +23,7 @@ setup: $(READY) ## the environment, in .venv
 demo: $(READY) java ## the main job on real input, start to end, checked
 	@$(RUN)/tutti demo $(ARGS)
 
-test: $(READY) java lab ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
+test: $(READY) java lab $(CLASSES) ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
 	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
@@ -85,6 +86,9 @@ clean: ## caches and build output; environments and data directories stay
 	@rm -rf build dist metastore_db spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 	@printf 'clean: %s left in the checkout without its environments\n' "$$(du -sh --exclude='./.venv*' . | cut -f1)"
+
+$(CLASSES): $(READY) | java
+	@$(RUN)/python -m tests.shared_classes $@
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@tools/setup.sh $(VENV) $(PYSPARK)

@@ -10,10 +10,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import shared_classes
+
 ROOT = Path(__file__).resolve().parent.parent
 
-# Short jobs gain nothing by the second compiler: it has one processor of two to itself while they run.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
 # A failing example in CI must fail again at home; at home each run may look somewhere new. How long one example takes
 # depends on the machine, so only the test's own time limit holds.

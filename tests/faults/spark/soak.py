@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from tests import shared_classes
 from tests.faults.spark import chain, matrix
 from tests.faults.spark.job import Task, results
 from tests.faults.spark.processes import Job
@@ -27,7 +28,11 @@ TRIAL_ROUNDS = 2 * len(DISTURBANCES)
 CHAIN_ROUNDS = 12
 CLUSTER = "local-cluster[2,1,512]"
 #: By default Spark gives up a task after four failures, and a driver after ten lost executors; kills are what is wanted here.
-LENIENT = {"spark.task.maxFailures": "100", "spark.deploy.maxExecutorRetries": "-1"}
+LENIENT = {
+    "spark.task.maxFailures": "100",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.executor.extraJavaOptions": shared_classes.options(),
+}
 
 
 def matrix_round(root: Path, seed: int, cells: list[matrix.Cell], quiet: bool = False) -> list[str]:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from gateway.children import ending_with_this
 from streaming.launch import spark_home
+from tests import shared_classes
 
 ROOT = Path(__file__).resolve().parents[4]
 JOB = Path(__file__).with_name("job.py")
-#: A cold JVM that lives for seconds: half of what it would compile is never run again.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUIET = (
     "spark.ui.enabled=false",
     "spark.log.level=ERROR",
@@ -70,7 +69,7 @@ def environment(**variables: str) -> dict[str, str]:
         "PATH": os.pathsep.join(map(str, path)),
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
+        "JAVA_TOOL_OPTIONS": shared_classes.options(),
     }
     return kept | shell | variables
 

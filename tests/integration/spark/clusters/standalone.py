@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from gateway.children import ending_with_this
+from tests import shared_classes
 from tests.integration.spark.clusters import recipes
 from tests.ports import free_ports
 from tests.processes import expect_end
@@ -39,7 +40,9 @@ class Standalone:
             ["bash", "-ec", f"exec {command}"],
             cwd=self._root,
             env=recipes.environment(
-                SPARK_LOCAL_IP=host, SPARK_DAEMON_JAVA_OPTS="-Dspark.master.rest.enabled=false", SPARK_DAEMON_MEMORY="256m"
+                SPARK_LOCAL_IP=host,
+                SPARK_DAEMON_JAVA_OPTS=f"-Dspark.master.rest.enabled=false {shared_classes.options()}",
+                SPARK_DAEMON_MEMORY="256m",
             ),
             stdin=subprocess.DEVNULL,
             stdout=log,

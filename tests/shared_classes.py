@@ -1,0 +1,77 @@
+"""`python -m tests.shared_classes FILE`: a short Spark job runs once, and the classes that it loaded are kept (class data sharing).
+
+All JVMs of Spark in the tests have them at once then: one starts in a third of the time. Without it tests are slower, and the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FILE = Path(sys.prefix) / "spark-classes.jsa"
+#: Short jobs gain nothing by the second compiler: it has one processor of two to itself while they run.
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_RUN_S_MAX = 300
+_JOB = """
+import sys
+from pyspark.sql import SparkSession, functions as f
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+class Numbers(DataSource):
+    def schema(self):
+        return "n bigint"
+    def reader(self, schema):
+        return Reader()
+
+class Reader(DataSourceReader):
+    def partitions(self):
+        return [InputPartition(0), InputPartition(1)]
+    def read(self, partition):
+        yield from ((number,) for number in range(100))
+
+here = sys.argv[1]
+spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+spark.dataSource.register(Numbers)
+spark.read.format("Numbers").load().groupBy("n").count().write.parquet(here + "/rows")
+spark.read.parquet(here + "/rows").orderBy("n").collect()
+times = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+counts = times.groupBy(f.window("timestamp", "1 second")).count().writeStream.format("parquet").option("path", here + "/counts")
+counts.option("checkpointLocation", here + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+
+
+def options() -> str:
+    """What Spark's JVMs are started with."""
+    return f"{SHORT} -XX:SharedArchiveFile={FILE} -Xshare:auto -Xlog:disable" if FILE.exists() else SHORT
+
+
+def main() -> int:
+    """Make the file; 0 also where that cannot be: nothing but time is lost."""
+    target = Path(sys.argv[1]).absolute()
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = Path(scratch, "classes.jsa")
+        environment = {**os.environ, "SPARK_SUBMIT_OPTS": f"{SHORT} -XX:ArchiveClassesAtExit={kept}", "SPARK_LOCAL_IP": "127.0.0.1"}
+        job = Path(scratch, "job.py")
+        job.write_text(_JOB)
+        ran = subprocess.run(
+            [sys.executable, job, scratch], env=environment, cwd=scratch, capture_output=True, timeout=_RUN_S_MAX, check=False
+        )
+        if ran.returncode or not kept.exists():
+            print(
+                f"classes: none are kept, Spark's tests start as ever: {ran.stderr.decode(errors='replace')[-300:]}",
+                file=sys.stderr,
+            )
+            return 0
+        part = target.with_suffix(".part")
+        part.write_bytes(kept.read_bytes())
+        part.replace(target)
+    print(f"classes: {target.stat().st_size // 1_000_000} MB kept for the JVMs of the tests")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
