@@ -42,7 +42,9 @@ def main() -> int:
     ]
     asked = [one for one in systems if not arguments.names or one.name.lower().startswith(tuple(map(str.lower, arguments.names)))]
     if not asked:
-        parser.error(f"no system has such a name; there are {', '.join(one.name for one in systems)}")
+        parser.error(f"no system has such a name; there are {'; '.join(one.name for one in systems)}")
+    if arguments.json and not arguments.json.parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
     if arguments.rounds < 1 or arguments.volume_mb < 1:
         parser.error("rounds and volume are one or more")
     print(about(), flush=True)

@@ -37,6 +37,7 @@ class _Brokers(Running):
                 "message.max.bytes": 8_000_000,
                 "queue.buffering.max.messages": 1_000_000,
                 "message.timeout.ms": 60_000,
+                "log_level": 0,
                 **settings,
             },
             logger=_QUIET,

@@ -100,7 +100,8 @@ def main() -> int:
         kept = json.loads(Path(sys.argv[1]).read_bytes())
         text = page(kept)
     except (OSError, ValueError, KeyError) as error:
-        print(f"page: {sys.argv[1]} has no figures of python -m benchmarks.peers: {error!r}", file=sys.stderr)
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        print(f"page: {sys.argv[1]} has no figures of python -m benchmarks.peers --json: {why}", file=sys.stderr)
         return 2
     PAGE.write_text(text)
     print(f"page: {PAGE}")

@@ -95,7 +95,7 @@ class Inflow(Struct, frozen=True):
     files: Source
     state: Annotated[str, example("state/orders")]
     quarantine: Annotated[str, example("quarantine/orders")]
-    topic: str = ""
+    topic: Annotated[str, Meta(min_length=1)] = ""
     record: Columns = Columns()
     csv: Csv = Csv()
     metrics: str = ""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: What names of files begin with that are put away at this moment: nobody takes them.
 ASIDE = ".tutti-"
 _GZIP = ".gz"
+_BESIDE = "a file beside the directories of topics; move it into that of its topic, or set topic"
 
 
 class Seen(NamedTuple):
@@ -63,6 +64,9 @@ class Directory:
                     raise ConfigError(f"files.done {done} is on another file system than {self.root}: name one on the same")
                 if done.resolve() == self.root.resolve():
                     raise ConfigError(f"files.done {done} is the directory itself: name another one")
+            for key, place in (("state", self._config.state), ("quarantine", self._config.quarantine)):
+                if self._is_looked_into(Path(place).resolve()):
+                    raise ConfigError(f"{key} {place} is where files are looked for: name a directory outside of {self.root}")
         except OSError as error:
             raise ConfigError(
                 f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: "
@@ -92,6 +96,10 @@ class Directory:
             for folder in self._folders():
                 yield from self._files(self.root / folder, f"{folder}/", folder)
 
+    def _is_looked_into(self, place: Path) -> bool:
+        root = self.root.resolve()
+        return place == root or (not self._config.topic and place.parent == root and not place.name.startswith("."))
+
     def _folders(self) -> list[str]:
         with os.scandir(self.root) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
@@ -114,6 +122,8 @@ class Directory:
                     self.strange.add(f"{before}{_shown(name)}: its name has characters that cannot be shown")
                     continue
                 wanted = bool(topic) and self._wants(name)
+                if not topic and self._wants(name):
+                    self.strange.add(_BESIDE)
                 yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
     def _wants(self, name: str) -> bool:

@@ -178,7 +178,7 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
             where["record"] = int(number) + 1
         if path:
             where["field"] = path.lstrip(".")
-        return Problem(400, f"{_place(where)}{what[:1].lower()}{what[1:]}", where=where)
+        return Problem(400, f"{_place(where)}{_lowered(what)}", where=where)
     if "truncated" in what and b"\\ud" in text.lower():  # what msgspec says of it
         what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else _byte_of(told)
@@ -191,7 +191,11 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
     before = text[:at]
     where["line"] = line or before.count(b"\n") + 1
     where["column"] = at - (before.rfind(b"\n") + 1) + 1
-    return Problem(400, f"{_place(where)}{what[:1].lower()}{what[1:].partition(' (byte')[0]}", where=where)
+    return Problem(400, f"{_place(where)}{_lowered(what.partition(' (byte')[0])}", where=where)
+
+
+def _lowered(text: str) -> str:
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _byte_of(told: str) -> int | None:

@@ -57,8 +57,10 @@ class Archive:
     def __init__(self, where: str | os.PathLike[str], log: str = "", *, make: bool = False) -> None:
         """Read the marker and list the ranges."""
         self.store: Store = open_store(where)
-        if make and isinstance(self.store, LocalStore):
-            self.store.check_writable()
+        if isinstance(self.store, LocalStore):
+            self.store.check_directory()
+            if make:
+                self.store.check_writable()
         self.log = self._marker(log, make).log
         if log and self.log != log:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, and not of log {log}: name another one")

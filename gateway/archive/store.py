@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import re
 import time
 import uuid
@@ -46,7 +47,6 @@ class Store(Protocol):
         FileNotFoundError: there is no such file.
         DiskFull: there is no room.
         Unavailable: the file system did not do it; the message names the file and says why.
-        ConfigError: a directory was named, and it is none.
     """
 
     @property
@@ -147,6 +147,21 @@ class LocalStore:
 
     def _path(self, path: str) -> str:
         return os.path.join(self.where, path)
+
+    def check_directory(self) -> None:
+        """Refuse a place that is there, and no directory.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        try:
+            good = stat.S_ISDIR(os.stat(self.where).st_mode)
+        except NotADirectoryError:
+            good = False
+        except OSError:
+            return  # whoever reads or writes it is told why not
+        if not good:
+            raise ConfigError(f"archive {self.where} is no directory: name one, or a URL such as s3://BUCKET/DIR")
 
     def check_writable(self) -> None:
         """Refuse a place where nothing can be written: at the start that is a wrong name, and nothing to wait for.
@@ -259,8 +274,6 @@ class LocalStore:
             yield
         except FileNotFoundError:
             raise
-        except NotADirectoryError as error:
-            raise ConfigError(f"archive {self.where} is no directory: name one, or a URL such as s3://BUCKET/DIR") from error
         except OSError as error:
             whole = self._path(path)
             if error.errno in _NO_ROOM:

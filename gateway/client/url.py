@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gateway.core import limits
 from gateway.data.addresses import Address, parse_host_port
 from gateway.errors import ConfigError, UsageError
@@ -10,6 +12,7 @@ __all__ = ["SCHEME", "Address", "parse_url"]
 
 SCHEME = "tutti://"
 _TAKEN = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
+_HOST = re.compile(r"[\w.:%-]+|\*", re.ASCII)
 _OTHER_PORTS = {"grpc": "reads", "grpc+tcp": "reads", "http": "admin", "https": "admin"}
 
 
@@ -38,6 +41,8 @@ def _address(place: str, url: str) -> Address:
         address = parse_host_port(place)
     except UsageError as error:
         raise ConfigError(f"the url {url!r}: {error}; {_TAKEN}") from None
+    if not _HOST.fullmatch(address.host):
+        raise ConfigError(f"the url {url!r}: {address.host!r} is no host; {_TAKEN}")
     if address.host == "*":
         raise ConfigError(f"the url {url!r}: {place!r} is where one listens, and nobody can connect to it; {_TAKEN}")
     return address

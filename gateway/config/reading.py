@@ -225,6 +225,8 @@ def _taken(told: inspect.Type) -> str:
             return 'one character in "quotes"'
         case inspect.StrType(min_length=1):
             return 'text in "quotes" that is not empty'
+        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
+            return f"a list of some of {', '.join(f'"{value}"' for value in values)}"
         case inspect.ListType(min_length=1):
             return 'a list of texts, ["a", "b"], one at least'
         case inspect.ListType():

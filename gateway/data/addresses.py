@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from gateway.errors import UsageError
@@ -14,8 +14,9 @@ _ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens,
 #: What to do about one of them.
 NAME_HOST = "name the host as the others reach it"
 _FORM = "write HOST:PORT, as 127.0.0.1:7400, an IPv6 host in brackets, as [::1]:7400"
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?|\*")
-_HOST_6 = re.compile(r"\[([^\s/\[\]]+)\]")
+#: Any name: what logs of earlier releases have as an address of a member is one for ever.
+_HOST = re.compile(r"\[[^\s/\[\]]+\]|[^\s/:\[\]]+")
+_PORT_DIGITS_MAX = 20
 
 
 class Address(NamedTuple):
@@ -53,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_host_port(text: str, port_min: int = 1) -> Address:
-    """The host and port of `HOST:PORT`; a numeric IPv6 host stands in brackets.
+    """The host and port of `HOST:PORT`; an IPv6 host stands in brackets. Whether there is such a host is not looked at.
 
     Args:
         text: what was written.
@@ -67,10 +68,9 @@ def parse_host_port(text: str, port_min: int = 1) -> Address:
         raise UsageError(f"{text!r} has no host or no port: {_FORM}")
     if not _is_port(port, port_min):
         raise UsageError(f"{port!r} in {text!r} is no port ({port_min} to {PORT_MAX}): {_FORM}")
-    bracketed = _HOST_6.fullmatch(host)
-    if not (_is_ipv6(bracketed[1]) if bracketed else _HOST.fullmatch(host)):
+    if not _HOST.fullmatch(host):
         raise UsageError(f"{host!r} in {text!r} is no host: {_FORM}")
-    return Address(bracketed[1] if bracketed else host, int(port))
+    return Address(host.strip("[]"), int(port))
 
 
 def parse_member(text: str) -> MemberAddress:
@@ -95,12 +95,5 @@ def client_part(text: str) -> str:
 
 
 def _is_port(text: str, least: int = 1) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) <= len(str(PORT_MAX)) and least <= int(text) <= PORT_MAX
+    return text.isdecimal() and text.isascii() and len(text) <= _PORT_DIGITS_MAX and least <= int(text) <= PORT_MAX
 
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -263,6 +264,15 @@ def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path,
     monkeypatch.setattr(os, "mkdir", denied)
     with pytest.raises(ConfigError, match=r"cannot be written \(Permission denied\): name a directory that can be"):
         Archive(tmp_path / "new", LOG, make=True)
+
+
+def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_path: Path) -> None:
+    """What went away under one that runs may come back: a mount, or what somebody moved."""
+    archive = archived(tmp_path / "a")
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "a").write_text("")
+    with pytest.raises(Unavailable, match="not a directory"):
+        archive.refresh()
 
 
 def test_ranges_that_overlap_are_read_once(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def test_a_place_comes_back_from_the_log() -> None:
     assert len(Place("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
     with pytest.raises(FormatError, match="another `name`"):
         Place.decode(b"somebody else's", "p")
+    with pytest.raises(FormatError, match="is none of this connector"):
+        Place.decode(place.encode()[:-1] + b',"another":1}', "p")
 
 
 @pytest.mark.parametrize(("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was made since")])

@@ -232,6 +232,7 @@ def test_a_full_quarantine_holds_who_pushes(tmp_path: Path, monkeypatch: pytest.
         (IN.replace('bind = ["tcp://127.0.0.1:1"]', ""), "zeromq.bind or zeromq.connect is missing"),
         (IN.replace("tcp://127.0.0.1:1", "localhost"), "'localhost' is no endpoint"),
         (IN + 'subscribe = ["a"]', "leave it out"),
+        (IN + 'frames = ["vlue"]', 'it takes a list of some of "'),
         (IN + 'frames = ["key"]', 'has no "value"'),
         (IN + 'frames = ["value", "value"]', '"value" twice'),
         (IN + 'frames = ["topic", "value"]', "leave one of them out"),
