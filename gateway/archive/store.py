@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import re
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator

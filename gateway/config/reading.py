@@ -226,7 +226,7 @@ def _taken(told: inspect.Type) -> str:
         case inspect.StrType(min_length=1):
             return 'text in "quotes" that is not empty'
         case inspect.ListType(item_type=inspect.LiteralType(values=values)):
-            return f"a list of some of {', '.join(f'"{value}"' for value in values)}"
+            return "a list of some of " + ", ".join(f'"{value}"' for value in values)
         case inspect.ListType(min_length=1):
             return 'a list of texts, ["a", "b"], one at least'
         case inspect.ListType():

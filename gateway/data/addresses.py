@@ -96,4 +96,3 @@ def client_part(text: str) -> str:
 
 def _is_port(text: str, least: int = 1) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= _PORT_DIGITS_MAX and least <= int(text) <= PORT_MAX
-

@@ -271,7 +271,7 @@ def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_pat
     archive = archived(tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
     (tmp_path / "a").write_text("")
-    with pytest.raises(Unavailable, match="not a directory"):
+    with pytest.raises(Unavailable, match="Not a directory"):
         archive.refresh()
 
 

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,23 +55,6 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
     assert (rig.log.values("x"), rig.log.values("y"), len(rig.log.rows)) == ([b"x/1", b"x/2"], [b"y/1"], 3)
     beside = "a file beside the directories of topics; move it into that of its topic, or set topic"
     assert connector.directory.strange == {"not a topic/: is no name of a topic", beside}
-
-
-def test_an_empty_topic_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="topic is '': it takes text in \"quotes\" that is not empty"):
-        Rig(tmp_path, top='topic = ""')
-
-
-@pytest.mark.parametrize("key", ["state", "quarantine"])
-@pytest.mark.parametrize(("place", "topic", "taken"), [(".", True, True), ("x", True, False), ("x", False, True), (".x", False, False)])
-def test_the_connectors_own_files_are_not_taken_for_the_sources(tmp_path: Path, key: str, place: str, topic: bool, taken: bool) -> None:
-    rig = Rig(tmp_path, top="" if topic else "# no topic")
-    directory = Directory(msgspec.structs.replace(rig.config, **{key: str(rig.incoming / place)}))
-    if not taken:
-        directory.check()
-        return
-    with pytest.raises(ConfigError, match=f"^{key} .* is where files are looked for: name a directory outside of {rig.incoming}"):
-        directory.check()
 
 
 @pytest.mark.parametrize("folder", ["", "x/"])

@@ -1,0 +1,33 @@
+"""Proves that a connector from files takes nothing of its own for a file, and that no topic is said by leaving it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from connectors.files.directory import Directory
+from gateway.errors import ConfigError
+from tests.unit.connectors.files.model import Rig
+
+
+def test_an_empty_topic_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="topic is '': it takes text in \"quotes\" that is not empty"):
+        Rig(tmp_path, top='topic = ""')
+
+
+@pytest.mark.parametrize("key", ["state", "quarantine"])
+@pytest.mark.parametrize(
+    ("place", "topic", "taken"), [(".", True, True), ("x", True, False), ("x", False, True), (".x", False, False)]
+)
+def test_the_connectors_own_files_are_not_taken_for_the_sources(
+    tmp_path: Path, key: str, place: str, topic: bool, taken: bool
+) -> None:
+    rig = Rig(tmp_path, top="" if topic else "# no topic")
+    directory = Directory(msgspec.structs.replace(rig.config, **{key: str(rig.incoming / place)}))
+    if not taken:
+        directory.check()
+        return
+    with pytest.raises(ConfigError, match=f"^{key} .* is where files are looked for: name a directory outside of {rig.incoming}"):
+        directory.check()
