@@ -37,7 +37,7 @@ check: $(READY) ## lint, format, types, import contracts
 bench: $(READY) java ## every benchmark, with the machine's own limits beside it
 	@$(RUN)/python -m benchmarks $(ARGS)
 
-bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios. Half an hour; Go for NATS
+bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 20 minutes, Go for NATS
 	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
 bench-quick: $(READY) ## the short ones
