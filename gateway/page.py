@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from gateway.core import limits
 from gateway.data.addresses import Address, is_loopback, parse_host_port
 from gateway.errors import ConfigError, UsageError
-from gateway.serving import BoundedProtocol, Server
+from gateway.serving import PLAIN, BoundedProtocol, Server
 
 US = 1_000_000
 
@@ -67,15 +67,8 @@ class Page:
         config = uvicorn.Config(
             make_asgi_app(registry),
             http=_Protocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
+            **PLAIN,
             log_level="error",  # it warns of each request that is none: strangers would fill the log
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
             backlog=limits.METRICS_CONNECTIONS_MAX,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=limits.METRICS_HEAD_BYTES_MAX,

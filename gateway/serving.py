@@ -23,6 +23,17 @@ from gateway.descriptors import TOO_MANY
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"
+#: What uvicorn is told by each port that faces strangers: HTTP/1.1 alone, logs of our own, no word of what serves, no proxy.
+PLAIN: dict[str, Any] = {
+    "ws": "none",
+    "lifespan": "off",
+    "loop": "asyncio",
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "date_header": False,
+    "proxy_headers": False,
+}
 CROWDED = "crowded"  # all places for connections were taken
 
 

@@ -25,7 +25,7 @@ from gateway.client.reads import Reads
 from gateway.data.addresses import Address
 from gateway.errors import ConfigError, Unavailable
 from gateway.keyfiles import check_certificate, stamp
-from gateway.serving import BoundedProtocol, Server
+from gateway.serving import PLAIN, BoundedProtocol, Server
 
 LOG = logging.getLogger("tutti.http")
 
@@ -126,14 +126,7 @@ class Connector:
         config = uvicorn.Config(
             application(service),
             http=Protocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
+            **PLAIN,
             backlog=limits.CONNECTIONS_MAX,
             timeout_keep_alive=int(limits.HEAD_S),
             timeout_graceful_shutdown=limits.STOP_S,

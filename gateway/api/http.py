@@ -27,7 +27,7 @@ from gateway.access import WHO, Access
 from gateway.api.guard import Guard
 from gateway.core import limits
 from gateway.errors import NotAllowed
-from gateway.serving import BoundedProtocol, Server, problem
+from gateway.serving import PLAIN, BoundedProtocol, Server, problem
 
 US = 1_000_000
 METHODS = ("GET", "HEAD")
@@ -187,14 +187,7 @@ class AdminServer:
             ssl_certfile=certificate,
             ssl_keyfile=key,
             http=AdminProtocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
+            **PLAIN,
             backlog=limits.HTTP_CONNECTIONS_MAX,
             timeout_keep_alive=limits.HTTP_REQUEST_US_MAX // US // 2,
             timeout_graceful_shutdown=1,

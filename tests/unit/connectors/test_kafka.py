@@ -16,7 +16,7 @@ from connectors.kafka.place import Place, check_same, producer_name
 from connectors.kafka.records import Cut, records_of
 from gateway.client.encode import TIME_US_MAX, TIME_US_MIN
 from gateway.data.schema import encode_batch
-from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError
+from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
 
 
 class Message:
@@ -245,6 +245,26 @@ def test_who_was_fenced_waits_long_enough_to_be_told_by_kafka() -> None:
         times.append(partition.retry_at)
     assert times == sorted(times)
     assert times[-1] == 60
+
+
+@pytest.mark.parametrize("error", [Aborted("lost its coordinator"), Fenced("another one")])
+def test_what_was_committed_since_makes_the_next_failure_a_first_one(error: TuttiError) -> None:
+    producer = FakeProducer(9)
+    partition = flowing(producer)
+    partition.failed(error, 0.0)
+    least = partition.retry_at
+    for _ in range(3):
+        partition.turn(Turn.OPEN)
+        partition.failed(error, 0.0)
+    assert partition.retry_at > least
+    again: Any = FakeProducer(9)
+    partition.turn(Turn.OPEN)
+    partition.opened(again, 10, 10)
+    partition.take([cut(12)], 12)
+    push(partition)
+    again.sent[0][1](None, FakeReceipt())
+    partition.failed(error, 0.0)
+    assert partition.retry_at == least
 
 
 def test_steps_that_make_no_sense_are_illegal() -> None:
