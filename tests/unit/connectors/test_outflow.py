@@ -22,6 +22,7 @@ from connectors.kafka.outgoing import COLUMNS, Outgoing, sizes
 from connectors.kafka.position import Position
 from gateway.data.columns import schema_of
 from gateway.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
+from gateway.waits import Doubling
 
 LOG = "ab" * 16
 
@@ -393,3 +394,32 @@ def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     told = [record.message for record in caplog.records if "begins again" in record.message or "goes on" in record.message]
     assert len(told) == 3, told
     assert [offset for _, offset in kafka.records] == list(range(50))
+
+
+class Stop(threading.Event):
+    """Notes how long it is waited for, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
+    log, kafka, stop = FakeLog(60), Kafka(), Stop()
+    outflow = outflow_of(tmp_path, log, kafka)
+    outflow._waits = Doubling(1.0, 60.0)
+    early, late = [Again("gone")] * 3, [Again("gone")]
+
+    def trouble(where: str) -> None:
+        fails = late if kafka.records else early  # behind the first commit of records, and before it
+        if where == "add" and fails:
+            raise fails.pop()
+
+    kafka.trouble, log.done = trouble, stop.set
+    outflow.run(stop, lambda: None)
+    assert [wait for wait in stop.waited if wait >= 1] == [1, 2, 4, 1]
+    assert [offset for _, offset in kafka.records] == list(range(60))

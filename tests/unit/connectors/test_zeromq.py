@@ -21,6 +21,7 @@ from connectors.zeromq.messages import Part, Sorter
 from connectors.zeromq.outflow import Publisher
 from connectors.zeromq.spooled import SpooledFlow
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
+from gateway.waits import Doubling
 
 EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
 IN = (
@@ -407,3 +408,23 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
         assert socket.recv() == b"\1" + topic
         socket.send_multipart([topic, bytes(100_000)])
         assert len(subscriber.recv_multipart()[1]) == 100_000
+
+
+def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(1)
+    flow = flow_on(log, tmp_path, monkeypatch)
+    flow._waits = Doubling(1.0, 60.0)
+    flow.open()
+    waited = []
+    for _ in range(3):
+        flow._fail(Aborted("lost its coordinator"), 0.0)
+        waited.append(flow._retry_at)
+    while flow._producer is None:
+        flow.tend(100.0)
+    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    while flow.waiting:
+        flow.tend(100.0)
+        log.newest.turn()
+    flow._fail(Aborted("lost its coordinator"), 0.0)
+    assert [*waited, flow._retry_at] == [1, 2, 4, 1]
+    flow.close(1.0)

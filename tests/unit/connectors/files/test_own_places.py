@@ -31,3 +31,14 @@ def test_the_connectors_own_files_are_not_taken_for_the_sources(
         return
     with pytest.raises(ConfigError, match=f"^{key} .* is where files are looked for: name a directory outside of {rig.incoming}"):
         directory.check()
+
+
+def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write("a", b"1\n")
+    with rig.session() as (connector, session):
+        waits = [connector._waits.next_s() for _ in range(3)]
+        session._round()
+        rig.log.decide(len(rig.log.undecided))
+        session._drain()
+        assert waits[2] > waits[0] == connector._waits.next_s()
