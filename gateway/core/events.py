@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
 from gateway.core import limits
-from gateway.core.messages import Damage, LaneBegin, Message
+from gateway.core.messages import Confirm, Damage, Echo, Forward, LaneBegin, Message, Order, Vote
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 
@@ -324,6 +324,15 @@ class WriteFailed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Several(msgspec.Struct, frozen=True, tag=True):
+    """Events that came at once, in this order, as one step: what follows from them leaves, and is written, together.
+
+    Of the ordinary course alone (`ordinary`): at least two of them.
+    """
+
+    events: tuple[Submitted | Received, ...]
+
+
 class LeaveAsked(msgspec.Struct, frozen=True, tag=True):
     """Stop in order: take nothing new, decide what is under way, then Stopped."""
 
@@ -353,4 +362,13 @@ Event = (
     | TrimProposed
     | WriteFailed
     | LeaveAsked
+    | Several
 )
+
+
+def ordinary(event: object) -> TypeGuard[Submitted | Received]:
+    """Whether an event may be one of `Several`: nothing but a batch on its way through a view, at whichever end of it."""
+    return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
+
+
+_ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))

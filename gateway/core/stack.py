@@ -30,6 +30,7 @@ from gateway.core.events import (
     RosterForced,
     Rotted,
     SessionClosed,
+    Several,
     SnapshotRead,
     SpaceChanged,
     StackConfig,
@@ -40,6 +41,7 @@ from gateway.core.events import (
     TopicAsked,
     TrimProposed,
     WriteFailed,
+    ordinary,
 )
 from gateway.core.layers import Layers
 from gateway.core.life import Phase
@@ -83,13 +85,31 @@ class Stack:
             layers = self._start(event)
         else:
             self._handlers[type(event)](event)
-        local, me = outbox.local, self._standing.me
-        while local:
-            layers.inbound.on_message(me, local.popleft())
+        self._hear_own(layers)
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
         self._under_way = None
         return actions
+
+    def _hear_own(self, layers: Layers) -> None:
+        """Take what this member said to itself."""
+        local, me = self._outbox.local, self._standing.me
+        while local:
+            layers.inbound.on_message(me, local.popleft())
+
+    def _several(self, event: Several) -> None:
+        layers, handlers = self.layers, self._handlers
+        order = layers.order
+        for one in event.events:
+            if not ordinary(one):
+                raise InvariantViolated(f"{type(one).__name__} is a step of its own")
+            if isinstance(one, Submitted):
+                order.submit(one)  # what all sessions sent is forwarded at once
+                continue
+            order.forward.leave()
+            handlers[Received](one)
+            self._hear_own(layers)
+        order.forward.leave()
 
     def _start(self, event: Event) -> Layers:
         if not isinstance(event, Started):
@@ -123,6 +143,7 @@ class Stack:
             TrimProposed: self._taking_part(layers.on_trim_proposed),
             WriteFailed: lambda event: flush.on_failed(event.reason),
             LeaveAsked: lambda event: layers.membership.leave(),
+            Several: self._several,
         }
         layers.start(event)
         return layers

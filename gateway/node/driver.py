@@ -8,7 +8,7 @@ woken wants the interpreter that sends. Decided runs go to the index last, becau
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +43,16 @@ from gateway.core.events import (
     Event,
     LeaveAsked,
     Persisted,
+    Received,
     Recovered,
+    Several,
     SpaceChanged,
     Started,
+    Submitted,
     SubmittedUnordered,
     TimeAdvanced,
     WriteFailed,
+    ordinary,
 )
 from gateway.data.bodies import ForgetBody, decode_body
 from gateway.data.frame import Kind
@@ -124,7 +128,9 @@ class Driver:
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
-        self._reception = Reception(self._step, self.sessions, self.answers, self._fences, self.books, meters, log, admission)
+        self._reception = Reception(
+            self._step, self._step_all, self.sessions, self.answers, self._fences, self.books, meters, log, admission
+        )
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
         self._delivered: list[Deliver] = []
@@ -222,10 +228,13 @@ class Driver:
 
     def turn(self, messages: Iterable[Message], happenings: Iterable[Happening]) -> None:
         """Take what happened and what clients said, and the time; carry out what follows."""
+        events: list[Event] = []
         for happening in happenings:
             if isinstance(happening, Located):
                 self.answers.add(happening.session, happening.answers)
             elif isinstance(happening, StatusAsked):
+                self._step_all(events)
+                events = []
                 happening.answer(self.books.status())
             else:
                 if isinstance(happening, WriteFailed):
@@ -234,7 +243,8 @@ class Driver:
                     self.low = happening.reason if happening.low else ""
                 elif isinstance(happening, Persisted):
                     self._voted += self._under_way.voted(happening.token, self._clock.now().mono_us)
-                self._step(happening)
+                events.append(happening)
+        self._step_all(events)
         self.flush()
         now = self._clock.now()
         if self._timer_us is not None and now.mono_us >= self._timer_us:
@@ -266,6 +276,22 @@ class Driver:
         self._carry_out(event)
         while self._next:
             self._carry_out(self._next.popleft())
+
+    def _step_all(self, events: Sequence[Event]) -> None:
+        """Events that came at once: those of the ordinary course that follow on one another are one step."""
+        together: list[Submitted | Received] = []
+        for event in events:
+            if ordinary(event):
+                together.append(event)
+                continue
+            self._step_together(together)
+            together = []
+            self._step(event)
+        self._step_together(together)
+
+    def _step_together(self, events: Sequence[Submitted | Received]) -> None:
+        if events:
+            self._step(events[0] if len(events) == 1 else Several(tuple(events)))
 
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1

@@ -49,6 +49,7 @@ class Reception:
     def __init__(
         self,
         step: Callable[[Event], None],
+        step_all: Callable[[Sequence[Event]], None],
         sessions: Sessions,
         answers: Answers,
         fences: requests.Fences,
@@ -57,9 +58,12 @@ class Reception:
         log: FilteringBoundLogger,
         admission: Admission | None = None,
     ) -> None:
-        """`step` has the stack take an event; the rest is the driver's. Without `admission` everybody may do everything."""
+        """`step` has the stack take an event, `step_all` several that came at once; the rest is the driver's. Without `admission`
+        everybody may do everything.
+        """
         self._admission = admission
         self._step = step
+        self._step_all = step_all
         self._sessions = sessions
         self._answers = answers
         self._fences = fences
@@ -96,8 +100,7 @@ class Reception:
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        for session, good in submitted.values():
-            self._submit(session, good)
+        self._step_all([_submitted(session, good) for session, good in submitted.values() if good])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
         good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
@@ -113,8 +116,7 @@ class Reception:
 
     def _submit(self, session: Session, frames: Sequence[Frame]) -> None:
         if frames:
-            submitted = SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted
-            self._step(submitted(session.number, tuple(frames)))
+            self._step(_submitted(session, frames))
 
     def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
         if isinstance(asked, Hello):
@@ -214,6 +216,10 @@ class Reception:
         """A session is over."""
         self._fences.forget(number)
         self._step(SessionClosed(number))
+
+
+def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | SubmittedUnordered:
+    return (SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted)(session.number, tuple(frames))
 
 
 def _keep_form(session: Session, form: bytes) -> None:

@@ -22,7 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
-from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered
+from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Several, Submitted, SubmittedUnordered
 from gateway.core.messages import Confirm, Fetched, Forward, LaneFetched, No, Order, Post, Posted, Repair, Settled, Vote
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
@@ -64,6 +64,9 @@ class Tracer:
 
     def _happened(self, event: Event) -> None:
         match event:
+            case Several():
+                for one in event.events:
+                    self._happened(one)
             case Submitted():
                 self._tell("submitted", event.frames, session=event.session)
             case SubmittedUnordered():

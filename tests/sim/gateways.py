@@ -27,7 +27,19 @@ from gateway.core.actions import (
     Stopped,
     ViewInstalled,
 )
-from gateway.core.events import Event, Identity, Now, Received, SessionClosed, StackConfig, Started, TimeAdvanced
+from gateway.core.events import (
+    Event,
+    Identity,
+    Now,
+    Received,
+    SessionClosed,
+    Several,
+    StackConfig,
+    Started,
+    Submitted,
+    TimeAdvanced,
+    ordinary,
+)
 from gateway.core.messages import Confirm, Install, Installed, Message, Propose, State, Vote
 from gateway.core.stack import Stack
 from gateway.data.wire import Answer
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 WALL_US = 1_600_000_000_000_000
+GATHER_US_MAX = 1_000
 INBOX_MAX = 20_000  # what the system holds for a process that does not run
 ERRORS = (TuttiError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError)
 DRAMATIC = (Confirm, Install, Installed, Propose, State, Vote)  # messages at which a death in the middle matters
@@ -164,6 +177,9 @@ class Process:
         self._session = 0
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._timer_number = 0
+        gathers = "gather" in self.world.options.faults
+        self._gathers = self.world.chance(f"gather {gateway.name}").randint(0, GATHER_US_MAX) if gathers else 0
+        self._gathered: list[Submitted | Received] = []
         self.names = dict(enumerate(sorted(gateway.members), 1))
         self.numbers = {name: number for number, name in self.names.items()}
 
@@ -202,6 +218,22 @@ class Process:
         if self.frozen:
             self.when_running(self.step, event)
             return
+        if self._gathers and ordinary(event):
+            if not self._gathered:
+                self.world.schedule.at(self.world.schedule.now + self._gathers, self._together)
+            self._gathered.append(event)
+            return
+        self._together()
+        if not self.over:  # what was gathered may have ended it
+            self._step(event)
+
+    def _together(self) -> None:
+        """What was gathered as one step, as a driver hands on what it finds when it looks."""
+        if self._gathered and not self.over and not self.frozen:
+            gathered, self._gathered = self._gathered, []
+            self._step(gathered[0] if len(gathered) == 1 else Several(tuple(gathered)))
+
+    def _step(self, event: Event) -> None:
         gateway, world = self.gateway, self.world
         world.traced(gateway.name, event)
         if isinstance(event, SessionClosed):
@@ -238,6 +270,7 @@ class Process:
     def resume(self) -> None:
         """The process gets time again: all that waited comes at once."""
         self.frozen = False
+        self._together()
         waiting, self._inbox = self._inbox, []
         for call, args in waiting:
             if not self.over:
@@ -250,9 +283,9 @@ class Process:
             self.step(Received(number, message, incarnation))
 
     def _introduced(self, sender: str) -> int:
-        """The number that a gateway which nobody told of here says it has, as at a handshake; 0 if it is taken."""
+        """The number that a gateway which nobody told of here says it has, as at a handshake; 0 if taken, or of another log."""
         other = self.world.gateways[sender].process
-        number = other.me if other is not None else 0
+        number = other.me if other is not None and self.stack.log and other.stack.log == self.stack.log else 0
         if not number or number in self.names or number == self.me:
             return 0
         self.names[number], self.numbers[sender] = sender, number

@@ -42,6 +42,7 @@ FAULTS = {
     "forget": "an operator has a producer forgotten",
     "estranged": "a client cannot reach one gateway",
     "trim": "the oldest part of the log is to go",
+    "gather": "gateways take what comes within a moment at once",
     "again": "an operator removes a gateway and adds the same one again, as it runs or after a stop",
 }
 

@@ -19,6 +19,7 @@ LATER = (
     "trim",
     "again",
     "ends",
+    "gather",
 )  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
 
 

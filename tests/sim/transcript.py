@@ -13,6 +13,7 @@ from gateway.core.events import (
     Persisted,
     Received,
     SessionClosed,
+    Several,
     SpaceChanged,
     Started,
     Submitted,
@@ -62,6 +63,8 @@ def line(what: Any, names: dict[int, str]) -> str:
             return f"< from {names.get(sender, sender)} {_view(message)}{_message(message)}"
         case Submitted(session, frames):
             return f"< submitted s{session} {frames_text(frames)}"
+        case Several(events):
+            return "< at once: " + "; ".join(line(event, names)[2:] for event in events)
         case Persisted(token):
             return f"< persisted ({token})"
         case LogRead(token, frames):

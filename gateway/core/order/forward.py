@@ -73,6 +73,7 @@ class ForwardTable:
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
+        self._leaving: list[Frame] = []  # of this step
         self.count = 0
         self.bytes = 0
 
@@ -88,11 +89,11 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Take batches of a session in and forward them, or answer why not."""
+        """Take batches of a session in, to be forwarded by `leave`, or answer why not."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
-        forwarded: list[Frame] = []
+        leaving = self._leaving
         number = -1
         line: Producer | None = None
         queue: Queue | None = None
@@ -119,9 +120,14 @@ class ForwardTable:
                     queue.sent_us = now_us
                 self.count += 1
                 self.bytes += weight(frame)
-                forwarded.append(frame)
+                leaving.append(frame)
                 full = self.full
-        self._send(forwarded)
+
+    def leave(self) -> None:
+        """Forward what was submitted; called in the same step."""
+        if self._leaving:
+            leaving, self._leaving = self._leaving, []
+            self._send(leaving)
 
     def _send(self, frames: list[Frame]) -> None:
         """To the coordinator; while there is none they wait for the next one, to whom everything goes in order (`installed`)."""

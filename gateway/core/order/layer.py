@@ -47,6 +47,11 @@ class Ordering:
 
     def on_submitted(self, event: Submitted) -> None:
         """Batches of a client."""
+        self.submit(event)
+        self.forward.leave()
+
+    def submit(self, event: Submitted) -> None:
+        """The same; what is forwarded waits for `forward.leave`, so that batches of several clients travel together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.core.actions import Deliver, Persist, ReadLog, Reply, Send
-from gateway.core.events import Persisted, Submitted
-from gateway.core.messages import Vote
+from gateway.core.events import Persisted, Received, Several, SpaceChanged, Submitted
+from gateway.core.messages import Confirm, Order, Vote
 from gateway.data.wire import Committed
 from tests.unit.node.bench import A, Bench, placed, submit
 from tests.unit.node.fakes import batch_frame
@@ -69,3 +69,12 @@ def test_the_disk_gets_what_it_is_asked_in_the_stacks_order(bench: Bench, trail:
     bench.say(submit(A, batch_frame()))
     assert trail == ["persist", "read", "persist"]
     assert bench.disk.queued == [Persist(1, (frames[0],)), ReadLog(2, 1, 2), Persist(3, (frames[1],))]
+
+
+def test_what_came_at_once_is_one_step_as_far_as_it_is_of_the_ordinary_course() -> None:
+    bench = Bench()
+    view = 1 << 16 | 1
+    vote, order, confirm = (Received(2, message) for message in (Vote(view, 3), Order(view, ()), Confirm(view, 3)))
+    low = SpaceChanged(True, "full")
+    events = bench.happen(Persisted(1), vote, low, vote, order, confirm, Persisted(2), order)
+    assert events == [Persisted(1), vote, low, Several((vote, order, confirm)), Persisted(2), order]
