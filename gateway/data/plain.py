@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ _FEW = 32  # up to so many records plain Python is quicker than numpy
 _NO_HEADERS_END = 16  # offsets of the names and values of no headers, padded
 _PADDING = tuple(bytes(n) for n in range(8))
 _DATA_BYTES_MAX = 2**31 - 1
+_LAYOUTS_KEPT = 256  # of the sizes that came last: records of one size are what most clients send
 
 
 def _fixed_parts() -> tuple[bytes, bytes, bytes, bytes]:
@@ -70,6 +72,7 @@ class Layout(NamedTuple):
     raw_length: int
 
 
+@lru_cache(_LAYOUTS_KEPT)
 def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nulls: int) -> Layout:
     """The layout of `count` records whose keys and values have so many bytes and nulls."""
     bits, offsets = (count + 7) // 8, 4 * (count + 1)

@@ -19,6 +19,10 @@ class Clock:
     def __init__(self) -> None:
         self._wall_us = 0
 
+    def mono_us(self) -> int:
+        """The monotonic part alone."""
+        return time.monotonic_ns() // NS_PER_US
+
     def now(self) -> Now:
         """The time of this moment."""
         wall_us = time.time_ns() // NS_PER_US

@@ -8,7 +8,7 @@ woken wants the interpreter that sends. Decided runs go to the index last, becau
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +142,7 @@ class Driver:
         self._voted: Landed = []
         self._decided: Landed = []
         self._arrived_us = 0
+        self._now = clock.now()  # of the turn
         self._timer_us: int | None = None
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
@@ -196,7 +197,8 @@ class Driver:
 
         What is undecided when the gateway halts stays so, and nothing joins it: whoever comes is told.
         """
-        return sum(lookups.waiting for lookups in self._lookups) < limits.LOOKUPS_MAX and (
+        ordered, unordered = self._lookups
+        return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
             bool(self.halted)
             or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_ROOM_FRAMES)
         )
@@ -205,7 +207,7 @@ class Driver:
         """How long nothing has to be done, if nothing happens."""
         if self._timer_us is None:
             return limits.POLL_US_MAX
-        return min(limits.POLL_US_MAX, max(0, self._timer_us - self._clock.now().mono_us))
+        return min(limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
 
     # What happens
 
@@ -216,6 +218,7 @@ class Driver:
         self._under_way.decided = self.position
         self._under_way.wrote(recovered.tail)
         self._lanes.found(recovered.lanes)
+        self._now = self._clock.now()
         self._step(started)
         self.flush()
 
@@ -223,11 +226,13 @@ class Driver:
         """Begin the orderly stop."""
         if not self.leaving:
             self.leaving = True
+            self._now = self._clock.now()
             self._step(LeaveAsked())
             self.flush()
 
-    def turn(self, messages: Iterable[Message], happenings: Iterable[Happening]) -> None:
+    def turn(self, messages: Sequence[Message], happenings: Sequence[Happening]) -> None:
         """Take what happened and what clients said, and the time; carry out what follows."""
+        now = self._now = self._clock.now()
         events: list[Event] = []
         for happening in happenings:
             if isinstance(happening, Located):
@@ -242,27 +247,30 @@ class Driver:
                 elif isinstance(happening, SpaceChanged):
                     self.low = happening.reason if happening.low else ""
                 elif isinstance(happening, Persisted):
-                    self._voted += self._under_way.voted(happening.token, self._clock.now().mono_us)
+                    self._voted += self._under_way.voted(happening.token, now.mono_us)
                 events.append(happening)
-        self._step_all(events)
-        self.flush()
-        now = self._clock.now()
+        if happenings:
+            self._step_all(events)
+            self.flush()
         if self._timer_us is not None and now.mono_us >= self._timer_us:
             self._timer_us = None
             self._step(TimeAdvanced())
         self._arrived_us = now.mono_us
-        self._reception.take(messages, now.mono_us)
+        if messages:
+            self._reception.take(messages, now.mono_us)
         self.flush()
 
     def sweep(self) -> None:
         """Forget clients that have been silent for long, and tell the others what changed; called about once a second."""
-        for session in self.sessions.idle(self._clock.now().mono_us - limits.SESSION_IDLE_US):
+        self._now = self._clock.now()
+        for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
             self._reception.close(session)
         self._reception.sweep()
         self._news.look()
 
     def drop_clients(self) -> None:
         """Every connection was closed: all sessions are over."""
+        self._now = self._clock.now()
         for session in self.sessions.clear():
             self._reception.end(session.number)
 
@@ -298,7 +306,7 @@ class Driver:
         if isinstance(event, SubmittedUnordered):
             self._awaited.arrived(event.frames, self._arrived_us)
         acts = self._acts
-        for action in self._stack.step(event, self._clock.now()):
+        for action in self._stack.step(event, self._now):
             acts[type(action)](action)
 
     @cached_property
@@ -435,7 +443,7 @@ class Driver:
 
     def _measure(self) -> None:
         """Count how long what left in this turn was under way."""
-        now_us, meters = self._clock.now().mono_us, self.meters
+        now_us, meters = self._clock.mono_us(), self.meters
         for since, meter in (
             (self._landed, meters.commit_us),
             (self._landed_unordered, meters.commit_unordered_us),

@@ -84,6 +84,9 @@ class Ticking(Protocol):
     def now(self) -> Now:
         """The time of this moment."""
 
+    def mono_us(self) -> int:
+        """The monotonic part of it alone."""
+
 
 class Clients(Protocol):
     """The sending side of the client port."""

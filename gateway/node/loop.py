@@ -65,6 +65,7 @@ class Loop:
         """One for everything, and one without what clients say, for when nothing more is taken from them."""
         self._changes = self._transport.changes
         sockets = self._transport.sockets()
+        self._mesh = frozenset(sockets)
         # ZeroMQ's own costs four times as much.
         kind: Callable[[], Any] = select.poll if all(isinstance(one, int) for one in sockets) else zmq.Poller
         self._all, self._others = kind(), kind()
@@ -81,7 +82,7 @@ class Loop:
         ready = self._sockets()
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
-            if ready:
+            if not self._mesh.isdisjoint(ready):
                 happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if happenings:
                 driver.turn((), happenings)  # what the disk and the others finished leaves before anything new is looked at

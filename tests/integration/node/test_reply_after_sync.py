@@ -126,7 +126,7 @@ class Bench:
 
     def turn(self, *parts: list[bytes]) -> None:
         """One turn of the socket thread, with what the disk reported so far."""
-        self.clock.mono_us += 1000
+        self.clock.time_us += 1000
         happenings, self.reports[:] = list(self.reports), []
         self.driver.turn([message(b"client", one) for one in parts], happenings)
 

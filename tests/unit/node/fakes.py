@@ -181,10 +181,13 @@ class HandClock:
     """Moves when it is told to."""
 
     def __init__(self) -> None:
-        self.mono_us = 1_000_000
+        self.time_us = 1_000_000
+
+    def mono_us(self) -> int:
+        return self.time_us
 
     def now(self) -> Now:
-        return Now(self.mono_us, START_US + self.mono_us)
+        return Now(self.time_us, START_US + self.time_us)
 
 
 class Script:

@@ -86,7 +86,7 @@ def test_a_client_s_wait_for_its_unordered_batch_is_measured_from_the_first_copy
     bench.hello(B)
     for routing, make in ((A, unordered), (A, unordered), (B, submit)):
         bench.say(make(routing, batch_frame()))
-        bench.clock.mono_us += 1000
+        bench.clock.time_us += 1000
     receipt = Committed(1, 1, 1, 1, 10)
     bench.answers = {Persisted: [Reply(2, (receipt,))], LanePersisted: [Reply(1, (receipt,))]}
     bench.happen(Persisted(1))  # of the batch of that name in the log
