@@ -13,6 +13,7 @@ _STATM = "/proc/self/statm"
 _STATM_BYTES_MAX = 200
 
 trim = allocator.give_back
+collapse = allocator.collapse
 
 
 def tune() -> bool:

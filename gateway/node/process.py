@@ -250,6 +250,7 @@ class Gateway:
         if not self._told_ready and self._reads.ready and self._driver.state == "primary":
             self._told_ready = True
             self._tell_ready()
+            memory.collapse()  # all is loaded
         return False
 
     def _tell_ready(self) -> None:
