@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, foreign_load
+from benchmarks.kept import about, header
 from benchmarks.registry import BENCHMARKS
 
 
@@ -30,19 +29,20 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
     rounds = 1 if arguments.quick else max(1, arguments.rounds)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Linux {platform.release()}",
-        flush=True,
-    )
+    print(about(), flush=True)
     figures: list[Figure] = []
+    foreign: list[float] = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=arguments.directory) as directory:
         for name in arguments.names or BENCHMARKS:
-            for result in BENCHMARKS[name].run(Path(directory), rounds, arguments.quick):
+            with foreign_load(foreign):
+                found = BENCHMARKS[name].run(Path(directory), rounds, arguments.quick)
+            for result in found:
                 print(result.line(), flush=True)
                 figures.append(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps([result._asdict() for result in figures], indent=1))
+        kept = {"kind": "figures", **header("benchmarks", foreign), "figures": [result._asdict() for result in figures]}
+        arguments.json.write_text(json.dumps(kept, indent=1))
     asked = [result for result in figures if result.target is not None]
     missed = [result.name for result in asked if not result.reached]
     text = f"benchmarks: {len(asked) - len(missed)} of {len(asked)} targets reached in {time.monotonic() - start:.0f} s"

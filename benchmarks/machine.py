@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,27 +15,46 @@ import numpy as np
 import zmq
 
 from benchmarks.figures import Figure, figure, percentile
+from benchmarks.pages import Measure
 from gateway.data.frame import crc32c
 
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT = 128 * MIB
 
 
+#: What a round of `one_round` finds.
+MEASURES = {
+    "write + fdatasync, 200 B": Measure("us", "less"),
+    "write + fdatasync, 64 KiB": Measure("us", "less"),
+    "write + fdatasync, 256 KiB": Measure("us", "less"),
+    "write + fdatasync, 1 MiB": Measure("us", "less"),
+    "memory copy": Measure("GB/s", "more"),
+    "CRC32C": Measure("GB/s", "more"),
+    "loopback round trip, TCP": Measure("us", "less"),
+    "loopback round trip, bare ZeroMQ": Measure("us", "less"),
+    "Python, one turn of an empty loop": Measure("ns", "less"),
+}
+
+
+def one_round(directory: Path) -> dict[str, float]:
+    """All of MEASURES once, medians of many; files are made in `directory` and removed. About three seconds."""
+    return {
+        "write + fdatasync, 200 B": sync_us(directory, 200),
+        "write + fdatasync, 64 KiB": sync_us(directory, 64 * KIB),
+        "write + fdatasync, 256 KiB": sync_us(directory, 256 * KIB, 200),
+        "write + fdatasync, 1 MiB": sync_us(directory, MIB, 100),
+        "memory copy": _copy_gbs(),
+        "CRC32C": _crc_gbs(),
+        "loopback round trip, TCP": round_trip_us(),
+        "loopback round trip, bare ZeroMQ": zeromq_us(),
+        "Python, one turn of an empty loop": loop_ns(),
+    }
+
+
 def limits(directory: Path, rounds: int) -> list[Figure]:
-    """Disk, memory and loopback of this machine; files are made in `directory` and removed."""
-    return [
-        figure("raw: write + fdatasync of 512 B, p50", _each(rounds, lambda: sync_us(directory, 512)), "us"),
-        figure("raw: write + fdatasync of 256 KiB, p50", _each(rounds, lambda: sync_us(directory, 256 * KIB)), "us"),
-        figure("raw: memory copy", _each(rounds, _copy_gbs), "GB/s"),
-        figure("raw: CRC32C", _each(rounds, _crc_gbs), "GB/s"),
-        figure("raw: loopback round trip between processes, TCP", _each(rounds, _round_trip_us), "us"),
-        figure("raw: bare ZeroMQ round trip between processes", _each(rounds, zeromq_us), "us", better="less"),
-        figure("raw: Python, one turn of an empty loop", _each(rounds, _loop_ns), "ns", better="less"),
-    ]
-
-
-def _each(rounds: int, measure: Callable[[], float]) -> list[float]:
-    return [measure() for _ in range(rounds)]
+    """Disk, memory and loopback of this machine."""
+    found = [one_round(directory) for _ in range(rounds)]
+    return [figure(f"raw: {name}", [one[name] for one in found], unit, better=better) for name, (unit, better) in MEASURES.items()]
 
 
 @contextmanager
@@ -109,7 +128,8 @@ while data := peer.recv(64):
 """
 
 
-def _round_trip_us(count: int = 3000) -> float:
+def round_trip_us(count: int = 3000) -> float:
+    """Median round trip of 64 bytes over TCP between two processes, us."""
     times = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
@@ -152,7 +172,8 @@ def zeromq_us(count: int = 3000) -> float:
     return percentile(sorted(times), 0.5)
 
 
-def _loop_ns(count: int = 3_000_000) -> float:
+def loop_ns(count: int = 3_000_000) -> float:
+    """How long one turn of an empty loop takes, ns: how fast this processor is at Python."""
     start = time.perf_counter_ns()
     for _ in range(count):
         pass

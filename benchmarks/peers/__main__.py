@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 from benchmarks.figures import foreign_load
+from benchmarks.kept import about
+from benchmarks.peers.bare import Machine
 from benchmarks.peers.jgroups import JGroups
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import JetStream
 from benchmarks.peers.ours import Tutti
-from benchmarks.peers.side import WORK, Sides, about, table, verdicts
+from benchmarks.peers.side import WORK, Sides, lines, table, verdicts
 from benchmarks.peers.work import System
 
 MIB = 1024 * 1024
@@ -32,6 +34,7 @@ def main() -> int:
     volume = arguments.volume_mb * MIB
     systems: list[System] = [
         Tutti(volume),
+        Machine(volume),
         Kafka(1, synced=False),
         Kafka(3, synced=False),
         Kafka(3, synced=True),
@@ -61,10 +64,10 @@ def main() -> int:
                     sides.measure(one, Path(scratch))
                 print(f"round {number + 1}: {one.name}: {sides.last(one)}", flush=True)
     print(table(sides.found, [one.name for one in able]))
-    print("\n".join(verdicts(sides.found)))
+    print(lines(verdicts(sides.found)))
     print(f"peers: {len(able)} systems, {arguments.rounds} rounds, {time.monotonic() - begin:.0f} s, {sides.quiet()}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(sides.as_json(able, about()), indent=1))
+        arguments.json.write_text(json.dumps(sides.as_json(able), indent=1))
     return 0
 
 

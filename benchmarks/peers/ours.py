@@ -10,10 +10,14 @@ from pathlib import Path
 
 from benchmarks.figures import descendants, percentile, proportional_memory_bytes
 from benchmarks.fleet import Measured, coordinator_of, gateways
-from benchmarks.ingest import _one_at_a_time, _paced, _send
+from benchmarks.ingest import _one_at_a_time, _paced, _send, _send_batches
 from benchmarks.machine import SEGMENT
+from benchmarks.peers.side import OURS
 from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
 from tutti import Producer
+
+_LOADS = 3  # of the whole volume: records of 1 KB, batches of 64 and 256 KiB
+_SEGMENTS_MAX = 64  # that a gateway keeps ready
 
 
 class _Gateways(Running):
@@ -25,6 +29,11 @@ class _Gateways(Running):
         with Producer(self._coordinator.url, producer="rate") as producer:
             producer.send("bench", b"up").result(30)
             return _send(producer, bytes(size), count) * 1e6 / size
+
+    def batches(self, size: int, volume: int) -> float:
+        with Producer(self._coordinator.url, producer="batches") as producer:
+            producer.send("bench", b"up").result(30)
+            return _send_batches(producer, size, volume // size)
 
     def one_at_a_time(self, count: int) -> Latency:
         return self._latency(self._coordinator, count)
@@ -110,12 +119,12 @@ def _in_flight(producers: list[Producer], each: int, count: int) -> float:
 class Tutti:
     """Three gateways of this checkout."""
 
-    name = "Tutti"
+    name = OURS
     promise = "synced on all three"
 
     def __init__(self, volume: int) -> None:
         """`volume`: bytes that prepared segments are wanted for."""
-        self._segments = volume // SEGMENT + 2
+        self._segments = min(_SEGMENTS_MAX, _LOADS * volume // SEGMENT + 2)
 
     def lacking(self) -> str:
         """Nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from html import escape
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.figures import number
-from benchmarks.peers.side import MEASURES, Found, verdicts
+from benchmarks.pages import Found, Rounds, medians, plot, spread, table
+from benchmarks.peers.side import MACHINE, MEASURES, OURS, lines, verdicts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "peers.md"
 _HEAD = """# Beside Kafka, JetStream and JGroups, measured
@@ -27,6 +28,8 @@ one disk. {foreign}
   `linger.ms` 5 for rates and 0 for latencies. *synced* is `flush.messages=1`.
 - **JetStream**: NATS server 2.15.2, three servers, three replicas on file, its own `nats bench` as the client, written in
   Go. *synced* is `sync_interval: always`.
+- **The machine**: bare ZeroMQ from a client to one process, from there to two others, each of which syncs; in messages of 256 KiB
+  for 1 KB. A limit beside which *Tutti is better by* is the share of it that Tutti reaches.
 - **JGroups** 5.5.6: SEQUENCER, its own MPerf with all three members sending; what each member delivers. It keeps nothing,
   and a sender has no receipt: a limit of what ordering alone costs, not the same promise. That it
   is slower in records of 100 B than of 1 KB was seen with 8 and 100 threads a member, and is not explained.
@@ -34,7 +37,6 @@ one disk. {foreign}
 What a receipt promises is not the same, and matters more than a factor: a record that only memory has is gone when the
 power fails everywhere.
 """
-_ROW, _BAR, _LABEL, _WIDTH = 22, 14, 210, 720
 
 
 def page(kept: dict[str, Any]) -> str:
@@ -43,50 +45,41 @@ def page(kept: dict[str, Any]) -> str:
     systems: dict[str, str] = kept["systems"]
     foreign: list[float] = kept["foreign_cpu"]
     rounds = max((len(values) for of in found.values() for values in of.values()), default=0)
-    lines = [
+    parts = [
         _HEAD.format(
             rounds=rounds,
             machine=kept["machine"],
             foreign=f"Others used {median(foreign):.2f} of a processor meanwhile (at most {max(foreign):.2f}).",
-            tutti=kept["version"],
-            promise=systems.get("Tutti", "synced on all three"),
+            tutti=kept["versions"]["tutti-ingest"],
+            promise=systems.get(OURS, "synced on all three"),
         ),
         "| | a receipt says |\n|---|---|\n" + "\n".join(f"| {name} | {promise} |" for name, promise in systems.items()),
-        "## What Tutti is held to\n\n```text\n" + "\n".join(verdicts(found)) + "\n```",
+        "## What Tutti is held to\n\n```text\n" + lines(verdicts(found)) + "\n```",
     ]
-    lines += [_measure(name, of) for name, of in found.items() if of]
-    return "\n\n".join(lines) + "\n"
+    parts += [measured(name, of) for name, of in found.items() if of and name not in machine.MEASURES]
+    if limits := the_machine(found):
+        parts.append(f"## The machine\n\n{limits}")
+    return "\n\n".join(parts) + "\n"
 
 
-def _measure(name: str, of: dict[str, list[float]]) -> str:
+def the_machine(found: Found) -> str:
+    """A table of what the machine can do; empty where that was not measured."""
+    there = {name: found[name][MACHINE] for name in machine.MEASURES if MACHINE in found.get(name, {})}
+    rows = [[name, machine.MEASURES[name].unit, spread(rounds)] for name, rounds in there.items()]
+    return table(["", "", "median (smallest to largest)"], rows) if rows else ""
+
+
+def measured(name: str, of: Rounds) -> str:
+    """The section of one measure: all systems as bars, and as a table with what Tutti is better by."""
     unit, better = MEASURES[name]
-    medians = {system: median(values) for system, values in of.items()}
-    ours = medians.get("Tutti")
+    middle = medians(of)
+    ours = middle.get(OURS)
     rows = []
-    for system, value in medians.items():
-        ratio = "" if ours is None or system == "Tutti" else number(ours / value if better == "more" else value / ours)
-        rows.append(f"| {system} | {number(value)} ({number(min(of[system]))} to {number(max(of[system]))}) | {ratio} |")
-    head = f"| {unit}, {better} is better | | Tutti is better by |\n|---|---|---|\n"
-    return f"## {name}\n\n{plot(medians, unit)}\n\n{head}" + "\n".join(rows)
-
-
-def plot(values: dict[str, float], unit: str) -> str:
-    """Bars of one measure as SVG, in the colours of the page."""
-    most = max(values.values()) or 1.0
-    room = _WIDTH - _LABEL - 110
-    bars = []
-    for place, (name, value) in enumerate(values.items()):
-        top, length = place * _ROW, max(1.0, value / most * room)
-        strong = "1" if name == "Tutti" else "0.45"
-        bars.append(
-            f'<text x="{_LABEL - 8}" y="{top + 15}" text-anchor="end">{escape(name)}</text>'
-            f'<rect x="{_LABEL}" y="{top + 4}" width="{length:.1f}" height="{_BAR}" opacity="{strong}"/>'
-            f'<text x="{_LABEL + length + 6:.1f}" y="{top + 15}">{number(value)} {escape(unit)}</text>'
-        )
-    height = _ROW * len(values) + 4
-    told = escape("; ".join(f"{name} {number(value)} {unit}" for name, value in values.items()))
-    style = "fill:currentColor;font-size:12px;max-width:100%"
-    return f'<svg role="img" aria-label="{told}" viewBox="0 0 {_WIDTH} {height}" style="{style}">{"".join(bars)}</svg>'
+    for system, value in middle.items():
+        ratio = "" if ours is None or system == OURS else number(ours / value if better == "more" else value / ours)
+        rows.append([system, spread(of[system]), ratio])
+    head = [f"{unit}, {better} is better", "", "Tutti is better by"]
+    return f"## {name}\n\n{plot(middle, unit, OURS)}\n\n{table(head, rows)}"
 
 
 def main() -> int:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks import machine
 from benchmarks.figures import number
+from benchmarks.kept import header
+from benchmarks.machine import KIB
+from benchmarks.pages import Found, Measure
 from benchmarks.peers.work import Latency, Running, System
 
-Found = dict[str, dict[str, list[float]]]  # of each measure, each system's rounds
+OURS, MACHINE = "Tutti", "the machine"
 _SAMPLE = 20  # a twentieth of the volume tells how much of it fits into the time
 _LOAD_S = 15.0
-
-
-class Measure(NamedTuple):
-    """What is measured: its unit, and whether more is better."""
-
-    unit: str
-    better: Literal["more", "less"]
 
 
 MEASURES = {
     "1 KB": Measure("MB/s", "more"),
     "100 B": Measure("k/s", "more"),
+    "send_batch of 64 KiB": Measure("MB/s", "more"),
+    "send_batch of 256 KiB": Measure("MB/s", "more"),
     "200 under way, one connection": Measure("k/s", "more"),
     "200 producers, 200 connections": Measure("k/s", "more"),
     "one at a time, p50": Measure("ms", "less"),
@@ -38,6 +34,7 @@ MEASURES = {
     "1,000/s, p99": Measure("ms", "less"),
     "idle member": Measure("MB", "less"),
     "killed, longest gap": Measure("s", "less"),
+    **machine.MEASURES,
 }
 
 
@@ -75,8 +72,17 @@ def _latencies(running: Running, _: int) -> dict[str, float]:
     return found | _of("1,000/s", running.paced(5))
 
 
+def _batches(running: Running, volume: int) -> dict[str, float]:
+    found = _one("send_batch of 64 KiB", running.batches(64 * KIB, volume))
+    return found | _one("send_batch of 256 KiB", running.batches(256 * KIB, volume))
+
+
 def _idle(running: Running, _: int) -> dict[str, float]:
-    return {"idle member": running.memory_mb()}
+    return _one("idle member", running.memory_mb())
+
+
+def _limits(running: Running, _: int) -> dict[str, float]:
+    return running.limits()
 
 
 def _gap(running: Running, _: int) -> dict[str, float]:
@@ -85,10 +91,12 @@ def _gap(running: Running, _: int) -> dict[str, float]:
 
 #: In this order in each round: memory before any load, the kill at the end.
 WORK: dict[str, Callable[[Running, int], dict[str, float]]] = {
+    "machine": _limits,
     "idle": _idle,
     "latency": _latencies,
     "1KB": _large,
     "100B": _small,
+    "batches": _batches,
     "many": _many,
     "gap": _gap,
 }
@@ -124,22 +132,16 @@ class Sides:
         """What others used meanwhile."""
         return f"foreign CPU {median(self.foreign):.2f} (at most {max(self.foreign):.2f})"
 
-    def as_json(self, systems: Sequence[System], machine: str) -> dict[str, Any]:
+    def as_json(self, systems: Sequence[System]) -> dict[str, Any]:
         """All rounds, for other programs and the page."""
         return {
-            "machine": machine,
-            "version": version("tutti-ingest"),
+            "kind": "peers",
+            **header("benchmarks.peers", self.foreign),
             "volume_bytes": self._volume,
-            "foreign_cpu": self.foreign,
             "systems": {one.name: one.promise for one in systems},
             "units": {name: measure.unit for name, measure in MEASURES.items()},
             "rounds": self.found,
         }
-
-
-def about() -> str:
-    """The machine, in a line."""
-    return f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Linux {platform.release()}"
 
 
 def table(found: Found, names: Sequence[str]) -> str:
@@ -169,6 +171,10 @@ TARGETS = (
     Target("100 B", value=1800),
     Target("100 B", times=3, beside="Kafka, 3 brokers"),
     Target("100 B", times=5, beside="Kafka, 3 brokers, synced"),
+    Target("send_batch of 64 KiB", value=400),
+    Target("send_batch of 64 KiB", times=0.65, beside=MACHINE),
+    Target("send_batch of 256 KiB", value=520),
+    Target("send_batch of 256 KiB", times=0.65, beside=MACHINE),
     Target("200 under way, one connection", value=115),
     Target("200 producers, 200 connections", value=50),
     Target("one at a time, p50", value=0.65),
@@ -181,29 +187,56 @@ TARGETS = (
 )
 
 
-def verdicts(found: Found, ours: str = "Tutti") -> list[str]:
+class Verdict(NamedTuple):
+    """A target and what was reached.
+
+    Attributes:
+        measure: what was measured.
+        reached: "334 MB/s", or "6.48 times Kafka, 3 brokers".
+        asked: ">= 400".
+        missed: whether that falls short.
+        best: how many times as good as the best of the others, and which; empty without any.
+    """
+
+    measure: str
+    reached: str
+    asked: str
+    missed: bool
+    best: str
+
+
+def verdicts(found: Found) -> list[Verdict]:
     """Each target, what was reached, and the ratio to the best of the others in the same run (1 and more: at least as good)."""
-    lines = []
+    told = []
     for target in TARGETS:
-        of, (unit, better) = found[target.measure], MEASURES[target.measure]
-        if ours not in of or (target.beside and target.beside not in of):
+        of, (unit, better) = found.get(target.measure, {}), MEASURES[target.measure]
+        if OURS not in of or (target.beside and target.beside not in of):
             continue
-        value = median(of[ours])
+        value = median(of[OURS])
         if target.times is not None:
             value /= median(of[target.beside])
-            asked, said = target.times, f"{number(value)} times {target.beside}, asked {number(target.times)}"
+            asked, more, said = target.times, True, f"times {target.beside}"
         else:
             assert target.value is not None  # the one or the other
-            asked, said = target.value, f"{number(value)} {unit}, asked {'>=' if better == 'more' else '<='} {number(target.value)}"
-        reached = value >= asked if better == "more" or target.times is not None else value <= asked
-        lines.append(f"{target.measure:<34}{said}{'' if reached else '  MISSED'}{_beside(of, ours, better)}")
-    return lines
+            asked, more, said = target.value, better == "more", unit
+        missed = value < asked if more else value > asked
+        sign = ">=" if more else "<="
+        told.append(Verdict(target.measure, f"{number(value)} {said}", f"{sign} {number(asked)}", missed, _best(of, better)))
+    return told
 
 
-def _beside(of: dict[str, list[float]], ours: str, better: str) -> str:
-    others = {name: median(rounds) for name, rounds in of.items() if name != ours}
+def lines(told: Sequence[Verdict]) -> str:
+    """Verdicts to read, a line each."""
+    return "\n".join(
+        f"{one.measure:<34}{one.reached}, asked {one.asked}{'  MISSED' if one.missed else ''}{'; ' if one.best else ''}{one.best}"
+        for one in told
+    )
+
+
+def _best(of: dict[str, list[float]], better: str) -> str:
+    others = {name: median(rounds) for name, rounds in of.items() if name not in (OURS, MACHINE)}
     if not others:
         return ""
     best = max(others, key=lambda name: others[name] if better == "more" else -others[name])
-    ratio = median(of[ours]) / others[best] if better == "more" else others[best] / median(of[ours])
-    return f"; {number(ratio)} x as good as the best of the others ({best}: {number(others[best])})"
+    ratio = median(of[OURS]) / others[best] if better == "more" else others[best] / median(of[OURS])
+    return f"{number(ratio)} x as good as the best of the others ({best}: {number(others[best])})"

@@ -46,6 +46,10 @@ class Running:
         """1,000 records of 100 B a second."""
         return None
 
+    def batches(self, size: int, volume: int) -> float | None:
+        """MB/s that `volume` bytes take in messages, or batches that the client makes itself, of `size` bytes."""
+        return None
+
     def small(self, count: int) -> float | None:
         """Records of 100 B a second, 200 of them under way, over one connection."""
         return None
@@ -62,7 +66,11 @@ class Running:
         """The process of each member."""
         raise NotImplementedError
 
-    def memory_mb(self) -> float:
+    def limits(self) -> dict[str, float]:
+        """What the machine can do, measure by measure; nothing of a system that only runs on it."""
+        return {}
+
+    def memory_mb(self) -> float | None:
         """PSS of the largest member, MB."""
         return max(proportional_memory_bytes([pid]) for pid in self.members()) / 1e6
 

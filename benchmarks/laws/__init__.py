@@ -1,0 +1,1 @@
+"""How cost grows: with members, sizes, producers, topics, readers, the log and time."""

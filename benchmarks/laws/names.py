@@ -1,0 +1,8 @@
+"""All laws, in the order in which they are measured and told."""
+
+from __future__ import annotations
+
+from benchmarks.laws import sizes
+from benchmarks.laws.law import Law
+
+LAWS: dict[str, Law] = {**sizes.LAWS}

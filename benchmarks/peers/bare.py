@@ -1,0 +1,59 @@
+"""The machine itself: bare ZeroMQ to three processes with a sync on each, and what disk, memory and loopback take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.fanout import FanOut, fan_out
+from benchmarks.figures import percentile
+from benchmarks.machine import KIB, MIB, one_round
+from benchmarks.peers.side import MACHINE
+from benchmarks.peers.work import Latency, Running
+
+_MEMBERS = 3
+_RECORD_BYTES = 200  # of 100 with what says what it is
+
+
+class _Bare(Running):
+    def __init__(self, group: FanOut, directory: Path) -> None:
+        self._group, self._directory = group, directory
+
+    def rate(self, size: int, count: int) -> float | None:
+        """In messages of 256 KiB, as a client would pack records of 1 KB; of small ones packing is the limit, not the machine."""
+        return self._group.mbs(256 * KIB, max(256 * KIB, size * count)) * 1e6 / size if size >= 1000 else None
+
+    def batches(self, size: int, volume: int) -> float:
+        return self._group.mbs(size, volume)
+
+    def one_at_a_time(self, count: int) -> Latency:
+        times = self._group.one_ms(_RECORD_BYTES, count)
+        return Latency(percentile(times, 0.5), percentile(times, 0.99))
+
+    def memory_mb(self) -> None:
+        return None
+
+    def limits(self) -> dict[str, float]:
+        return one_round(self._directory)
+
+
+class Machine:
+    """What nothing on this machine can beat: no log, no order, no protocol."""
+
+    name = MACHINE
+    promise = "bare messages, synced on all three: a limit"
+
+    def __init__(self, volume: int) -> None:
+        """`volume`: bytes of a load."""
+        self._volume = volume
+
+    def lacking(self) -> str:
+        """Nothing."""
+        return ""
+
+    @contextmanager
+    def running(self, directory: Path) -> Iterator[Running]:
+        """Start the processes."""
+        with fan_out(directory, _MEMBERS, self._volume + 4 * MIB) as group:
+            yield _Bare(group, directory)
