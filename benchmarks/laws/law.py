@@ -39,6 +39,14 @@ class Bench:
         self.found[measure].setdefault(place, []).append(value)
 
 
+class Held(NamedTuple):
+    """What a measure is held to at a place: at least, or at most, as the measure is better."""
+
+    measure: str
+    place: str
+    asked: float
+
+
 class Law(NamedTuple):
     """One of them.
 
@@ -50,6 +58,7 @@ class Law(NamedTuple):
         round: measures every place once.
         once: whether one round is all that there is, however many are asked for: it takes long, or is one long round.
         bytes_wanted: of the disk, at most, at one time.
+        held: what it is held to.
     """
 
     title: str
@@ -59,3 +68,4 @@ class Law(NamedTuple):
     round: Callable[[Bench], None]
     once: bool
     bytes_wanted: Callable[[Asked], float]
+    held: tuple[Held, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.laws import sizes
+from benchmarks.laws import clients, log, sizes
 from benchmarks.laws.law import Law
 
-LAWS: dict[str, Law] = {**sizes.LAWS}
+LAWS: dict[str, Law] = {**sizes.LAWS, **clients.LAWS, **log.LAWS}

@@ -11,7 +11,7 @@ from benchmarks.fanout import fan_out
 from benchmarks.figures import percentile
 from benchmarks.fleet import Measured, coordinator_of, gateways
 from benchmarks.ingest import _one_at_a_time, _send, _send_batches
-from benchmarks.laws.law import Asked, Bench, Law
+from benchmarks.laws.law import Asked, Bench, Held, Law
 from benchmarks.machine import KIB, MIB, SEGMENT
 from benchmarks.pages import Measure
 from tutti import Producer
@@ -125,6 +125,12 @@ LAWS = {
         _batches,
         False,
         lambda _: _room(_GROUP, 4),
+        (
+            Held("send_batch()", "64 KiB", 400),
+            Held("send_batch()", "256 KiB", 520),
+            Held("share of the bare fan-out", "64 KiB", 65),
+            Held("share of the bare fan-out", "256 KiB", 65),
+        ),
     ),
     "members": Law(
         "Members",
