@@ -13,7 +13,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test check bench bench-laws bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -34,14 +34,17 @@ check: $(READY) ## lint, format, types, import contracts
 	 printf 'check: %s Python files, %s lines, clean; %s\n' "$$($(SOURCES) | wc -l)" "$$($(SOURCES) | xargs cat | wc -l)" \
 	    "$$(tail -n 1 <<<"$$out")"
 
-bench: $(READY) java ## every benchmark, with the machine's own limits beside it
+bench: $(READY) java ## every benchmark, with the machine's own limits beside it (ARGS=--quick: small volumes, one round)
 	@$(RUN)/python -m benchmarks $(ARGS)
+
+bench-laws: $(READY) java ## how cost grows with members, sizes, producers, topics, readers, the log, hours (ARGS=--quick, or names)
+	@$(RUN)/python -m benchmarks.laws $(ARGS)
 
 bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 20 minutes, Go for NATS
 	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
-bench-quick: $(READY) ## the short ones
-	@$(RUN)/python -m benchmarks --quick $(ARGS)
+bench-quick: $(READY) ## ratios to the machine's limits beside those recorded last: 1 where one got worse; under three minutes
+	@$(RUN)/python -m benchmarks.guard $(ARGS)
 
 soak: $(READY) lab ## a real group under load, every kind of fault mixed for MINUTES, the contract checked from outside
 	@$(RUN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)

@@ -126,8 +126,6 @@ LAWS = {
         False,
         lambda _: _room(_GROUP, 4),
         (
-            Held("send_batch()", "64 KiB", 400),
-            Held("send_batch()", "256 KiB", 520),
             Held("share of the bare fan-out", "64 KiB", 65),
             Held("share of the bare fan-out", "256 KiB", 65),
         ),

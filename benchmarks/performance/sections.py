@@ -1,0 +1,140 @@
+"""What stands in the page where the template names it: tables and plots of what was measured, or how to measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+
+from benchmarks.figures import Figure, number
+from benchmarks.laws.law import Law
+from benchmarks.laws.names import LAWS
+from benchmarks.pages import Found, Measure, by_place, medians, plot, spread, table
+from benchmarks.peers.page import the_machine
+from benchmarks.peers.side import MACHINE, MEASURES, OURS, verdicts
+from benchmarks.performance.kept import Kept
+
+_HEAD = ("", "reached", "asked", "", "beside")
+_MISSED = "**missed**"
+
+
+def sources(kept: Kept) -> str:
+    """Where the figures come from, a line each."""
+    if not kept.sources:
+        return "*This page was made of no file yet: what stands in it was written by hand.*"
+    rows = []
+    for one in kept.sources:
+        foreign = one["foreign_cpu"]
+        others = f"{median(foreign):.2f} (at most {max(foreign):.2f})" if foreign else ""
+        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+        rows.append([f"`{one['command']}`", one["machine"], versions, others])
+    return table(["command", "machine", "versions", "processors that others used"], rows)
+
+
+def targets(kept: Kept) -> str:
+    """What all is held to, and what was reached."""
+    rows = [
+        [one.measure, one.reached, one.asked, _MISSED if one.missed else "", _beside_machine(kept.peers, one.measure, one.best)]
+        for one in verdicts(kept.peers)
+    ]
+    for name, found in kept.laws.items():
+        rows += _held(LAWS[name], found)
+    rows += [_of_figure(name, one) for name, one in kept.figures.items() if one.target is not None]
+    if not rows:
+        return _absent("what it is held to", "make bench-peers` and `make bench-laws")
+    return table(_HEAD, rows)
+
+
+def _beside_machine(peers: Found, measure: str, best: str) -> str:
+    of = peers[measure]
+    if MACHINE not in of:
+        return best
+    ours, limit = median(of[OURS]), median(of[MACHINE])
+    return f"{number(ours / limit)} x the machine's {number(limit)}" + (f"; {best}" if best else "")
+
+
+def _held(law: Law, found: Found) -> list[list[str]]:
+    rows = []
+    for held in law.held:
+        rounds = found.get(held.measure, {}).get(held.place)
+        if rounds is None:
+            continue
+        unit, better = law.measures[held.measure]
+        missed = median(rounds) < held.asked if better == "more" else median(rounds) > held.asked
+        sign = ">=" if better == "more" else "<="
+        name = f"{law.title}: {held.measure}, {held.place}"
+        rows.append([name, f"{spread(rounds)} {unit}", f"{sign} {number(held.asked)}", _MISSED if missed else "", ""])
+    return rows
+
+
+def _of_figure(name: str, one: Figure) -> list[str]:
+    sign = ">=" if one.better == "more" else "<="
+    reached = f"{number(one.value)} ({number(one.low)} to {number(one.high)}) {one.unit}"
+    return [name, reached, f"{sign} {number(one.target or 0.0)}", "" if one.reached else _MISSED, one.beside]
+
+
+def machine(kept: Kept) -> str:
+    """Its limits."""
+    return the_machine(kept.limits) or _absent("the machine", "python -m benchmarks.peers machine")
+
+
+def peers(kept: Kept) -> str:
+    """Medians of all systems beside one another; their plots are in a page of their own."""
+    names = list(kept.promises)
+    rows = [
+        [name, unit, *(number(median(kept.peers[name][system])) if system in kept.peers[name] else "" for system in names)]
+        for name, (unit, _) in MEASURES.items()
+        if OURS in kept.peers.get(name, {})
+    ]
+    return table(["", "", *names], rows) if rows else _absent("others", "make bench-peers")
+
+
+def laws(kept: Kept) -> str:
+    """A section each: the law, how much grew, its plots and its table."""
+    parts = []
+    for name, law in LAWS.items():
+        body = _law(law, kept.laws[name]) if name in kept.laws else _absent(law.title, f"python -m benchmarks.laws {name}")
+        parts.append(f"### {law.title}\n\n{law.says}\n\n{body}")
+    return "\n\n".join(parts)
+
+
+def _law(law: Law, found: Found) -> str:
+    plots = [
+        f"*{measure}, {law.measures[measure].unit}*\n\n{plot(medians(found[measure]), law.measures[measure].unit)}"
+        for measure in law.measures
+        if found.get(measure)
+    ]
+    return "\n\n".join([growth(found, law.measures), *plots, by_place(law.along, found, law.measures)])
+
+
+def growth(found: Found, measures: Mapping[str, Measure]) -> str:
+    """How much each measure has at the last place of what it has at the first, a sentence."""
+    there = {name: medians(found[name]) for name in measures if len(found.get(name, {})) > 1}
+    if not there:
+        return "Measured at one place alone."
+    first, *_, last = next(iter(there.values()))
+    said = ", ".join(f"{name} x {number(values[last] / values[first])}" for name, values in there.items() if values[first])
+    return f"From {first} to {last}: {said}."
+
+
+def spark(kept: Kept) -> str:
+    """What Spark read, and what was written beside it."""
+    rows = [
+        [name, f"{number(one.value)} ({number(one.low)} to {number(one.high)}) {one.unit}", one.beside]
+        for name, one in kept.figures.items()
+        if "Spark" in name or "foreachBatch" in name
+    ]
+    return table(["", "median (smallest to largest)", ""], rows) if rows else _absent("Spark", "python -m benchmarks.laws spark")
+
+
+def _absent(what: str, command: str) -> str:
+    return f"*Not among the files that this page was made of: {what}. `{command}` measures it.*"
+
+
+SECTIONS: dict[str, Callable[[Kept], str]] = {
+    "sources": sources,
+    "targets": targets,
+    "machine": machine,
+    "peers": peers,
+    "laws": laws,
+    "spark": spark,
+}

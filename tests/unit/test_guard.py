@@ -1,0 +1,46 @@
+"""Proves when the guard says that something got worse: by direction, beyond the noise of the rounds, and never for noise alone."""
+
+from __future__ import annotations
+
+from benchmarks.guard import compare, report
+
+RATE, TIME = "1 KB, share of the bare fan-out", "one at a time p50, times a sync and two round trips"
+
+
+def _around(value: float, share: float = 0.01) -> list[float]:
+    return [value * (1 - share), value, value * (1 + share)] * 4
+
+
+def test_worse_is_less_of_a_rate_and_more_of_a_time() -> None:
+    rate, time = compare({RATE: _around(0.8), TIME: _around(4.0)}, {RATE: _around(0.4), TIME: _around(8.0)})
+    assert (round(rate.change, 2), round(time.change, 2)) == (1.0, 1.0)
+    assert (rate.verdict, time.verdict) == ("WORSE", "WORSE")
+    rate, time = compare({RATE: _around(0.4), TIME: _around(8.0)}, {RATE: _around(0.8), TIME: _around(4.0)})
+    assert (rate.verdict, time.verdict) == ("better", "better")
+
+
+def test_a_small_change_is_said_and_no_failure() -> None:
+    (moved,) = compare({TIME: _around(1.0)}, {TIME: _around(1.15)})
+    assert moved.verdict == "a little worse"
+    (moved,) = compare({TIME: _around(1.0)}, {TIME: _around(1.005)})
+    assert moved.verdict == "as before"
+
+
+def test_what_the_rounds_scatter_is_taken_for_noise() -> None:
+    (moved,) = compare({TIME: _around(1.0, 0.9)}, {TIME: _around(1.5)})
+    assert moved.verdict == "too noisy to tell"
+    (moved,) = compare({TIME: _around(1.0, 0.2)}, {TIME: _around(1.35)})
+    assert moved.verdict == "a little worse"  # by a third, of which a sixth may be noise
+
+
+def test_the_report_fails_for_what_got_worse_alone() -> None:
+    text, well = report({"ratios": {RATE: _around(0.8), TIME: _around(4.0)}}, {RATE: _around(0.8), TIME: _around(8.0)})
+    assert not well
+    assert ["WORSE" in line for line in text.splitlines()] == [False, True]
+    assert report({"ratios": {RATE: _around(0.8)}}, {RATE: _around(0.8)})[1]
+
+
+def test_without_a_record_there_is_nothing_to_fail() -> None:
+    text, well = report(None, {RATE: _around(0.8)})
+    assert well
+    assert text.startswith(RATE)
