@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.figures import Figure, foreign_load
-from benchmarks.kept import about, header
+from benchmarks.kept import about, kept_figures
 from benchmarks.registry import BENCHMARKS
 
 
@@ -41,8 +41,7 @@ def main() -> int:
                 print(result.line(), flush=True)
                 figures.append(result)
     if arguments.json:
-        kept = {"kind": "figures", **header("benchmarks", foreign), "figures": [result._asdict() for result in figures]}
-        arguments.json.write_text(json.dumps(kept, indent=1))
+        arguments.json.write_text(json.dumps(kept_figures("benchmarks", foreign, figures), indent=1))
     asked = [result for result in figures if result.target is not None]
     missed = [result.name for result in asked if not result.reached]
     text = f"benchmarks: {len(asked) - len(missed)} of {len(asked)} targets reached in {time.monotonic() - start:.0f} s"

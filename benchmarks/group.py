@@ -23,6 +23,7 @@ from benchmarks.fanout import bare
 from benchmarks.figures import Figure, figure, foreign_load, number, percentile
 from benchmarks.fleet import Measured, coordinator_of, gateways
 from benchmarks.ingest import _one_at_a_time, _send, _send_batches
+from benchmarks.kept import kept_figures
 from benchmarks.machine import KIB, MIB, SEGMENT
 from tutti import Producer
 
@@ -163,14 +164,15 @@ def main() -> int:
     if arguments.volume_mb < 1 or arguments.volume_mb * MIB % SEGMENT or arguments.rounds < 1:
         parser.error(f"a volume is a multiple of {SEGMENT // MIB} MiB, and rounds are one or more")
     with _scratch(arguments.directory) as directory:
-        figures = []
+        figures, foreign = [], list[float]()
         for members in arguments.members:
-            for one in of_size(directory, members, arguments.rounds, arguments.volume_mb * MIB):
-                print(one.line(), flush=True)
-                figures.append(one)
+            with foreign_load(foreign):
+                for one in of_size(directory, members, arguments.rounds, arguments.volume_mb * MIB):
+                    print(one.line(), flush=True)
+                    figures.append(one)
     print(table(figures))
     if arguments.json:
-        arguments.json.write_text(json.dumps([one._asdict() for one in figures], indent=1))
+        arguments.json.write_text(json.dumps(kept_figures("benchmarks.group", foreign, figures), indent=1))
     return 0
 
 

@@ -7,10 +7,12 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.figures import Figure
 
 _PACKAGES = ("tutti-ingest", "pyarrow", "pyzmq", "pyspark", "confluent-kafka")
 _SPARE_BYTES = 4_000_000_000  # that a run leaves to others on the disk
@@ -58,6 +60,11 @@ def header(module: str, foreign: list[float]) -> dict[str, Any]:
         "command": command(module, sys.argv[1:]),
         "foreign_cpu": foreign,
     }
+
+
+def kept_figures(module: str, foreign: list[float], figures: Sequence[Figure]) -> dict[str, Any]:
+    """What a run of figures keeps."""
+    return {"kind": "figures", **header(module, foreign), "figures": [one._asdict() for one in figures]}
 
 
 def refuse_without_room(

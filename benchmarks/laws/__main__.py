@@ -18,7 +18,7 @@ from benchmarks.pages import Found, by_place
 from benchmarks.peers.side import MACHINE
 from benchmarks.registry import BENCHMARKS
 
-SPARK = ("spark", "sustained", "streaming")  # of benchmarks, taken along under the name `spark`
+SPARK = {"spark-batch": "spark", "spark-stream": "sustained", "spark-latency": "streaming"}  # benchmarks that are taken along
 
 
 class Run:
@@ -33,12 +33,12 @@ class Run:
         self._figures: list[Figure] = []
 
     def measure(self, name: str) -> None:
-        """One law, or the rows of Spark; the machine's limits just before."""
+        """One law, or what Spark does; the machine's limits just before."""
         begin = time.monotonic()
         for what, value in machine.one_round(self._directory).items():
             self._machine[what][MACHINE].append(value)
         with foreign_load(self._foreign):
-            self._figures_of_spark() if name == "spark" else self._law(name)
+            self._law(name) if name in LAWS else self._spark(name)
         print(f"{name}: {time.monotonic() - begin:.0f} s, foreign CPU {self._foreign[-1]:.2f}\n", flush=True)
 
     def _law(self, name: str) -> None:
@@ -49,11 +49,10 @@ class Run:
         self._laws[name] = bench.found
         print(f"{law.title}\n{by_place(law.along, bench.found, law.measures)}", flush=True)
 
-    def _figures_of_spark(self) -> None:
-        for name in SPARK:
-            for figure in BENCHMARKS[name].run(self._directory, self._rounds, self._asked.quick):
-                self._figures.append(figure)
-                print(figure.line(), flush=True)
+    def _spark(self, name: str) -> None:
+        for figure in BENCHMARKS[SPARK[name]].run(self._directory, self._rounds, self._asked.quick):
+            self._figures.append(figure)
+            print(figure.line(), flush=True)
 
     def as_json(self) -> dict[str, Any]:
         """All rounds."""
@@ -69,12 +68,13 @@ class Run:
 
 def main() -> int:
     """Run what was asked for; 0 however the figures are, 2 for what cannot be asked."""
-    names = [*LAWS, "spark"]
-    listing = "\n".join(f"  {name:<10} {law.title}, along {law.along}" for name, law in LAWS.items())
+    names = [*LAWS, *SPARK]
+    told = {name: law.title for name, law in LAWS.items()} | {name: BENCHMARKS[of].about for name, of in SPARK.items()}
+    listing = "\n".join(f"  {name:<14} {about_it}" for name, about_it in told.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.laws",
         description=(__doc__ or "").splitlines()[0],
-        epilog=f"laws:\n{listing}\n  {'spark':<10} what `python -m benchmarks {' '.join(SPARK)}` measures, into the same JSON",
+        epilog=f"laws, and what Spark does:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")

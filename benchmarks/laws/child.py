@@ -95,12 +95,18 @@ def _crowd(stack: ExitStack, url: str, number: int) -> _Answer:
 def _send_on(producer: Producer, place: int, done: list[int], until: float) -> None:
     def told(error: object, _: object) -> None:
         if error is not None:
-            raise SystemExit(f"a record failed: {error}")
+            _fail(error)
         done[place] += 1  # this producer's thread alone counts here
         if time.perf_counter() < until:
             producer.send("bench", bytes(100), on_delivery=told)
 
     producer.send("bench", bytes(100), on_delivery=told)
+
+
+def _fail(error: object) -> None:
+    """End the whole process, from whichever thread."""
+    print(f"a record failed: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _followers(stack: ExitStack, url: str, number: int) -> _Answer:
@@ -148,7 +154,7 @@ def _steady(stack: ExitStack, url: str, number: int) -> _Answer:
 
             def told(error: object, _: object, sent: int = sent) -> None:
                 if error is not None:
-                    raise SystemExit(f"a record failed: {error}")
+                    _fail(error)
                 times.append(time.monotonic_ns() - sent)
 
             producer.send("bench", bytes(100), on_delivery=told)

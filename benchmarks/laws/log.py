@@ -138,7 +138,7 @@ LAWS = {
             "seek by offset": Measure("ms", "less"),
             "seek by time": Measure("ms", "less"),
         },
-        "A start reads the newest segment and the names of the others; a seek reads one index, which it finds by name and by"
+        "A start takes the newest snapshot and the frames behind it, which are in the newest segments; a seek finds its place by"
         " halves. Neither depends on how much lies before. One gateway; exec to ready, imports included; from a new reader to its"
         " first batch, its connection included.",
         _log,

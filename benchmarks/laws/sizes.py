@@ -55,9 +55,10 @@ def records_of(size: int, load_bytes: int) -> int:
 
 def _sizes(bench: Bench) -> None:
     for size in SIZES:
-        with group(bench, _GROUP, volume(bench.asked)) as (coordinator, _), Producer(coordinator.url) as producer:
+        count = records_of(size, volume(bench.asked))
+        with group(bench, _GROUP, count * (size + _FRAME_BYTES)) as (coordinator, _), Producer(coordinator.url) as producer:
             producer.send("bench", b"up").result(30)
-            mbs = _send(producer, os.urandom(size), records_of(size, volume(bench.asked)))
+            mbs = _send(producer, os.urandom(size), count)
             bench.add("volume", name_of(size), mbs)
             bench.add("records", name_of(size), mbs * 1e3 / size)
 

@@ -74,7 +74,7 @@ def _of_figure(name: str, one: Figure) -> list[str]:
 
 def machine(kept: Kept) -> str:
     """Its limits."""
-    return the_machine(kept.limits) or _absent("the machine", "python -m benchmarks.peers machine")
+    return the_machine(kept.limits) or _absent("the machine", "make bench-laws")
 
 
 def peers(kept: Kept) -> str:
@@ -123,7 +123,7 @@ def spark(kept: Kept) -> str:
         for name, one in kept.figures.items()
         if "Spark" in name or "foreachBatch" in name
     ]
-    return table(["", "median (smallest to largest)", ""], rows) if rows else _absent("Spark", "python -m benchmarks.laws spark")
+    return table(["", "median (smallest to largest)", ""], rows) if rows else _absent("Spark", "make bench-laws")
 
 
 def _absent(what: str, command: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kept import command, refuse_without_room
+from benchmarks.laws import __main__ as command_line
 from benchmarks.laws.clients import crowds
 from benchmarks.laws.law import Asked, Bench
 from benchmarks.laws.log import sizes_gb
@@ -43,6 +44,32 @@ def test_a_disk_with_too_little_room_is_refused_before_anything_begins(tmp_path:
     refuse_without_room(tmp_path, 10 * GB, "log", lambda _: 14 * GB)
     with pytest.raises(SystemExit, match=r"log needs 10\.0 GB and 4 GB to spare at .*, where 13\.9 GB are free"):
         refuse_without_room(tmp_path, 10 * GB, "log", lambda _: 14 * GB - 100_000_000)
+
+
+def test_nothing_is_measured_where_one_of_many_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["laws", "batches", "log", "--log-gb", "1e9", "--directory", str(tmp_path)])
+    with pytest.raises(SystemExit, match="log needs"):
+        command_line.main()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nothing"], "there is no law 'nothing'; there are batches"),
+        (["--hours", "0"], "more than zero"),
+        (["--rounds", "0"], "one or more"),
+        (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["laws", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 def test_what_grows_with_what_is_asked_wants_more_room() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks.figures import Figure
+from benchmarks.kept import kept_figures
 from benchmarks.pages import Measure
 from benchmarks.performance import __main__ as made
 from benchmarks.performance.kept import Kept, named, read
-from benchmarks.performance.sections import SECTIONS, growth, laws, machine, peers, spark, targets
+from benchmarks.performance.sections import SECTIONS, growth, laws, machine, peers, sources, spark, targets
 
 SOURCE = {"machine": "a machine", "versions": {"tutti-ingest": "1"}, "command": "python -m x", "foreign_cpu": [0.1, 0.3]}
 
@@ -90,6 +91,16 @@ def test_figures_of_spark_are_told_with_what_they_are_a_share_of() -> None:
     assert "| Spark batch read, files, 100 B: share of memory | 92 (90 to 93) % |" in spark(kept)
     rows = targets(kept).splitlines()[2:]
     assert [("missed" in row) for row in rows] == [True, False]
+
+
+def test_a_run_of_benchmarks_is_taken_as_it_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "spool", "--json", "x"])
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(kept_figures("benchmarks", [0.5], [Figure("a rate", 1.0, "MB/s", 0.5, 2.0, 3.0)])))
+    kept = Kept([read(file)])
+    assert "| a rate | 1 (0.5 to 2) MB/s | >= 3 | **missed** |  |" in targets(kept)
+    assert "| `python -m benchmarks spool` |" in sources(kept)
+    assert "| 0.50 (at most 0.50) |" in sources(kept)
 
 
 def test_systems_stand_side_by_side() -> None:
