@@ -40,7 +40,7 @@ bench: $(READY) java ## every benchmark, with the machine's own limits beside it
 bench-laws: $(READY) java ## how cost grows with members, sizes, producers, topics, readers, the log, hours (ARGS=--quick, or names)
 	@$(RUN)/python -m benchmarks.laws $(ARGS)
 
-bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 20 minutes, Go for NATS
+bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 25 minutes, Go for NATS
 	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
 bench-quick: $(READY) ## ratios to the machine's limits beside those recorded last: 1 where one got worse; under three minutes

@@ -35,6 +35,7 @@ from tutti import Producer
 RECORDED = Path(__file__).resolve().parent / "recorded.json"
 ROUNDS = 16
 WORSE = 0.2
+FOREIGN_MAX = 0.1  # processors; above it what is recorded is a poor measure
 _MEMBERS = 3
 _LARGE_BYTES, _SMALL_COUNT, _UNDER_WAY, _SINGLE = 64 * MIB, 200_000, 10_000, 300
 _A_ROUND_BYTES = _LARGE_BYTES + 2 * 100 * _SMALL_COUNT
@@ -165,6 +166,8 @@ def main() -> int:
     print(about(), flush=True)
     if recorded and recorded["machine"] != about():
         print(f"recorded on another one: {recorded['machine']}; a change may be the machine's", flush=True)
+    if recorded and max(recorded["foreign_cpu"]) > FOREIGN_MAX:
+        print(f"recorded while others used {max(recorded['foreign_cpu']):.2f} of a processor: record again when it is quiet")
     foreign: list[float] = []
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tutti-guard-", dir=arguments.directory) as scratch, foreign_load(foreign):

@@ -78,10 +78,10 @@ def machine(kept: Kept) -> str:
 
 
 def peers(kept: Kept) -> str:
-    """Medians of all systems beside one another; their plots are in a page of their own."""
+    """All systems beside one another; their plots are in a page of their own."""
     names = list(kept.promises)
     rows = [
-        [name, unit, *(number(median(kept.peers[name][system])) if system in kept.peers[name] else "" for system in names)]
+        [name, unit, *(spread(kept.peers[name][system]) if system in kept.peers[name] else "" for system in names)]
         for name, (unit, _) in MEASURES.items()
         if OURS in kept.peers.get(name, {})
     ]

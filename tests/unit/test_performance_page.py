@@ -48,7 +48,9 @@ def test_without_files_each_part_says_how_it_is_measured() -> None:
 def test_a_target_stands_beside_the_machine_and_the_best_of_the_others() -> None:
     told = _peers(**{"1 KB": {"Tutti": [300.0, 350.0, 320.0], "the machine": [640.0], "Kafka, 3 brokers": [50.0]}})
     row, factor = targets(Kept([told])).splitlines()[2:]
-    assert row.startswith("| 1 KB | 320 MB/s | >= 400 | **missed** | 0.5 x the machine's 640; 6.4 x as good as the best")
+    assert row.startswith(
+        "| 1 KB | 320 (300 to 350) MB/s | >= 400 | **missed** | 0.5 x the machine's 640; 6.4 x as good as the best"
+    )
     assert "6.4 times Kafka, 3 brokers | >= 7 | **missed**" in factor
 
 
@@ -104,8 +106,8 @@ def test_a_run_of_benchmarks_is_taken_as_it_was_kept(tmp_path: Path, monkeypatch
 
 
 def test_systems_stand_side_by_side() -> None:
-    text = peers(Kept([_peers(**{"1 KB": {"Tutti": [400.0], "the machine": [640.0]}})]))
-    assert text.splitlines()[2] == "| 1 KB | MB/s | 400 | 640 |  |"
+    text = peers(Kept([_peers(**{"1 KB": {"Tutti": [400.0, 300.0, 500.0], "the machine": [640.0]}})]))
+    assert text.splitlines()[2] == "| 1 KB | MB/s | 400 (300 to 500) | 640 |  |"
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
