@@ -33,7 +33,7 @@ from benchmarks.peers.work import FLIGHT
 from tutti import Producer
 
 RECORDED = Path(__file__).resolve().parent / "recorded.json"
-ROUNDS = 16
+ROUNDS = 24
 WORSE = 0.2
 FOREIGN_MAX = 0.1  # processors; above it what is recorded is a poor measure
 _MEMBERS = 3
