@@ -73,15 +73,15 @@ class Carrier(Session):
             self._heard = now  # the silence begins now
         return messages
 
-    def _dues(self, now: float) -> list[float]:
-        """When it has something to do, if nothing happens before (monotonic)."""
-        times = self._times(now)
+    def next_time(self, now: float) -> float:
+        """When it has something to do, if nothing happens before (monotonic); infinity when nothing."""
+        due = self._due()
         oldest = self._oldest()
-        if oldest is not None:
-            times.append(oldest.deadline)
-        if self.state is State.OPEN and self._retry_at > now and (self.window.has_unsent or self.feed.queue):
-            times.append(self._retry_at)
-        return times
+        if oldest is not None and oldest.deadline < due:
+            due = oldest.deadline
+        if now < self._retry_at < due and self.state is State.OPEN and (self.window.has_unsent or self.feed.queue):
+            due = self._retry_at
+        return due
 
     def resend(self) -> None:
         """Everything unanswered is sent again, in order."""

@@ -29,6 +29,7 @@ class Delivery(Carrier):
         self._after: Failure | None = None  # what befalls batches of the epoch that is over and did not commit
         self._refused: tuple[int, Failure] | None = None  # the sequence that ended it, and what befalls that batch
         self._active = 0.0
+        self._look_at = 0.0  # when something is due though nothing is to be sent
         self._renews = 0  # the epoch that is to end when nothing of it is in flight
 
     # -- what happens to it
@@ -40,24 +41,30 @@ class Delivery(Carrier):
 
     def work(self, now: float) -> None:
         """Do what is due: send what may be sent, ask again, give up what is too old."""
+        feed, window = self.feed, self.window
+        if self._look_at <= now or feed.queue or window.has_unsent or self._renews:
+            self._work(now)
+        if window.settled or feed.born_failed:
+            self._tell()
+
+    def _work(self, now: float) -> None:
+        feed, window = self.feed, self.window
         if self.state is not State.ENDED:
-            self.feed.expire_linger(now)
+            feed.expire_linger(now)
             self._give_up_old(now)
             self._mind_time(now)
-            if self.state is State.OPEN:
+            if feed.queue and not len(window):
                 self._renew_idle(now)
-            if self.state is State.OPEN and self._ending and not len(self.window):
+            if self._ending and not len(window) and self.state is State.OPEN:
                 self._want_next_epoch(now)
-            if self._may_send(now):
+            if (feed.queue or window.has_unsent) and self._may_send(now):
                 self._send_batches(now)
-        self._tell()
 
-    def next_time(self, now: float) -> float | None:
-        """When `work` has something to do, if nothing happens before (monotonic)."""
-        times = self._dues(now)
-        if self.feed.linger_until is not None:
-            times.append(self.feed.linger_until)
-        return min(times, default=None)
+    def next_time(self, now: float) -> float:
+        """As `Carrier.next_time`. It is asked again behind all that may change it."""
+        due, linger = super().next_time(now), self.feed.linger_until
+        self._look_at = due if linger is None else min(due, linger)
+        return self._look_at
 
     def may_send(self, now: float) -> bool:
         """Whether the next batch of the queue could leave at once."""
@@ -72,7 +79,7 @@ class Delivery(Carrier):
 
     @property
     def _ending(self) -> bool:
-        return self.running and self._renews >= self.epoch
+        return self._renews > 0 and self.running and self._renews >= self.epoch
 
     @property
     def _has_staged(self) -> bool:
@@ -112,7 +119,7 @@ class Delivery(Carrier):
 
         Not where something staged would go with the present one: for that it is known for a day.
         """
-        idle = self.feed.queue and not len(self.window) and now - self._active > _IDLE
+        idle = now - self._active > _IDLE and self.state is State.OPEN
         if idle and is_nameless(self.identity.name) and not self._has_staged:
             self._starting = True
             self._want_next_epoch(now)
@@ -125,8 +132,7 @@ class Delivery(Carrier):
         while self.feed.born_failed:
             settled.append(self.feed.born_failed.popleft())
         for batch in settled:
-            if batch.callbacks is not None:
-                batch.announce()
+            batch.announce()
 
     # -- answers
 

@@ -55,10 +55,10 @@ def check_record(value: object, key: object, timestamp: object, headers: Iterabl
     Raises:
         UsageError: a wrong type or value; the message names it.
     """
-    value_bytes = _check_bytes("value", value)
-    key_bytes = _check_bytes("key", key)
+    value_bytes = value if isinstance(value, bytes) else _check_bytes("value", value)
+    key_bytes = None if key is None else _check_bytes("key", key)
     stamp = None if timestamp is None else to_us(timestamp)
-    pairs = _check_headers(headers)
+    pairs = _check_headers(headers) if headers else ()
     payload = len(value_bytes or b"") + len(key_bytes or b"")
     size = RECORD_OVERHEAD_BYTES + payload
     for name, content in pairs:
@@ -117,8 +117,6 @@ def _in_range(time_us: int, given: str) -> int:
 
 
 def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
-    if not headers:
-        return ()
     if isinstance(headers, str | bytes | dict):
         raise UsageError(f"headers are pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
     if not isinstance(headers, Iterable):

@@ -78,10 +78,6 @@ class Lane(Carrier):
         if self._may_send(now):
             self._send_window(now)
 
-    def next_time(self, now: float) -> float | None:
-        """When it has something to do, if nothing happens before (monotonic)."""
-        return min(self._dues(now), default=None)
-
     def takes(self) -> bool:
         """Whether new batches may go there."""
         return self.state is State.OPEN and not (self.closed or self.over or self.drop)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from math import inf
 
 from gateway.client.delivery import Delivery
 from gateway.client.feed import Feed
@@ -62,15 +63,15 @@ class Lanes:
             lane.send(now)
         self._tell()
 
-    def next_time(self, now: float) -> float | None:
-        """When `work` has something to do, if nothing happens before (monotonic)."""
-        times = [time for lane in self.lanes if (time := lane.next_time(now)) is not None]
+    def next_time(self, now: float) -> float:
+        """When `work` has something to do, if nothing happens before (monotonic); infinity when nothing."""
+        times = [lane.next_time(now) for lane in self.lanes]
         queue, linger = self.feed.queue, self.feed.linger_until
         if queue:
             times += [queue[0].deadline, *([self._clear_at] if self._clearing(now) else [])]
         if linger is not None:
             times.append(linger)
-        return min(times, default=None)
+        return min(times, default=inf)
 
     def may_work(self, now: float) -> bool:
         """Whether the next batch of the queue could leave at once, or somebody is to be found for it."""
@@ -179,5 +180,4 @@ class Lanes:
         while self.feed.born_failed:
             settled.append(self.feed.born_failed.popleft())
         for batch in settled:
-            if batch.callbacks is not None:
-                batch.announce()
+            batch.announce()

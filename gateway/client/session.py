@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import collections
 import enum
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -357,14 +358,12 @@ class Session(abc.ABC):
             return self._hello_since is not None or bool(self._topic_requests) or self.waits_for_batches()
         return self.state is State.GREETING
 
-    def _times(self, now: float) -> list[float]:
-        """When this part has something to do."""
-        times = []
-        if self.state is State.OPENING and self._ask_at is not None:
-            times.append(self._ask_at)
-        if self._waits():
-            times.append(self._patience())
-        return times
+    def _due(self) -> float:
+        """When this part has something to do; infinity when nothing."""
+        due = self._patience() if self._waits() else inf
+        if self._ask_at is not None and self.state is State.OPENING:
+            due = min(due, self._ask_at)
+        return due
 
     def _patience(self) -> float:
         if self.state is State.GREETING:
@@ -375,7 +374,7 @@ class Session(abc.ABC):
         """Ask again, ask a silent gateway whether it is there, leave a dead one."""
         if self._ask_at is not None and self._ask_at <= now and self.state is State.OPENING:
             self._ask_epoch(now)
-        if not self._waits() or now < self._patience() or self.drop:
+        if now < self._patience() or self.drop or not self._waits():
             return
         if self._hello_since is not None:
             self._leave(f"connected, but there was no answer for {now - self._hello_since:.1f} s")

@@ -329,8 +329,10 @@ def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buff
 
     Bodies up to 8 KiB are joined into the first part if all are, else each is a part.
     """
-    inline = all(frame.body_length <= INLINE_BYTES_MAX for frame in frames)
     form = SUBMIT_UNORDERED if unordered else SUBMIT
+    if len(frames) == 1:
+        return _encode_lone(frames[0], form)
+    inline = all(frame.body_length <= INLINE_BYTES_MAX for frame in frames)
     first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(frames), 0)]
     first.extend(frame.packed_header() for frame in frames)
     first.extend(frame.progress for frame in frames if frame.progress)
@@ -341,6 +343,14 @@ def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buff
                 first.append(bytes(-frame.body_length & 7))
         return [b"".join(first)]
     return [b"".join(first), *(frame.body for frame in frames)]
+
+
+def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
+    """The parts of a submit message of one frame: with few records under way, all are."""
+    header, length = frame.packed_header(), frame.body_length
+    if length > INLINE_BYTES_MAX:
+        return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), header, frame.progress)), frame.body]
+    return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), header, frame.progress, frame.body, bytes(-length & 7)))]
 
 
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
