@@ -5,37 +5,48 @@ Rules
   in the order in which they were closed; sequences follow that order.
 - A batch is closed when it is full, when nothing is in flight (so that a lone record leaves at once), when the topic changes,
   behind a record with `progress` when the next has none (progress belongs to a batch's last record), or when its linger is over.
+- While the I/O thread takes in what came, it sends nothing, so that a lone record waits until it is through with that (`cork`):
+  all that the callbacks of one announcing send leaves as one batch, and not the first of them alone.
 - What has no outcome is charged to the buffer; when that is full the sender waits, or is told.
 - A stop (an abort, a fence, the end) takes everything out under the lock: no record slips in between what failed and what follows.
 
-Two locks. `lock` guards everything but the open batch's columns. The open batch lies in `slot`, a list of one: who takes it out
-has it alone, and puts it (or another) back. `send` takes it without `lock`, for a third of the time. `hold` takes it as a `for`
-loop does, because nothing (no signal, so no Ctrl-C) can come between a loop's next item and the `try` that follows, which puts it
-back; with a call in place of the loop a Ctrl-C there would lose the batch for good. Who has `lock` and finds the slot empty waits a
-moment: the other is in the middle of one record. A signal handler in between would wait for its own thread: `apart` refuses it.
+Two locks. `lock` guards everything but the open batch's columns. Those are its taker's, a generator (taker.py) that `send` calls
+without `lock`, for a third of the time: two threads cannot be within it, and a Ctrl-C in there leaves it ended, with whole records,
+and the batch where it was. Who has `lock` ends the taker (`_halt`) and has the batch alone then; if another thread is in the middle
+of one record, it waits a moment. `takers` has it under the open batch's topic, so that no record comes into a batch of another one.
+A signal handler in between would wait for its own thread: `apart` refuses it.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
-import inspect
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 from gateway.client.encode import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
+from gateway.client.interrupted import apart, is_from_call
 from gateway.client.options import FeedOptions
 from gateway.client.passing import Passing
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
+from gateway.client.taker import take
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
-_MOMENT_S = 50e-6
-_MOMENTS = 1000  # in which any other thread puts the open batch back
+_MOMENT_S = 50e-6  # in which a thread is through with a record
+
+
+class Bell(threading.Condition):
+    """A condition that costs next to nothing where nobody waits."""
+
+    def notify_all(self) -> None:
+        """As `threading.Condition.notify_all`."""
+        if self._waiters:  # type: ignore[attr-defined]  # kept by Condition itself
+            super().notify_all()
 
 
 class Feed:
@@ -47,16 +58,19 @@ class Feed:
         self._clock = clock
         self.wake: Callable[[], None] = nobody  # makes the I/O thread look
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.roomy = threading.Condition(self.lock)
+        self.changed = Bell(self.lock)
+        self.roomy = Bell(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
         self.closed = self.queue  # where batches go that were closed
-        self.slot: list[Batch] = [Batch("", -1, 0.0)]  # takes nothing, so that the first record goes the slow way
-        self.hold: Iterator[Batch] = map(self.slot.pop, itertools.repeat(-1))
+        self._none = Batch("", 0, 0.0)  # in place of an open batch
+        self._open = self._none
+        self._taker: Generator[Receipt | None, Any, None] | None = None  # that was made last
+        self.takers: dict[str, Callable[[Any], Receipt | None]] = {}  # its `send`, by the open batch's topic
         self.pending = 0  # closed batches without an outcome
         self.aside = 0  # of them those that wait for a gateway which takes nothing new now
         self.pending_records = 0
         self.buffered = 0  # their bytes
+        self.corked = False  # the I/O thread takes in what came, and sends nothing meanwhile
         self.linger_until: float | None = None
         self.born_failed: collections.deque[Batch] = collections.deque()  # to be announced
         self.failures: list[Failure] = []
@@ -77,34 +91,15 @@ class Feed:
         Raises:
             UsageError: it did. Nothing has changed.
         """
-        within = self.lock._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
-        if within or (not self.slot and self._was_interrupted()):
-            raise UsageError(
-                "a signal handler called a producer that its own thread was in the middle of using: let the handler set a flag, or "
-                "hand the record to another thread"
-            )
-
-    def _was_interrupted(self) -> bool:
-        """Whether it is this thread that has the open batch, in a `send` below on its stack, and not another one for a moment."""
-        for _ in range(_MOMENTS):
-            if self.slot:
-                return False
-            time.sleep(_MOMENT_S)
-        frame = inspect.currentframe()
-        while frame is not None:
-            if frame.f_locals.get("slot") is self.slot and "batch" in frame.f_locals:
-                return True
-            frame = frame.f_back
-        return False
+        apart(self.lock, self._taker)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Take one record in; the slow way, for all that `Producer.send` does not do inline.
+        """Take one record in; the long way, for all that does not go by the taker.
 
         Raises:
             BufferFull: there is no room and `on_full` is "raise".
             TuttiError: why the producer was stopped.
         """
-        self.apart()
         size = record.size
         if record.payload > limits.RECORD_BYTES_MAX:
             what = f"the record of {record.payload} bytes (key and value)"
@@ -119,15 +114,17 @@ class Feed:
                     break
                 self.close_open()
                 if not self._await_room(max(size, self.options.batch_bytes)):
-                    self._install(self.new_batch(topic, max(size, self.options.batch_bytes)))
+                    self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
                 if receipt.index == 0:
                     self.linger_until = self._clock() + self.options.linger
                     self.wake()
-            elif self.pending <= self.aside:
+            elif self.pending <= self.aside and not self.corked:
                 self.close_open()
+                return receipt
+            self._admit()
             return receipt
 
     def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
@@ -136,7 +133,6 @@ class Feed:
         Raises:
             BufferFull, TuttiError: as `add`.
         """
-        self.apart()
         batch = self.new_batch(topic, 0)
         batch.progress = progress
         encode_whole(batch, records, self.options.compression)
@@ -162,7 +158,7 @@ class Feed:
             while self._await_room(batch.charge):
                 self.close_open()  # another thread may have sent while this one waited
             if on_delivery is not None:
-                batch.callbacks = [(receipt, on_delivery)]
+                batch.callbacks = [receipt, on_delivery]
             if batch.progress:
                 self.uses_progress = True
             self.pending += 1
@@ -181,7 +177,7 @@ class Feed:
         with self.lock:
             self.check()
             if on_delivery is not None:
-                batch.callbacks = [(receipt, on_delivery)]
+                batch.callbacks = [receipt, on_delivery]
             batch.settle(OFFSET_UNKNOWN, failure)
             batch.finish()
             self._remember(failure)
@@ -196,30 +192,35 @@ class Feed:
 
     def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Put the record into the open batch if it belongs there and fits. Called with the lock."""
-        while True:
-            try:
-                for batch in self.hold:
-                    try:
-                        if batch.topic != topic or batch.space < record.size or (batch.progress and not progress):
-                            return None
-                        return batch.put(record, progress, on_delivery)
-                    except BaseException:
-                        batch.level()
-                        raise
-                    finally:
-                        self.slot.append(batch)
-            except IndexError:
-                time.sleep(_MOMENT_S)
+        batch = self._halt()
+        if batch.topic != topic or batch.room < record.size or (batch.progress and not progress):
+            return None
+        try:
+            return batch.put(record, progress, on_delivery)
+        except BaseException:
+            batch.level()
+            raise
 
-    def _install(self, batch: Batch) -> None:
-        """Make `batch` the open one, in place of none."""
-        while True:
+    def _halt(self) -> Batch:
+        """The open batch, which the caller has to itself from now on. Called with the lock."""
+        self.takers.clear()
+        while self._taker is not None:
             try:
-                for _ in self.hold:
-                    self.slot.append(batch)
-                    return
-            except IndexError:
+                self._taker.close()
+                break
+            except ValueError as error:  # another thread is within it
+                if not is_from_call(error):
+                    raise
                 time.sleep(_MOMENT_S)
+        return self._open
+
+    def _admit(self) -> None:
+        """Let records into the open batch without the lock, but for one with progress, which those without may not join."""
+        batch = self._open
+        if not batch.progress:
+            self._taker = taker = take(batch)
+            next(taker)
+            self.takers[batch.topic] = taker.send
 
     def new_batch(self, topic: str, room: int) -> Batch:
         """A batch that takes `room` bytes, whose outcome is waited for from now on."""
@@ -255,29 +256,18 @@ class Feed:
     def close_open(self) -> None:
         """Close the open batch, if it has records, and queue it. Called with the lock."""
         self.linger_until = None
-        none = Batch("", -1, 0.0)
-        while True:
-            try:
-                for batch in self.hold:
-                    after = batch
-                    try:
-                        batch.count = len(batch.values)
-                        batch.charge = batch.size - batch.space
-                        # From here to the end of `append` nothing can be interrupted.
-                        after = none
-                        if batch.count:
-                            self.pending += 1
-                            self.pending_records += batch.count
-                            self.buffered += batch.charge
-                            self.closed.append(batch)
-                    finally:
-                        self.slot.append(after)
-                    if batch.count:
-                        self._seal(batch)
-                        self.offered()
-                    return
-            except IndexError:
-                time.sleep(_MOMENT_S)
+        batch = self._halt()
+        batch.count = len(batch.values)
+        batch.charge = batch.size - batch.room
+        # From here to the end of `append` nothing can be interrupted.
+        self._open = self._none
+        if batch.count:
+            self.pending += 1
+            self.pending_records += batch.count
+            self.buffered += batch.charge
+            self.closed.append(batch)
+            self._seal(batch)
+            self.offered()
 
     def _seal(self, batch: Batch) -> None:
         if not batch.body and not batch.done:
@@ -290,10 +280,7 @@ class Feed:
 
     def _open_records(self) -> int:
         """Records in the open batch; one more may be coming in just now."""
-        try:
-            return len(self.slot[0].values)
-        except IndexError:
-            return 1
+        return len(self._open.values)
 
     def flush(self, timeout: float | None) -> int:
         """Close the open batch and wait until all records have an outcome, up to `timeout` seconds; how many still have none.
@@ -353,10 +340,21 @@ class Feed:
             self.close_idle()
             self.changed.notify_all()
 
+    def cork(self) -> None:
+        """Keep lone records back until `uncork`, which comes before anything is sent."""
+        self.corked = True
+
+    def uncork(self) -> None:
+        """Close what was kept back meanwhile."""
+        self.corked = False
+        # Without the lock, as it is done each time that the thread wakes up: who put a record in looks at `corked` after that.
+        if self.pending <= self.aside and self._open_records():
+            self.close_idle()
+
     def close_idle(self) -> None:
         """Close the open batch if nothing is in flight that it could wait behind."""
         with self.lock:
-            if self.pending <= self.aside and not self.options.linger:
+            if self.pending <= self.aside and not self.options.linger and not self.corked:
                 self.close_open()
 
     def head(self) -> Batch | None:
@@ -428,20 +426,21 @@ class Feed:
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child: nothing here will ever be delivered from this process; say so to whoever asks."""
         self.lock = threading.RLock()
-        self.changed, self.roomy = threading.Condition(self.lock), threading.Condition(self.lock)
+        self.changed, self.roomy = Bell(self.lock), Bell(self.lock)
         error = UsageError(
             f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, forked from it: "
             "open a Producer of its own there"
         )
         failure = Failure(error)
         failure.seen = True
-        for batch in (*batches, *self.queue, *self.slot):
+        for batch in (*batches, *self.queue, *(() if self._open is self._none else (self._open,))):
             batch.callbacks = None
             if not batch.done:
                 batch.settle(OFFSET_UNKNOWN, failure)
                 batch.finish()
         self.queue.clear()
-        self.slot[:] = [Batch("", -1, 0.0)]
+        self._open, self._taker = self._none, None
+        self.takers.clear()
         self.pending = self.pending_records = self.buffered = 0
         self.stopped, self.ended, self.opened = error, True, None
 

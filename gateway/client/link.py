@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _MS = 1000
 _HELLO = GREETING + ready(b"DEALER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_WOKEN = select.EPOLLIN | select.EPOLLET  # told of each writing, once: nobody needs to read it
 _BEAT_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
 
@@ -55,7 +56,7 @@ class Link:
     """A connection to `address`; made, used and closed by one thread."""
 
     def __init__(self, address: Address, wake: int | None = None, credentials: Credentials | None = None) -> None:
-        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` has something to read. With
+        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` was written to. With
         `credentials` it speaks to nobody but the gateways whose keys are in them, encrypted.
 
         Raises:
@@ -64,7 +65,7 @@ class Link:
         self.address = address
         self.up = False
         self.was_up = False
-        self.readable = self.has_news = self.woken = True
+        self.readable = self.has_news = True
         self._wake = wake
         self._credentials = credentials
         self._refused = ""
@@ -92,7 +93,7 @@ class Link:
     def _new_poll(self) -> select.epoll:
         poll = select.epoll()
         if self._wake is not None:
-            poll.register(self._wake, _READ)
+            poll.register(self._wake, _WOKEN)
         return poll
 
     def orphan(self) -> None:
@@ -296,22 +297,18 @@ class Link:
         return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a message, news, something at the wake descriptor, room to send for what waits, or the end of the time.
+        """Wait for a message, news, a writing to the wake descriptor, room to send for what waits, or the end of the time.
 
-        Afterwards `readable`, `has_news` and `woken` say what there is.
+        Afterwards `readable` and `has_news` say what there is.
         """
-        self.woken = self._look(self.patience_s(timeout_s))
+        self._look(self.patience_s(timeout_s))
         self.readable, self.has_news = bool(self._came), bool(self._news)
 
-    def _look(self, timeout_s: float) -> bool:
-        """What the kernel tells; whether the wake descriptor has something to read."""
-        woken = False
+    def _look(self, timeout_s: float) -> None:
+        """What the kernel tells."""
         for fd, mask in self._poll.poll(timeout_s):
-            if fd == self._wake:
-                woken = True
-            else:
+            if fd != self._wake:
                 self._told(fd, mask)
-        return woken
 
     def _told(self, fd: int, mask: int) -> None:
         names = self._names
@@ -379,15 +376,15 @@ after_fork(_orphan_all)
 
 
 def wait_any(links: Sequence[Link], wake: int, timeout_s: float) -> bool:
-    """As `Link.wait` for several links at once; whether `wake` has something to read."""
+    """As `Link.wait` for several links at once; whether `wake` has something to read, which is told as long as it has."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     for link in links:
         poll.register(link, select.POLLIN)
-    poll.poll(-(-min(link.patience_s(timeout_s) for link in links) * _MS // 1))
+    told = poll.poll(-(-min(link.patience_s(timeout_s) for link in links) * _MS // 1))
     for link in links:
         link.wait(0.0)
-    return any(link.woken for link in links)
+    return any(fd == wake for fd, _ in told)
 
 
 def _look_up(host: str) -> str:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,14 +16,15 @@ import pyarrow as pa
 
 from gateway.client.credentials import Credentials, given
 from gateway.client.delivery import Delivery
-from gateway.client.encode import RECORD_OVERHEAD_BYTES, Compression, check_progress, check_record, conform
+from gateway.client.encode import Compression, check_progress, check_record, conform
 from gateway.client.feed import Feed
+from gateway.client.interrupted import is_from_call
 from gateway.client.lanes import Lanes
 from gateway.client.options import FeedOptions, check_bytes, options_of
 from gateway.client.passing import Passing
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
-from gateway.client.receipt import Batch, Header, OnDelivery, Receipt, Resume, Spooled
+from gateway.client.receipt import Header, OnDelivery, Receipt, Resume, Spooled
 from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
 from gateway.client.spool.delivery import SpooledDelivery
@@ -38,8 +39,7 @@ from gateway.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
-_NOWHERE: tuple[list[Batch], Iterator[Batch]] = ([], iter(()))
-_clock = time.time
+_NOWHERE: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
@@ -120,7 +120,7 @@ class Producer:
             self._pump = Pump(SpooledDelivery(identity, self._feed), addresses, known)
             self._pump.spooler = spooler
             self._feed.passing = Passing(self._pump.route, self._feed.log, known)
-        self._hold, self._slot = self._feed.hold, self._feed.slot
+        self._takers = self._feed.takers
         self._beside = _NOWHERE  # the same of unordered records, from the first on
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
@@ -188,43 +188,20 @@ class Producer:
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
             Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
         """
-        # The inline way, for most records: it takes the open batch (see feed.py) for a few appends and a clock read.
-        slot, hold = (self._slot, self._hold) if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
+        # The short way, for most records: the open batch's taker (see feed.py), if there is one of that topic and it has room.
+        takers = self._takers if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
+        receipt: Receipt | None = None
         try:
-            for batch in hold:
-                try:
-                    if (
-                        topic == batch.topic
-                        and value.__class__ is bytes
-                        and timestamp is None
-                        and not headers
-                        and progress is None
-                        and on_delivery is None
-                    ):
-                        keys = batch.keys
-                        if key is None:
-                            room = batch.room - len(value) - RECORD_OVERHEAD_BYTES
-                        elif key.__class__ is bytes and keys is not None:
-                            room = batch.room - len(value) - len(key) - RECORD_OVERHEAD_BYTES
-                        else:
-                            room = -1
-                        if room >= 0:
-                            batch.room = room
-                            values = batch.values
-                            receipt = Receipt(batch, len(values))
-                            values.append(value)
-                            if keys is not None:
-                                keys.append(key)
-                            batch.times.append(_clock())
-                            return receipt
-                except BaseException:
-                    batch.level()
-                    raise
-                finally:
-                    slot.append(batch)
-                break
-        except IndexError:
-            pass  # another thread has it
+            if takers and timestamp is None and progress is None and not headers:
+                if key is None and on_delivery is None and value.__class__ is bytes:
+                    receipt = takers[topic](value)
+                elif on_delivery is None or callable(on_delivery):
+                    receipt = takers[topic]((value, key, on_delivery))
+                if receipt is not None:
+                    return receipt
+        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no taker, no room; another thread is within it
+            if not is_from_call(error):
+                raise
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
 
     def _send(
@@ -306,13 +283,14 @@ class Producer:
                     feed = Feed(first.options)
                     feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
-                    self._beside = feed.slot, feed.hold
+                    self._beside = feed.takers
         return pump.feeds[1]
 
     def _apart(self) -> None:
         """Refuse a signal handler that interrupted its thread in here: whatever it asks for may wait for what that thread has."""
-        for feed in (self._feed,) if self._pump is None else self._pump.feeds:
-            feed.apart()
+        self._feed.apart()
+        if self._pump is not None and self._pump.lanes is not None:
+            self._pump.lanes.feed.apart()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send what is held back and wait for all outcomes, up to `timeout` seconds; returns how many records still have none.

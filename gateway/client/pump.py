@@ -25,6 +25,7 @@ from gateway.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
+_POLL_S = limits.POLL_US_MAX / US
 
 
 class Pump:
@@ -162,12 +163,17 @@ class Pump:
             self.lanes.end(error)
 
     def _turn(self, now: float) -> None:
+        feed, lanes = self.delivery.feed, self.lanes
+        feed.cork()
         for channel in self._channels.values():
             channel.hear(now)
+        feed.uncork()
         self.delivery.work(now)
-        if self.lanes is not None and self.delivery.state is not State.ENDED:
-            self.lanes.work(now)
-            self._follow(self.lanes)
+        if lanes is not None and self.delivery.state is not State.ENDED:
+            lanes.feed.cork()
+            lanes.work(now)
+            lanes.feed.uncork()
+            self._follow(lanes)
         for channel in self._channels.values():
             channel.speak(now)
         if self.delivery.state is State.ENDED:
@@ -191,11 +197,12 @@ class Pump:
                 channel.peeks = False
 
     def _sleep(self, timeout: float) -> None:
+        link = self._first.link
+        if len(self._channels) == 1 and link is not None:
+            link.wait(timeout)  # which is told of each writing to the descriptor, and need not read it
+            return
         links = [channel.link for channel in self._channels.values() if channel.link is not None]
-        if len(links) == 1:
-            links[0].wait(timeout)
-            woken = links[0].woken
-        elif links:
+        if links:
             woken = wait_any(links, self._wake_fd, timeout)
         else:
             woken = bool(self._poll.poll(int(timeout * 1000) + 1 if timeout > 0 else 0))
@@ -208,13 +215,13 @@ class Pump:
     def _timeout(self, now: float) -> float:
         """How long to sleep. What comes in from now on wakes: `_asleep` was set before."""
         delivery, lanes = self.delivery, self.lanes
-        if self._stopping or any(feed.born_failed for feed in self.feeds):
+        if self._stopping or delivery.feed.born_failed or (delivery.feed.queue and delivery.may_send(now)):
             return 0.0
-        if (delivery.feed.queue and delivery.may_send(now)) or (lanes is not None and lanes.may_work(now)):
-            return 0.0
-        until = now + limits.POLL_US_MAX / US
-        for due in (delivery.next_time(now), lanes.next_time(now) if lanes is not None else None):
-            until = until if due is None else min(until, due)
+        until = min(now + _POLL_S, delivery.next_time(now))
+        if lanes is not None:
+            if lanes.feed.born_failed or lanes.may_work(now):
+                return 0.0
+            until = min(until, lanes.next_time(now))
         for channel in self._channels.values():
             until = min(until, channel.due())
         return max(0.0, until - now)

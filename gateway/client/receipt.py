@@ -147,7 +147,7 @@ class Batch:
         self.times: list[float] = []  # seconds, by the clock
         self.stamps: dict[int, int] | None = None  # index -> us, where the application named the time
         self.headers: dict[int, Sequence[Header]] | None = None
-        self.callbacks: list[tuple[Receipt, OnDelivery]] | None = None
+        self.callbacks: list[Any] | None = None  # receipt and callback by turns: no pairs for the garbage collector
         self.progress = b""
         self.kind = int(Kind.BATCH)
         self.whole = False  # one receipt stands for all its records
@@ -174,11 +174,6 @@ class Batch:
         self.settled = False  # the outcome is known to the I/O thread
         self.done = False  # and to everybody
 
-    @property
-    def space(self) -> int:
-        """Bytes that it may still take, also while the inline way is kept out of it."""
-        return self.room if self.room >= 0 else ~self.room
-
     def put(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Put in a record that there is space for. The caller has the batch to itself."""
         index = len(self.values)
@@ -191,14 +186,12 @@ class Batch:
             self.headers[index] = record.headers
         if on_delivery is not None:
             self.callbacks = [] if self.callbacks is None else self.callbacks
-            self.callbacks.append((receipt, on_delivery))
+            self.callbacks += (receipt, on_delivery)
         if record.key is not None and self.keys is None:
             self.keys = [None] * index
-        self.room = self.space - record.size
+        self.room -= record.size
         if progress:
             self.progress = progress
-            # Negative keeps the inline way out: it is for records without progress, which may not join this batch.
-            self.room = ~self.room
         self.values.append(record.value)
         if self.keys is not None:
             self.keys.append(record.key)
@@ -240,12 +233,21 @@ class Batch:
         del self.values[count:], self.times[count:]
         if self.keys is not None:
             del self.keys[count:]
+        for named in (self.stamps, self.headers):
+            if named is not None:
+                named.pop(count, None)  # else they would be those of the next
+        callbacks = self.callbacks
+        if callbacks and callbacks[-2].index >= count:
+            del callbacks[-2:]
 
     def announce(self) -> None:
         """Call the callbacks. What they raise is logged: it is the application's, and must not stop the delivery of others."""
         callbacks, self.callbacks = self.callbacks, None
+        if callbacks is None:
+            return
         error = self.failure.error if self.failure else None
-        for receipt, callback in callbacks or ():
+        pairs = iter(callbacks)
+        for receipt, callback in zip(pairs, pairs, strict=True):
             try:
                 callback(error, receipt)
             except BaseException:  # also of sys.exit(), which would end the thread that brings all outcomes

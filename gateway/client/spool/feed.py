@@ -106,6 +106,9 @@ class SpooledFeed(Feed):
         batch.spool = self
         return batch
 
+    def cork(self) -> None:
+        """Nothing is kept back: it is another thread that takes it, and writes it meanwhile."""
+
     def offered(self) -> None:
         """A batch was closed: have it written."""
         with self.lock:

@@ -1,51 +1,21 @@
-"""Proves the feed: which records share a batch, what the buffer bounds, and that threads and signals leave it whole."""
+"""Proves the feed: which records share a batch, what the buffer bounds, how it is stopped."""
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from gateway.client.encode import check_progress, check_record
 from gateway.client.feed import Feed
 from gateway.client.options import FeedOptions
-from gateway.client.producer import Producer
 from gateway.client.receipt import Batch, Failure, Receipt, Resume, bringer
 from gateway.core import limits
 from gateway.data.schema import decode_batch
 from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
 from tests.unit.client.fake import until
-
-
-def feed_of(**options: Any) -> Feed:
-    return Feed(FeedOptions(**options))
-
-
-def send(feed: Feed, value: bytes | None = b"x", topic: str = "t", progress: bytes | None = None, **more: Any) -> Receipt:
-    record = check_record(value, more.get("key"), more.get("timestamp"), more.get("headers", ()))
-    return feed.add(topic, record, check_progress(progress), more.get("on_delivery"))
-
-
-def closed(feed: Feed) -> list[list[bytes | None]]:
-    """Values of the batches that are closed by now, and of the open one when it is closed too."""
-    with feed.lock:
-        feed.close_open()
-        for batch in feed.queue:
-            feed._seal(batch)  # as `head` does, for what a signal kept from it
-    return [decode_batch(batch.body).column(1).to_pylist() for batch in feed.queue]
-
-
-def deliver(feed: Feed, count: int | None = None, failure: Failure | None = None) -> None:
-    """Give the oldest batches their outcome."""
-    taken = [feed.queue.popleft() for _ in range(len(feed.queue) if count is None else count)]
-    for batch in taken:
-        batch.settle(0, failure)
-    feed.finished(taken)
+from tests.unit.client.feeds import closed, deliver, feed_of, send
 
 
 def test_a_lone_record_leaves_at_once_and_the_next_ones_gather() -> None:
@@ -95,6 +65,28 @@ def test_progress_belongs_to_the_last_record_of_its_batch() -> None:
     send(feed, b"6", progress=b"p6")
     assert closed(feed) == [[b"0"], [b"1", b"2", b"3"], [b"4", b"5", b"6"]]
     assert [batch.progress for batch in feed.queue] == [b"", b"p3", b"p6"]
+
+
+def test_a_corked_feed_keeps_a_lone_record_until_it_is_uncorked() -> None:
+    feed = feed_of()
+    feed.cork()
+    for value in (b"0", b"1"):
+        send(feed, value)
+    deliver(feed)
+    assert not feed.queue
+    feed.uncork()
+    assert [batch.count for batch in feed.queue] == [2]
+    send(feed, b"2")
+    feed.cork()
+    feed.uncork()
+    assert [batch.count for batch in feed.queue] == [2], "it waits behind what is in flight"
+    deliver(feed)
+    assert [batch.count for batch in feed.queue] == [1]
+    lingers = feed_of(linger=1000.0)
+    lingers.cork()
+    send(lingers)
+    lingers.uncork()
+    assert not lingers.queue
 
 
 def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:
@@ -342,105 +334,3 @@ def test_waiting_for_an_epoch() -> None:
     assert feed.wait_opened(time.monotonic() + 0.01) is None
     threading.Timer(0.02, lambda: feed.set_opened(Resume(5, b"p"))).start()
     assert feed.wait_opened(time.monotonic() + 10) == (5, b"p")
-
-
-# -- the inline way of Producer.send, threads and signals
-
-
-@pytest.fixture
-def producer() -> Iterator[Producer]:
-    """A producer with a feed and no thread behind it."""
-    with _bare_producer() as bare:
-        yield bare
-
-
-@contextmanager
-def _bare_producer() -> Iterator[Producer]:
-    bare = Producer.__new__(Producer)
-    bare._pump, bare._feed, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
-    bare._hold, bare._slot = bare._feed.hold, bare._feed.slot
-    yield bare
-
-
-def test_the_inline_way_and_the_long_way_are_one(producer: Producer) -> None:
-    feed = producer._feed
-    sent: list[tuple[bytes | None, bytes | None]] = []
-    for number in range(2000):
-        value = None if number % 31 == 0 else b"v%d" % number
-        key = b"k%d" % number if number % 7 == 0 else None
-        headers = [("n", b"h")] if number % 53 == 0 else ()
-        receipt = producer.send("t", value, key, None, headers)
-        sent.append((key, value))
-        assert receipt.topic == "t"
-    closed(feed)
-    batches = [decode_batch(batch.body) for batch in feed.queue]
-    assert [pair for batch in batches for pair in zip(*(batch.column(at).to_pylist() for at in (0, 1)), strict=True)] == sent
-    with_headers = [row for batch in batches for row in batch.column(3).to_pylist()]
-    assert [number for number, row in enumerate(with_headers) if row] == list(range(0, 2000, 53))
-
-
-def test_many_threads_lose_nothing_and_each_keeps_its_order(producer: Producer) -> None:
-    feed = producer._feed
-    receipts: dict[tuple[int, int], Receipt] = {}
-
-    def work(thread: int) -> None:
-        for number in range(3000):
-            key = b"k" if number % 5 == 0 else None
-            receipts[thread, number] = producer.send("t", b"%d %d" % (thread, number), key)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    closed(feed)
-    offset = 0
-    values: list[Any] = []
-    for batch in feed.queue:
-        values += decode_batch(batch.body).column(1).to_pylist()
-        batch.settle(offset)
-        batch.finish()
-        offset += batch.count
-    assert feed.pending_records == len(values) == 18_000
-    for (sender, number), receipt in receipts.items():
-        assert values[receipt.result(0)] == b"%d %d" % (sender, number)
-    for sender in range(6):
-        mine = [int(value.split()[1]) for value in values if value.startswith(b"%d " % sender)]
-        assert mine == list(range(3000))
-
-
-class _Struck(Exception):
-    """What the signal raises, in place of KeyboardInterrupt."""
-
-
-def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: Producer) -> None:
-    feed = producer._feed
-    receipts: list[Receipt] = []
-    struck = 0
-
-    def strike(number: int, frame: object) -> None:
-        raise _Struck
-
-    before = signal.signal(signal.SIGALRM, strike)
-    until_s = time.monotonic() + 20
-    try:
-        while struck < 300 and time.monotonic() < until_s:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 + (struck % 17) * 0.00003)
-                while True:
-                    number = len(receipts)
-                    receipts.append(producer.send("t", b"%d" % number, b"k" if number % 3 == 0 else None))
-            except _Struck:
-                struck += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert struck >= 300
-    closed(feed)
-    while feed.queue:
-        batch = feed.head()
-        assert batch is not None
-        assert decode_batch(batch.body).num_rows == batch.count
-        deliver(feed, 1)
-    assert feed.undelivered() == 0
-    assert all(receipt.done() for receipt in receipts)
