@@ -168,7 +168,7 @@ def log_vectors() -> Iterator[Vector]:
         tick += found.kind == Kind.TICK
         name = Kind(found.kind).name
         frames.append(_vector(f"{name} at byte {place}", "frame", found.to_bytes(), {**_said(found), "previous_crc": previous}))
-        row = encode_row(found, place, 42 if found.kind != Kind.TICK else 45, tick, aborted=False)
+        row = encode_row(found, place, 42 if found.kind != Kind.TICK else 45, (tick, TIME_US + 2), aborted=False)
         names = [field for field in ROW.names or () if field != "crc"]
         said = dict(zip(names, struct.unpack_from("<QQqQQqqQQIIIIBBH", row), strict=True))
         rows.append(_vector(f"row of the {name}", "row", row, said))

@@ -176,4 +176,5 @@ invariant(
     limits.SPARK_SMALL_RECORDS * limits.RECORD_BYTES_MAX <= limits.SPLIT_BYTES,
     "a range that is not planned is no more than one part of a plan",
 )
+invariant(2 * limits.MARK_LATE_US < limits.MARK_IDLE_US, "a mark that waits for later syncs comes in time without them")
 invariant(limits.SPARK_SPLIT_BYTES_MIN < limits.SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size")

@@ -27,11 +27,12 @@ from gateway.data.bodies import (
     decode_body,
 )
 from gateway.data.frame import Frame, Kind, crc32c
-from gateway.errors import Damaged, FormatError, invariant
+from gateway.errors import Damaged, FormatError, InvariantViolated
 
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
 FORCED_NUMBERS = 256  # of gateways that those who are gone may have given out since: nobody else gets them after a forced roster
+_BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
 
@@ -135,9 +136,10 @@ class LogState(msgspec.Struct, kw_only=True):
         Raises:
             FormatError: its body does not have the form of its kind.
         """
-        invariant(frame.position == self.position + 1, f"position {frame.position} was applied after position {self.position}")
+        if frame.position != self.position + 1:
+            raise InvariantViolated(f"position {frame.position} was applied after position {self.position}")
         offset = self.next_offset
-        if frame.kind == Kind.BATCH:
+        if frame.kind == _BATCH:
             if not aborted:
                 (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
@@ -162,14 +164,16 @@ class LogState(msgspec.Struct, kw_only=True):
         if frame.staged:
             self.staged[frame.position] = staged_of(frame)
             return
-        self.next_offset = offset + frame.count
+        count = frame.count
+        self.next_offset = following = offset + count
         if topic.first_offset < 0:
             topic.first_offset = offset
             topic.first_time = frame.min_timestamp
-        topic.records += frame.count
+        topic.records += count
         topic.bytes += frame.body_length
-        topic.last_offset = self.next_offset - 1
-        topic.last_time = max(topic.last_time, frame.max_timestamp)
+        topic.last_offset = following - 1
+        if frame.max_timestamp > topic.last_time:
+            topic.last_time = frame.max_timestamp
         self.dirty = True
 
     def _txn(self, frame: Frame) -> None:

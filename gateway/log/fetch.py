@@ -28,6 +28,8 @@ from gateway.log.segment import Segment
 from gateway.log.storage import Storage
 from gateway.log.walk import Abort, abort_of
 
+_ABORT = int(Kind.ABORT)
+
 
 class Fetcher:
     """Reads a log beside its writer, in the writer's thread."""
@@ -43,7 +45,9 @@ class Fetcher:
 
     def wrote(self, frames: Sequence[Frame]) -> None:
         """These follow in the log."""
-        self._aborts.extend(frame for frame in frames if frame.kind == Kind.ABORT)
+        for frame in frames:
+            if frame.kind == _ABORT:
+                self._aborts.append(frame)
 
     def decided(self, position: int) -> None:
         """Everything up to a position is decided."""

@@ -21,9 +21,9 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gateway.data.bodies import TickBody, decode_body
+from gateway.data.bodies import TickBody
+from gateway.data.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
 from gateway.data.frame import STAGED as STAGED_FLAG
-from gateway.data.frame import Buffer, Frame, Kind, crc32c
 from gateway.descriptors import patiently
 from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
@@ -53,6 +53,7 @@ ROW: np.dtype[np.void] = np.dtype(
         ("crc", "<u4"),
     ]
 )
+_TICK = int(Kind.TICK)
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
 ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; one that a TXN makes visible, or none
@@ -94,12 +95,12 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
     return Sealed(found, rows, offset, next_offset, max_timestamp, rows_crc) if version == _VERSION and found == first else None
 
 
-def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) -> bytes:
-    """One row. `offset` is that of the frame's first record, `tick` the last tick's number, this frame's own included."""
-    visible = frame.visible and not aborted
+def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
+    """One row. `offset` is that of the frame's first record, `tick` the last tick's number and time, this frame's own included."""
     low, high = frame.min_timestamp, frame.max_timestamp
-    if frame.kind == Kind.TICK:
-        low = high = decode_body(TickBody, frame.body).time_us
+    if frame.kind == _TICK:
+        low = high = tick[1]
+    staged = frame.staged
     row = _ROW.pack(
         frame.position,
         place,
@@ -108,14 +109,14 @@ def encode_row(frame: Frame, place: int, offset: int, tick: int, aborted: bool) 
         frame.first_sequence,
         low,
         high,
-        tick,
+        tick[0],
         frame.view,
         frame.size,
-        frame.count if visible else 0,
+        frame.count if frame.kind in SEQUENCED and not staged and not aborted else 0,
         frame.topic,
         frame.epoch,
         frame.kind,
-        (ABORTED if aborted else 0) | (STAGED if frame.staged else 0),
+        (ABORTED if aborted else 0) | (STAGED if staged else 0),
         frame.origin,
     )
     return row + _ROW_CRC.pack(google_crc32c.value(row))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Sequence
 
-from gateway.data.frame import Frame
+import numpy as np
+
+from gateway.data.bodies import TickBody
+from gateway.data.frame import HEADER_DTYPE, HEADER_SIZE, Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import InvariantViolated
-from gateway.log.index import LONG_AGO, IndexWriter, encode_row, index_sealed
+from gateway.log.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
 from gateway.log.layout import FRAMES_AT, index_path, positions_named
 from gateway.log.marking import End
 from gateway.log.options import LogOptions
@@ -16,6 +20,9 @@ from gateway.log.room import Room
 from gateway.log.segment import Segment
 from gateway.log.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
 from gateway.log.storage import Storage
+
+_MANY = 24  # rows that cost less all at once than one by one
+_TICK = int(Kind.TICK)
 
 
 class Indexer:
@@ -93,16 +100,23 @@ class Indexer:
         state = self.state
         rows = []
         newest = LONG_AGO
-        for frame, offset, place in zip(frames, offsets, segment.take_places(len(frames)), strict=True):
+        places = segment.take_places(len(frames))
+        many = len(frames) >= _MANY
+        before, ticks = state.tick, []
+        for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
             void = frame.position in aborted
             found = state.apply(frame, void)
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
-            rows.append(encode_row(frame, place, offset, state.tick, void))
-            if frame.max_timestamp > newest and frame.visible and not void:
+            if not many:
+                rows.append(encode_row(frame, places[at], offset, (state.tick, state.tick_time), void))
+            elif frame.kind == _TICK:
+                ticks.append((at, TickBody(state.tick, state.tick_time)))
+            if frame.max_timestamp > newest and not void and frame.visible:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
-        self._unwritten = (b"".join(rows), offsets[0], state.next_offset, newest)
+        data = _rows_of(frames, places, ticks, aborted, offsets[0], before) if many else b"".join(rows)
+        self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 
     def _write_rows(self) -> None:
@@ -138,3 +152,19 @@ class Indexer:
         if self._within:
             remove_snapshot(self._directory, self._within, self._storage)
         self._within = 0 if start else snapshot.position
+
+
+def _rows_of(
+    frames: Sequence[Frame],
+    places: array[int],
+    ticks: Sequence[tuple[int, TickBody]],
+    aborted: Collection[int],
+    offset: int,
+    tick: int,
+) -> bytes:
+    """The rows of many frames; the arguments are those of `build_rows`."""
+    headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
+    progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
+    sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))
+    rows = build_rows(headers, np.array(places, np.uint64), sizes, ticks, aborted=aborted, offset=offset, tick=tick)
+    return rows.tobytes()

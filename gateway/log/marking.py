@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from gateway.core import limits
 from gateway.core.messages import Damage
 from gateway.data.frame import Frame
 from gateway.log.marks import Mark
+
+_US = 1_000_000
 
 End = tuple[int, int, int]  # of a log: position, view and chain of its last frame
 
@@ -31,6 +34,7 @@ class Marking:
         self.written: Mark | None = None
         self.damage = damage
         self._sequence = newest.sequence
+        self._since = 0.0  # when the first sync ended that the newest mark does not name
 
     @property
     def held(self) -> End:
@@ -42,6 +46,14 @@ class Marking:
     def behind(self) -> bool:
         """Whether the newest durable mark says less than is known."""
         return self.newest.position != self.held[0] or self.newest.frontier_position != self.frontier[0]
+
+    def due(self, now: float, late_us: int) -> bool:
+        """Whether the next write brings a mark: what was synced since the newest is much, or old (of `late_us`, at `now` in s)."""
+        if self.written is not None or (
+            self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
+        ):
+            return False
+        return self.behind
 
     def next(self, end: End | None = None) -> Mark:
         """The next mark; it names `end` if that is given."""
@@ -65,8 +77,10 @@ class Marking:
         self.frontier = frontier
         self.cut(end, mark)
 
-    def synced(self, end: End) -> bool:
-        """The log is durable up to `end`, and so is what stands in the slot: whether there was something new in it."""
+    def synced(self, end: End, now: float) -> bool:
+        """The log is durable up to `end` at `now` (s), and so is what stands in the slot: whether there was something new in it."""
+        if self.written is not None or self.newest.position >= self.durable[0]:
+            self._since = now  # all before it has its mark
         self.durable = end
         if self.damage is not None and end[0] >= self.damage.last:
             self.damage = None

@@ -6,10 +6,12 @@ import os
 from array import array
 from collections.abc import Sequence
 
+import google_crc32c
+
 from gateway.data.bodies import RosterBody, decode_body
-from gateway.data.frame import HEADER_SIZE, Frame, Kind
+from gateway.data.frame import CRC_AT, HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind
 from gateway.descriptors import patiently
-from gateway.errors import invariant
+from gateway.errors import InvariantViolated, invariant
 from gateway.log.index import IndexWriter, no_rows
 from gateway.log.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
 from gateway.log.marking import End
@@ -60,6 +62,33 @@ class Segment:
     def places_behind(self, position: int, decided: int) -> array[int]:
         """Where the frames behind a position stand, that is decided or above."""
         return self.undecided[self.undecided_from + position + 1 - max(self.first, decided + 1) :]
+
+    def fitting(self, frames: Sequence[Frame], end: End) -> tuple[list[Buffer], array[int], int, End]:
+        """What goes in here of frames that are to follow the log's `end`: the buffers of one gathered write, with a terminator; the
+        place of each frame, the place behind them, and the end that the log has then. None go in where the first finds no room.
+
+        Raises:
+            InvariantViolated: one of them does not follow.
+        """
+        position, view, chain = end
+        place, limit, extend = self.place, self.size - HEADER_SIZE, google_crc32c.extend
+        parts: list[Buffer] = []
+        places = array("Q")
+        for frame in frames:
+            behind = place + frame.size
+            if behind > limit:
+                break
+            if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
+                raise InvariantViolated(f"{frame!r} does not follow position {position} with chain {chain:#010x}, the log's end")
+            if frame.progress or frame.body_length & 7:
+                parts += frame.extents()
+            else:
+                parts += (frame.header, frame.body)  # what is in most of them, in a third of the time
+            places.append(place)
+            place = behind
+            position, view, chain = position + 1, frame.view, frame.header_crc
+        parts.append(TERMINATOR)
+        return parts, places, place, (position, view, chain)
 
     def shorten(self, count: int) -> None:
         """The last `count` frames are gone, and no segment follows."""

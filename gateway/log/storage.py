@@ -55,16 +55,18 @@ class Storage:
     def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
         """Write the buffers back to back from `at`, without a copy; returns when all of it was taken."""
         lengths = list(map(len, parts))
+        if len(parts) <= IOV_MAX and (length := sum(lengths)) <= WRITE_BYTES:
+            done = os.pwritev(fd, parts, at)
+            if done < length:
+                _write_rest(fd, parts, at, done)
+            return
         start = 0
         while start < len(parts):
-            if len(parts) - start <= IOV_MAX and sum(lengths[start:]) <= WRITE_BYTES:
-                end = len(parts)
-            else:
-                end, size = start + 1, lengths[start]
-                while end < min(start + IOV_MAX, len(parts)) and size + lengths[end] <= WRITE_BYTES:
-                    size += lengths[end]
-                    end += 1
-            some, length = parts[start:end], sum(lengths[start:end])
+            end, length = start + 1, lengths[start]
+            while end < min(start + IOV_MAX, len(parts)) and length + lengths[end] <= WRITE_BYTES:
+                length += lengths[end]
+                end += 1
+            some = parts[start:end]
             done = os.pwritev(fd, some, at)
             if done < length:
                 _write_rest(fd, some, at, done)

@@ -15,9 +15,9 @@ from typing import Self
 
 from gateway.core import limits
 from gateway.core.events import Recovered, Scalars
-from gateway.data.frame import HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, header_chain
+from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
-from gateway.errors import DiskFailed, DiskFull, InvariantViolated, invariant
+from gateway.errors import DiskFailed, DiskFull, invariant
 from gateway.log import quarantine, tail
 from gateway.log.fetch import Fetcher
 from gateway.log.home import Home
@@ -55,6 +55,8 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marking = Marking(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
+        # A lane may stand still while another one keeps the thread from resting: its marks are never late.
+        self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
         self._spoiled = found.recovered.damage is not None  # what is damaged still stands behind the end
         self._later, self.shown = found.later, found.shown
@@ -125,62 +127,48 @@ class LogWriter:
             DiskFailed: the disk failed, now or before.
         """
         self._check_usable()
-        frames = unwritten(frames, self._end)
-        if not frames:
+        left = unwritten(frames, self._end)
+        if not left:
             return
         self._preparer.wrote()
-        with self._watching("writing to"):
+        try:
             if not self._segments:
-                self._log = self._options.lane or begun_by(frames[0])
-                self._begin_segment(frames[0])
-            self._set_aside()
-            self._look_at_damage(frames)
-            left = frames
+                self._log = self._options.lane or begun_by(left[0])
+                self._begin_segment(left[0])
+            if self._spoiled:
+                self._set_aside()
+            if self._marking.contradicted(left):
+                self._lower_mark()
             while left:
                 left = self._append_some(left, must)
+        except (OSError, DiskFull) as error:
+            raise self._meaning("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
         """Write as many as the segment takes; if some are left, a new segment has begun for them."""
         if self._room.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
         segment = self._segments[-1]
-        place, limit = segment.place, segment.size - HEADER_SIZE
-        position, view, chain = self._end
-        parts: list[Buffer] = []
-        places = []
-        for frame in frames:
-            size = frame.size
-            if place + size > limit:
-                break
-            position += 1
-            if frame.position != position or header_chain(frame.header, chain) != frame.header_crc:
-                raise InvariantViolated(
-                    f"{frame!r} does not follow position {position - 1} with chain {chain:#010x}, the log's end"
-                )
-            parts += frame.extents()
-            places.append(place)
-            place += size
-            view, chain = frame.view, frame.header_crc
+        parts, places, place, end = segment.fitting(frames, self._end)
+        left = frames[len(places) :]
         if places:
-            parts.append(TERMINATOR)
             self._storage.write(segment.fd, parts, segment.place)
-            self._write_slot(segment)
+            if self._marking.due(time.monotonic(), self._late_us):
+                self._write_slot(segment)
             segment.place = place
             segment.undecided.extend(places)
-            self._fetcher.wrote(frames[: len(places)])
-            self._end = (position, view, chain)
-        left = frames[len(places) :]
+            self._fetcher.wrote(frames[: len(places)] if left else frames)
+            self._end = end
         if left:
             self._roll(left[0])
         return left
 
-    def _look_at_damage(self, frames: Sequence[Frame]) -> None:
-        """Where another frame takes the place of the damaged end, the mark must be lowered first: it would tell of mixed files."""
-        if self._marking.contradicted(frames):
-            mark = self._marking.next(self._marking.durable)
-            self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
-            self._marking.set(mark)
-            self._marking.damage = None
+    def _lower_mark(self) -> None:
+        """Another frame takes the place of the damaged end: the mark that names this one would tell of mixed files."""
+        mark = self._marking.next(self._marking.durable)
+        self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
+        self._marking.set(mark)
+        self._marking.damage = None
 
     def _roll(self, frame: Frame) -> None:
         """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
@@ -226,17 +214,19 @@ class LogWriter:
         self._check_usable()
         if not self._segments:
             return
-        with self._watching("syncing"):
+        try:
             self._sync()
             if self._options.vote_mark == "strict" and self._marking.newest.position < self._marking.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
+        except (OSError, DiskFull) as error:
+            raise self._meaning("syncing", error) from error
 
     def _sync(self) -> None:
         end, segment = self._end, self._segments[-1]
         self._storage.make_durable(segment.fd)
         self._synced_at = time.monotonic()
-        if self._marking.synced(end):
+        if self._marking.synced(end, self._synced_at):
             segment.slot = 1 - segment.slot
         self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
@@ -385,13 +375,15 @@ class LogWriter:
             DiskFailed: the index could not be written, or the disk failed before.
         """
         self._check_usable()
-        with self._watching("indexing"):
+        try:
             self._indexer.take(frames, offsets, aborted)
             self._fetcher.decided(self._indexer.state.position)
             if frames and not self._directory.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
             self.trimming.carry_out(self._marking.newest.frontier_position)
+        except (OSError, DiskFull) as error:
+            raise self._meaning("indexing", error) from error
 
     # Beside the writing
 
@@ -407,7 +399,7 @@ class LogWriter:
         if self._cutting or not self._segments:
             return False
         if self._marking.behind or self._marking.durable != self._end:
-            if time.monotonic() - self._synced_at < limits.MARK_IDLE_US / _US:
+            if time.monotonic() - self._synced_at < (limits.MARK_IDLE_US - limits.MARK_LATE_US) / _US:
                 return True
             with self._watching("marking"):
                 self._write_slot(self._segments[-1])
@@ -439,12 +431,16 @@ class LogWriter:
 
     @contextmanager
     def _watching(self, what: str) -> Iterator[None]:
-        """Give errors of the system their meaning; any but a lack of room ends the writer."""
+        """Give errors of the system their meaning; what comes with each record does so by itself, as this costs too much there."""
         try:
             yield
         except (OSError, DiskFull) as error:
-            failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
-            if isinstance(failure, DiskFailed):
-                self._failed = str(failure)
-                self._live.fail()
-            raise failure from error
+            raise self._meaning(what, error) from error
+
+    def _meaning(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
+        """What an error means for the log; any but a lack of room ends the writer."""
+        failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
+        if isinstance(failure, DiskFailed):
+            self._failed = str(failure)
+            self._live.fail()
+        return failure

@@ -77,6 +77,7 @@ class Disk:
         self.scalars = Scalars()
         self.mark = Mark()
         self.watermark = self.frontier = 0
+        self._since = 0  # when the first sync ended that the mark does not name
         self.rotten: set[int] = set()
         self._queue: deque[tuple[Persist, int]] = deque()
         self._busy = False
@@ -204,7 +205,7 @@ class Disk:
         if self._dead or not self._queue:
             if not self._dead and not self._settling:
                 self._settling = True
-                self._schedule.after(limits.MARK_IDLE_US, self._settle, self._life)
+                self._schedule.after(limits.MARK_IDLE_US - limits.MARK_LATE_US, self._settle, self._life)
             return
         self._busy = True
         action, frontier = self._queue[0]
@@ -322,19 +323,23 @@ class Disk:
         self.trims.wrote(frames[0].position, frames[-1].position)
         rides = self._mark_at(self.durable)
         self._under_way = ("sync", None)
-        self._schedule.after(self._time(), self._synced, self._life, token, rides, self.frontier)
+        late = self._schedule.now - self._since >= limits.MARK_LATE_US
+        due = late or self.durable - self.mark.position >= limits.MARK_FRAMES
+        self._schedule.after(self._time(), self._synced, self._life, token, rides if due else None, self.frontier)
 
     def _try_again(self, life: int) -> None:
         if life == self._life:
             self._next()
 
-    def _synced(self, life: int, token: int, rides: Mark, frontier: int) -> None:
+    def _synced(self, life: int, token: int, rides: Mark | None, frontier: int) -> None:
         if life != self._life or self._failed():
             return
+        if rides is not None or self.mark.position >= self.durable:
+            self._since = self._schedule.now
         self.durable = len(self.frames)
-        if rides.position >= self.mark.position:
-            self.mark = rides
-        self._decided_to(frontier)
+        if rides is not None:
+            self.mark = rides if rides.position >= self.mark.position else self.mark
+            self._decided_to(frontier)
         self._report(Persisted(token))
         self._next()
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core import limits
 from gateway.core.events import Scalars
 from gateway.log.directory import open_directory
 from gateway.log.layout import positions_named
@@ -145,8 +146,12 @@ MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "dec
 
 
 @pytest.mark.parametrize(("options", "part"), [(OPTIONS, 0), (OPTIONS, 1), (OPTIONS, 2), (OPTIONS, 3), (STRICT, 0)])
-def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, part: int) -> None:
-    """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced."""
+def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced; the
+    mark in every write, or as late as it may be.
+    """
+    if part % 2:
+        monkeypatch.setattr(limits, "MARK_LATE_US", 60_000_000)
     run = Run(tmp_path / "real", sample(60, size=900), options)
     run.live(["scalars", *itertools.chain.from_iterable([MOVES] * 7)])
     assert len(positions_named(str(run.root), "seg")) >= 3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core import limits
 from gateway.core.events import Scalars
 from gateway.data.frame import Frame, Kind
 from gateway.errors import InvariantViolated, WrongDirectory
@@ -26,7 +27,8 @@ def marks_of(path: Path) -> Mark:
     return newest_mark(str(path), stored.mark, positions_named(str(path), "seg"))
 
 
-def test_an_append_is_one_write_and_a_sync_serves_many(tmp_path: Path) -> None:
+def test_an_append_is_one_write_and_a_sync_serves_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MARK_LATE_US", 0)
     history = sample(8)
     storage = Watched()
     writer, _, close = opened(tmp_path, storage=storage)
@@ -66,7 +68,33 @@ def test_a_large_write_is_split_and_all_of_it_arrives(tmp_path: Path, sizes: lis
     assert (tmp_path / "file").read_bytes() == (bytes(7) + b"".join(parts) if sum(sizes) else b"")
 
 
-def test_a_mark_names_only_what_an_earlier_sync_made_durable(tmp_path: Path) -> None:
+def test_a_mark_waits_for_later_syncs_but_neither_long_nor_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MARK_LATE_US", 60_000_000)
+    history = sample(2 * limits.MARK_FRAMES)
+    writer, _, close = opened(tmp_path)
+    at = 0
+    for count in (2, 3, limits.MARK_FRAMES - 7):
+        writer.append(history.frames[at : at + count])
+        writer.sync()
+        at += count
+    assert marks_of(tmp_path).position == 0
+    writer.append(history.frames[at : at + 1])  # one less than that many are synced
+    writer.sync()
+    writer.append(history.frames[at + 1 : at + 2])
+    assert marks_of(tmp_path).position == 0
+    writer.sync()
+    writer.append(history.frames[at + 2 : at + 3])
+    writer.sync()
+    assert marks_of(tmp_path).position == at + 2
+    monkeypatch.setattr(writer, "_late_us", 0)
+    writer.append(history.frames[at + 3 : at + 4])
+    writer.sync()
+    assert marks_of(tmp_path).position == at + 3
+    close()
+
+
+def test_a_mark_names_only_what_an_earlier_sync_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MARK_LATE_US", 0)
     history = sample(8)
     writer, _, close = opened(tmp_path)
     writer.append(history.frames[:2])
@@ -233,3 +261,15 @@ def test_prepared_segments_are_made_while_idle_and_used(tmp_path: Path) -> None:
     used = {(tmp_path / "log" / f"{first:020d}.seg").stat().st_ino for first in positions_named(str(tmp_path), "seg")}
     assert inodes <= used
     close()
+
+
+@pytest.mark.parametrize("txns", [False, True])
+def test_rows_that_are_made_together_are_those_that_are_made_one_by_one(tmp_path: Path, *, txns: bool) -> None:
+    history = sample(80, txns=txns)
+    assert {Kind.TICK, Kind.ABORT} <= {Kind(frame.kind) for frame in history.frames}
+    indexes = []
+    for name, step in (("one", 1), ("some", 30), ("all", len(history.frames))):
+        write_log(tmp_path / name, history, LogOptions(segment_bytes=4 << 20, prepared_segments=0, reserved_bytes=0), step=step)
+        indexes.append((tmp_path / name / "log" / f"{1:020d}.idx").read_bytes())
+    assert indexes[0][64 : 64 + 96] != bytes(96)
+    assert indexes[1:] == indexes[:1] * 2
