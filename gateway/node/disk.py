@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -42,7 +43,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self,
         writer: Log,
         report: Callable[[Event], None],
-        indexed: Callable[[], None],
+        moved: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
         """Prepare.
@@ -50,18 +51,28 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         Args:
             writer: the log; only this thread uses it from now on.
             report: takes events for the stack; called in the disk thread.
-            indexed: called, in the disk thread, when there is more to read.
+            moved: called, in either thread, when there is more to read.
             log: for what an operator must know.
         """
         super().__init__("disk", report, log)
         self._writer = writer
-        self._indexed = indexed
+        self._moved = moved
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # what was decided found no room in the index
-        self._space_looked_at = self._retention_looked_at = 0.0
+        self._decided_at = 0.0  # when the oldest of it was taken
+        self._now = self._space_looked_at = self._retention_looked_at = 0.0
+        self._sorted: dict[type, Callable[[Any], None]] = {
+            Persist: self._waiting.append,
+            Deliver: self._decided.append,
+            ReadLog: self._reads.append,
+            ReadSnapshot: self._reads.append,
+            Mend: self.scrubbing.put,
+            int: self.scrubbing.suspect,
+            type(None): self._stop_asked,
+        }
         self.space = Space(0, False, "")
         self.beside: Callable[[], str] = str  # why something else that writes to this disk finds no room
         self._full_at = 0.0
@@ -88,8 +99,9 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self._queue.put(position)
 
     def deliver(self, action: Deliver) -> None:
-        """Queue a decided run to be indexed."""
-        self._queue.put(action)
+        """Queue a decided run to be indexed, and say that there is more to read: until it is indexed readers look at its frames."""
+        self._queue.put_lazily(action)
+        self._moved()
 
     @property
     def held(self) -> Held | None:
@@ -114,25 +126,20 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     def run_once(self) -> bool:
         """Do one round of what is queued; False when there was nothing to do."""
         for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
-            if item is None:
-                self._stopping = True
-            elif isinstance(item, Persist):
-                self._waiting.append(item)
-            elif isinstance(item, ReadLog | ReadSnapshot):
-                self._reads.append(item)
-            elif isinstance(item, Mend):
-                self.scrubbing.put(item)
-            elif isinstance(item, int):
-                self.scrubbing.suspect(item)
-            else:
-                self._decided.append(item)
+            self._sorted[type(item)](item)
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
             self.scrubbing.drop()
             return self._read()
+        self._now = time.monotonic()
         wrote = self._guarded(self._round)
-        return self._read() or self._guarded(self._mend) or wrote
+        if self._reads and self._read():
+            return True
+        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._mend)) or wrote
+
+    def _stop_asked(self, _item: None) -> None:
+        self._stopping = True
 
     def _mend(self) -> bool:
         """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
@@ -179,44 +186,73 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             return False  # what was to be made again is so by a later round
 
     def _round(self) -> bool:
-        self._look_at_space()
-        self._look_at_retention()
+        if self._now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
+            self._look_at_space()
+            self._look_at_retention()
         waited = self._rows_wait and self._index()
         wrote = not self._rows_wait and self._write()  # nothing more while rows wait, so that what waits stays bounded
-        return self._index() or wrote or waited
+        return (bool(self._decided) and not (wrote and self._may_wait()) and self._index()) or wrote or waited
+
+    def _may_wait(self) -> bool:
+        """Whether rows can be written together with those of later runs: few of them, and not for long."""
+        runs = self._decided
+        if not self._decided_at:
+            self._decided_at = self._now
+        few = runs[-1].frames[-1].position - runs[0].frames[0].position < limits.INDEX_FRAMES
+        return few and self._now - self._decided_at < limits.INDEX_LATE_US / US and not self._stopping
 
     def _index(self) -> bool:
-        """Index what was decided; False if nothing was. A run that finds no room stays in the queue and is tried again."""
+        """Index what was decided; False if nothing was. What finds no room stays in the queue and is tried again."""
         if self._rows_wait and self._waits_for_room():
             return False
+        self._decided_at = 0.0
         done = 0
         while self._decided:
-            run = self._decided[0]
+            count, run = self._together()
             try:
                 self._writer.decided(run.frames, run.offsets, run.aborted)
             except DiskFull as error:
                 self._rows_wait = True
                 self._is_full(error)
                 break
-            self._decided.popleft()
-            done += 1
+            for _ in range(count):
+                self._decided.popleft()
+            done += count
         else:
             if self._rows_wait:
                 self._rows_wait = False
                 self._has_room()
-        if done:
-            self._indexed()
         return done > 0
+
+    def _together(self) -> tuple[int, Deliver]:
+        """The oldest runs that follow each other: how many, and all as one. There is a gap where the log was replaced."""
+        runs = self._decided
+        first = runs[0]
+        if len(runs) == 1:
+            return 1, first
+        frames, offsets, aborted = list(first.frames), list(first.offsets), set(first.aborted)
+        count = 1
+        while count < len(runs) and len(frames) < limits.INDEX_FRAMES and runs[count].frames[0].position == frames[-1].position + 1:
+            frames += runs[count].frames
+            offsets += runs[count].offsets
+            aborted |= runs[count].aborted
+            count += 1
+        return count, Deliver(tuple(frames), tuple(offsets), frozenset(aborted), runs[count - 1].next_offset)
 
     def _write(self) -> bool:
         """Make what waits durable, up to one sync's worth, and report it."""
-        if self._waits_for_room() or not self._replace() or not self._cut():
+        waiting = self._waiting
+        if not waiting or self._waits_for_room():
+            return False
+        if (waiting[0].snapshot and not self._replace(waiting[0])) or (
+            waiting[0].cut is not None and not self._cut(waiting[0].cut)
+        ):
             return False
         frames: list[Frame] = []
         token = size = 0
         done = 0
         scalars: Scalars | None = None
-        for action in self._waiting:
+        for action in waiting:
             if (
                 (action.scalars is not None and frames)
                 or action.cut is not None
@@ -226,8 +262,9 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
                 break
             if action.scalars is not None:
                 scalars = action.scalars
-            frames.extend(action.frames)
-            size += sum(frame.size for frame in action.frames)
+            frames += action.frames
+            for frame in action.frames:
+                size += frame.size
             token = action.token
             done += 1
         if not done:
@@ -241,25 +278,24 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         except DiskFull as error:  # the same is tried again later: the log passes over what it has of it already
             self._is_full(error)
             return False
-        self._has_room()
+        if self.full:
+            self._has_room()
         self._report(Persisted(token))
         if frames:
             self.meters.count(took_us, len(frames), size)
         for _ in range(done):
-            self._waiting.popleft()
+            waiting.popleft()
         return True
 
-    def _replace(self) -> bool:
-        """Replace the log if that comes next; False if there is no room for it."""
-        if not self._waiting or not self._waiting[0].snapshot:
-            return True
+    def _replace(self, action: Persist) -> bool:
+        """Replace the log, which comes next; False if there is no room for it."""
         try:
-            self._writer.replace(self._waiting[0].snapshot)
+            self._writer.replace(action.snapshot)
         except DiskFull as error:
             self._is_full(error)
             return False
-        self._waiting[0] = msgspec.structs.replace(self._waiting[0], snapshot=b"")  # done, whatever becomes of the rest
-        self._indexed()
+        self._waiting[0] = msgspec.structs.replace(action, snapshot=b"")  # done, whatever becomes of the rest
+        self._moved()
         return True
 
     def _append(self, frames: list[Frame]) -> None:
@@ -273,12 +309,10 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
                 raise
             self._writer.append(frames, must=True)
 
-    def _cut(self) -> bool:
-        """Cut the log if that comes next; False if there is no room for it."""
-        if not self._waiting or self._waiting[0].cut is None:
-            return True
+    def _cut(self, behind: int) -> bool:
+        """Cut the log, which comes next; False if there is no room for it."""
         try:
-            self._writer.cut(self._waiting[0].cut)
+            self._writer.cut(behind)
         except DiskFull as error:
             self._is_full(error)
             return False
@@ -306,16 +340,14 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         return (time.monotonic_ns() - began) // NS_PER_US
 
     def _look_at_space(self) -> None:
-        now = time.monotonic()
-        if now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
-            self._space_looked_at = now
-            space, held = self._writer.space(), self._writer.trimming.held
-            self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
-            self._tell_space()
+        self._space_looked_at = self._now
+        space, held = self._writer.space(), self._writer.trimming.held
+        self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
+        self._tell_space()
 
     def _look_at_retention(self) -> None:
         """Tell the stack what may go; it is told again as long as it is there."""
-        now = time.monotonic()
+        now = self._now
         if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
             self._retention_looked_at = now
             proposed = self._writer.trimming.propose(time.time_ns() // NS_PER_US)

@@ -7,20 +7,22 @@ import select
 from collections import deque
 from typing import Generic, TypeVar
 
+from gateway.core import limits
+
 Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
     """Many may put, one thread takes.
 
-    The eventfd is written only while the taker says that it sleeps: a taker that is awake looks again before it lies down, which
-    saves a system call per item under load. A wake-up that is lost all the same costs one poll interval, never more, because every
-    sleep has a time limit.
+    The eventfd is written only while the taker says that it sleeps: a taker that is awake looks again before it lies down,
+    which saves a system call per item under load. It may also nap: then it is not woken for what can wait for so short a time.
+    A wake-up that is lost all the same costs one poll interval, never more, because every sleep has a time limit.
     """
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
-        self._sleeping = False
+        self._sleeping = self._naps = False
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
@@ -34,6 +36,12 @@ class Mailbox(Generic[Item]):
         if self._sleeping:
             self.wake()
 
+    def put_lazily(self, item: Item) -> None:
+        """Add an item that may wait until a nap of the taker is over; it wakes one who sleeps longer, or for whom much waits."""
+        self._items.append(item)
+        if self._sleeping and (not self._naps or len(self._items) >= limits.MAILBOX_LAZY_ITEMS_MAX):
+            self.wake()
+
     def wake(self) -> None:
         """Wake the taker though nothing was put; also from a signal handler."""
         self._sleeping = False
@@ -45,6 +53,8 @@ class Mailbox(Generic[Item]):
     def take(self, items_max: int) -> list[Item]:
         """At most `items_max` items in the order they were put; does not wait."""
         items = self._items
+        if len(items) == 1:
+            return [items.popleft()]
         return [items.popleft() for _ in range(min(len(items), items_max))]
 
     def sleep_begins(self) -> bool:
@@ -65,10 +75,16 @@ class Mailbox(Generic[Item]):
         except BlockingIOError:
             return  # it was read before
 
-    def wait(self, timeout_ms: int) -> None:
-        """Wait until there is something to take, at most `timeout_ms`."""
-        if self.sleep_begins():
-            self.sleep_ended(signalled=bool(self._poll.poll(timeout_ms)))
+    def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
+        """Wait until there is something to take, at most `timeout_ms`; whether the time passed. A `nap` is so short that what may
+        wait for its end does (`put_lazily`).
+        """
+        self._naps = nap  # before it is known that somebody sleeps
+        if not self.sleep_begins():
+            return False
+        signalled = bool(self._poll.poll(timeout_ms))
+        self.sleep_ended(signalled=signalled)
+        return not signalled
 
     def close(self) -> None:
         """Close the eventfd; nothing may be put afterwards."""

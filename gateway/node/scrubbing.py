@@ -143,6 +143,10 @@ class Scrubbing(Sparing):
         """Nothing is written any more."""
         self._mends.clear()
 
+    def wanted(self, now: float, late: float) -> bool:
+        """Whether something is to be mended, or to be looked at for `late` seconds."""
+        return bool(self._mends) or now >= self._look_at + late
+
     def mend(self) -> bool:
         """Write one piece of what was lost; whether there was one.
 

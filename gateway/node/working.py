@@ -99,6 +99,7 @@ class Working(ABC, Generic[Item]):
         return False
 
     def _work(self) -> None:
+        rested = False
         while True:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
@@ -107,8 +108,9 @@ class Working(ABC, Generic[Item]):
                 continue
             # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
             # What is done while idle may make room, so that a full disk is no reason to leave it.
-            soon = busy or (not self.failed and self._guarded(self._at_rest)) or self.full
-            self._queue.wait((limits.MARK_IDLE_US if soon else limits.SPACE_LOOK_US) // US_PER_MS)
+            soon = (busy and not rested) or (not self.failed and self._guarded(self._at_rest)) or bool(self.full)
+            nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
+            rested = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
 
     def _at_rest(self) -> bool:
         try:

@@ -3,43 +3,19 @@ report only after the sync; a full disk is waited for, a failed one ends writing
 """
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from gateway.core import limits
-from gateway.core.actions import Deliver, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
+from gateway.core.actions import Persist, ReadLog, ReadSnapshot
+from gateway.core.events import LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
 from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
 from gateway.log.trimming import Held
-from gateway.node.disk import Disk
-from tests.unit.node.fakes import LOG, Writer, batch_frame
-
-
-class Bench:
-    """A disk whose reports are noted among what it did."""
-
-    def __init__(self) -> None:
-        self.writer = Writer()
-        self.reports: list[Event] = []
-        self.notified = 0
-        self.disk = Disk(self.writer, self.report, self.notify, LOG)
-
-    def report(self, event: Event) -> None:
-        self.reports.append(event)
-        if isinstance(event, Persisted):
-            self.writer.done.append(f"persisted {event.token}")
-
-    def notify(self) -> None:
-        self.notified += 1
-
-
-def persist(token: int, *sequences: int, promised: int | None = None) -> Persist:
-    scalars = None if promised is None else Scalars(promised=promised)
-    return Persist(token, tuple(batch_frame(sequence=sequence) for sequence in sequences), scalars)
+from tests.unit.node.disk_bench import Bench, persist, wait_for
+from tests.unit.node.fakes import batch_frame
 
 
 def test_one_write_and_one_sync_serve_all_that_waits() -> None:
@@ -73,16 +49,6 @@ def test_a_round_stays_within_one_syncs_worth(monkeypatch: pytest.MonkeyPatch) -
     assert bench.writer.done == ["append 1 2", "sync", "persisted 2"]
     bench.disk.run_once()
     assert bench.writer.done[3:] == ["append 3", "sync", "persisted 3"]
-
-
-def test_the_index_comes_after_the_sync_and_readers_are_told_once() -> None:
-    bench = Bench()
-    bench.disk.deliver(Deliver((batch_frame(sequence=1),), (0,), frozenset(), 1))
-    bench.disk.deliver(Deliver((batch_frame(sequence=2),), (1,), frozenset(), 2))
-    bench.disk.persist(persist(1, 3))
-    bench.disk.run_once()
-    assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1", "decided 2"]
-    assert bench.notified == 1
 
 
 def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,25 +169,6 @@ def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.Monke
     assert (bench.disk.failed, bench.reports) == ("", [])
 
 
-def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
-    bench = Bench()
-    bench.writer.no_rows = True
-    bench.disk.deliver(Deliver((batch_frame(sequence=1),), (0,), frozenset(), 1))
-    bench.disk.deliver(Deliver((batch_frame(sequence=2),), (1,), frozenset(), 2))
-    bench.disk.persist(persist(1, 3))
-    bench.disk.run_once()
-    bench.disk.persist(persist(2, 4))
-    assert bench.disk.run_once() is False
-    assert (bench.disk.failed, bench.disk.depth, bench.notified) == ("", 3, 0)
-    assert bench.reports == [Persisted(1), SpaceChanged(True, "no room for the index")]
-    bench.writer.no_rows = False
-    assert bench.disk.run_once() is True
-    assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1", "decided 2", "append 4", "sync", "persisted 2"]
-    assert bench.reports[2:] == [SpaceChanged(False, ""), Persisted(2)]
-    assert bench.notified == 1
-
-
 def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
     bench = Bench()
@@ -280,6 +227,7 @@ def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round
     bench.disk.run_once()
     assert bench.reports == [bench.writer.trimming.proposed]
     monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
     bench.disk.run_once()
     bench.writer.trimming.proposed = None
     bench.disk.run_once()
@@ -391,13 +339,6 @@ def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
         assert bench.reports[-1] == Persisted(19)
     else:
         assert not any(isinstance(report, Persisted) for report in bench.reports)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 BEHIND = [Persist(2, (), Scalars(promised=9)), Persist(2, (), None, 0), Persist(2, (Frame(Kind.ABORT, b""),))]

@@ -4,6 +4,9 @@ import os
 import threading
 import time
 
+import pytest
+
+from gateway.core import limits
 from gateway.node.mailbox import Mailbox
 
 
@@ -52,13 +55,46 @@ def test_the_taker_does_not_sleep_when_something_came_just_before() -> None:
 def test_an_awake_taker_is_not_signalled() -> None:
     box: Mailbox[int] = Mailbox()
     box.put(1)
+    assert not signalled(box)
+    box.close()
+
+
+def test_what_may_wait_for_the_end_of_a_nap_does_not_wake_and_all_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAILBOX_LAZY_ITEMS_MAX", 3)
+    box: Mailbox[int] = Mailbox()
+    for nap, put, woken in (
+        (True, [box.put_lazily] * 2, False),
+        (True, [box.put_lazily] * 3, True),
+        (True, [box.put], True),
+        (False, [box.put_lazily], True),
+    ):
+        box.wait(0, nap=nap)
+        assert box.sleep_begins() is True
+        for one in put:
+            one(1)
+        assert signalled(box) is woken
+        box.sleep_ended(signalled=False)
+        box.take(10)
+    box.close()
+
+
+def test_a_taker_sleeps_for_its_time_unless_something_is_there() -> None:
+    box: Mailbox[int] = Mailbox()
+    assert box.wait(1, nap=True) is True
+    box.put_lazily(1)
+    assert box.wait(10_000, nap=True) is False
+    box.take(1)
+    box.wake()
+    assert box.wait(10_000) is False
+    box.close()
+
+
+def signalled(box: Mailbox[int]) -> bool:
     try:
         os.eventfd_read(box.fd)
-        signalled = True
     except BlockingIOError:
-        signalled = False
-    assert not signalled
-    box.close()
+        return False
+    return True
 
 
 def test_nothing_is_lost_between_two_threads() -> None:

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from gateway.core.actions import Mend, ReadLog
 from gateway.core.events import Event, LogRead, Persisted, Rotted, WriteFailed
 from gateway.node import scrubbing
+from tests.unit.node.disk_bench import Bench, persist
 from tests.unit.node.fakes import batch_frame
-from tests.unit.node.test_disk import Bench, persist
 
 
 class Clock:
