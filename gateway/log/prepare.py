@@ -18,6 +18,7 @@ from gateway.log.segment import prepared_paths
 from gateway.log.storage import Storage
 
 STEP_BYTES = 1 << 20
+PIECE_BYTES = 64 << 10  # of one write: what it puts into the page cache in one piece is walked through by each small write into it
 QUIET_S = 0.02  # without a write for so long the log is idle
 LOOK_S = 0.05
 _NICE = 19
@@ -76,15 +77,16 @@ class Preparer:
             return False
         number = time.time_ns()
         path = os.path.join(self._directory, LOG, f"{PREPARED}{number:020d}")
-        zeros = bytes(min(STEP_BYTES, options.segment_bytes))
+        size, zeros = options.segment_bytes, bytes(PIECE_BYTES)
         fd = storage.open(path + ".tmp", create=True)
         done = False
         try:
-            storage.allocate(fd, options.segment_bytes)
-            for at in range(0, options.segment_bytes, len(zeros)):
+            storage.allocate(fd, size)
+            for at in range(0, size, STEP_BYTES):
                 if patient and not self._wait_idle():
                     return False
-                storage.write(fd, [zeros[: options.segment_bytes - at]], at)
+                for piece in range(at, min(at + STEP_BYTES, size), PIECE_BYTES):
+                    storage.write(fd, [zeros[: size - piece]], piece)
                 if patient:
                     storage.sync(fd)
             storage.sync(fd)
