@@ -1,0 +1,17 @@
+"""What a log writes must not depend on the clock, so that the same calls leave the same marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.core import limits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def marks_with_every_write() -> Iterator[None]:
+    """A mark waits for no later sync."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "MARK_LATE_US", 0)
+        yield
