@@ -17,7 +17,7 @@ from gateway.cli.output import counted
 from gateway.core.limits import RECORD_BYTES_MAX
 from gateway.errors import FormatError, UsageError
 
-#: A live pipe is read as it comes, a file in pieces of this size: near the best batch (256 KiB).
+#: A live pipe is read as it comes, a file in pieces of this size: near the best batch.
 BLOCK_BYTES = 256 * 1024
 
 #: One field may fill a record; the module would refuse it at 128 KiB.

@@ -230,7 +230,7 @@ class Producer:
         """Send a record batch as one frame: all of it commits at consecutive offsets, or none.
 
         It is never split. What exceeds the limits (8 MiB as it travels, 32 MiB without compression, 4 MiB a record) gets a receipt
-        that has failed with `TooLarge`: slice it (`record_batch.slice`), about 256 KiB is the best size.
+        that has failed with `TooLarge`: slice it (`record_batch.slice`), 256 KiB to 1 MiB is the best size.
 
         Args:
             topic: its topic.

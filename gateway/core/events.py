@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
 import msgspec
@@ -372,3 +373,21 @@ def ordinary(event: object) -> TypeGuard[Submitted | Received]:
 
 
 _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
+
+
+def at_once(events: Iterable[Event]) -> list[Event]:
+    """Events that came at once as the steps that they are: those of the ordinary course that follow on one another are one."""
+    steps: list[Event] = []
+    run: list[Submitted | Received] = []
+    for event in events:
+        if ordinary(event):
+            run.append(event)
+            continue
+        steps += _one_step(run)
+        run = []
+        steps.append(event)
+    return steps + _one_step(run)
+
+
+def _one_step(run: list[Submitted | Received]) -> list[Event]:
+    return [Several(tuple(run))] if len(run) > 1 else [*run]

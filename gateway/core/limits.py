@@ -331,7 +331,7 @@ RECORD_FLUSH_US = 250_000  # what a kill loses of the record
 
 # Client
 ADDRESSES_MAX = 64  # gateways named in one url
-BATCH_BYTES = 256 * KIB  # an open batch of a producer is closed when it has so many
+BATCH_BYTES = 512 * KIB  # an open batch of a producer is closed when it has so many: a fifth less CPU for 100 B than half of it
 BATCH_BYTES_MAX = 4 * MIB
 BUFFER_BYTES = 32 * MIB  # a producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB

@@ -43,16 +43,13 @@ from gateway.core.events import (
     Event,
     LeaveAsked,
     Persisted,
-    Received,
     Recovered,
-    Several,
     SpaceChanged,
     Started,
-    Submitted,
     SubmittedUnordered,
     TimeAdvanced,
     WriteFailed,
-    ordinary,
+    at_once,
 )
 from gateway.data.bodies import ForgetBody, decode_body
 from gateway.data.frame import Kind
@@ -128,9 +125,7 @@ class Driver:
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
-        self._reception = Reception(
-            self._step, self._step_all, self.sessions, self.answers, self._fences, self.books, meters, log, admission
-        )
+        self._reception = Reception(self._step, self.sessions, self.answers, self._fences, self.books, meters, log, admission)
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
         self._delivered: list[Deliver] = []
@@ -238,7 +233,7 @@ class Driver:
             if isinstance(happening, Located):
                 self.answers.add(happening.session, happening.answers)
             elif isinstance(happening, StatusAsked):
-                self._step_all(events)
+                self._step_each(events)
                 events = []
                 happening.answer(self.books.status())
             else:
@@ -250,7 +245,7 @@ class Driver:
                     self._voted += self._under_way.voted(happening.token, now.mono_us)
                 events.append(happening)
         if happenings:
-            self._step_all(events)
+            self._step_each(events)
             self.flush()
         if self._timer_us is not None and now.mono_us >= self._timer_us:
             self._timer_us = None
@@ -285,21 +280,9 @@ class Driver:
         while self._next:
             self._carry_out(self._next.popleft())
 
-    def _step_all(self, events: Sequence[Event]) -> None:
-        """Events that came at once: those of the ordinary course that follow on one another are one step."""
-        together: list[Submitted | Received] = []
-        for event in events:
-            if ordinary(event):
-                together.append(event)
-                continue
-            self._step_together(together)
-            together = []
+    def _step_each(self, events: Sequence[Event]) -> None:
+        for event in at_once(events):
             self._step(event)
-        self._step_together(together)
-
-    def _step_together(self, events: Sequence[Submitted | Received]) -> None:
-        if events:
-            self._step(events[0] if len(events) == 1 else Several(tuple(events)))
 
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1

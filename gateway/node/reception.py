@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.access import ANYBODY, WHO
 from gateway.core import limits
-from gateway.core.events import Event, SessionClosed, Submitted, SubmittedUnordered
+from gateway.core.events import Event, SessionClosed, Submitted, SubmittedUnordered, at_once
 from gateway.data.frame import Frame
 from gateway.data.wire import (
     CONTROL,
@@ -49,7 +49,6 @@ class Reception:
     def __init__(
         self,
         step: Callable[[Event], None],
-        step_all: Callable[[Sequence[Event]], None],
         sessions: Sessions,
         answers: Answers,
         fences: requests.Fences,
@@ -58,12 +57,9 @@ class Reception:
         log: FilteringBoundLogger,
         admission: Admission | None = None,
     ) -> None:
-        """`step` has the stack take an event, `step_all` several that came at once; the rest is the driver's. Without `admission`
-        everybody may do everything.
-        """
+        """`step` has the stack take an event; the rest is the driver's. Without `admission` everybody may do everything."""
         self._admission = admission
         self._step = step
-        self._step_all = step_all
         self._sessions = sessions
         self._answers = answers
         self._fences = fences
@@ -100,7 +96,8 @@ class Reception:
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        self._step_all([_submitted(session, good) for session, good in submitted.values() if good])
+        for event in at_once([_submitted(session, good) for session, good in submitted.values() if good]):
+            self._step(event)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
         good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)

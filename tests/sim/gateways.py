@@ -33,11 +33,10 @@ from gateway.core.events import (
     Now,
     Received,
     SessionClosed,
-    Several,
     StackConfig,
     Started,
-    Submitted,
     TimeAdvanced,
+    at_once,
     ordinary,
 )
 from gateway.core.messages import Confirm, Install, Installed, Message, Propose, State, Vote
@@ -179,7 +178,7 @@ class Process:
         self._timer_number = 0
         gathers = "gather" in self.world.options.faults
         self._gathers = self.world.chance(f"gather {gateway.name}").randint(0, GATHER_US_MAX) if gathers else 0
-        self._gathered: list[Submitted | Received] = []
+        self._gathered: list[Event] = []
         self.names = dict(enumerate(sorted(gateway.members), 1))
         self.numbers = {name: number for number, name in self.names.items()}
 
@@ -231,7 +230,8 @@ class Process:
         """What was gathered as one step, as a driver hands on what it finds when it looks."""
         if self._gathered and not self.over and not self.frozen:
             gathered, self._gathered = self._gathered, []
-            self._step(gathered[0] if len(gathered) == 1 else Several(tuple(gathered)))
+            for event in at_once(gathered):
+                self._step(event)
 
     def _step(self, event: Event) -> None:
         gateway, world = self.gateway, self.world
