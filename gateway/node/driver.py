@@ -136,7 +136,6 @@ class Driver:
         self._landed_unordered: Landed = []
         self._voted: Landed = []
         self._decided: Landed = []
-        self._arrived_us = 0
         self._now = clock.now()  # of the turn
         self._timer_us: int | None = None
         self._closing: list[Session] = []
@@ -250,7 +249,6 @@ class Driver:
         if self._timer_us is not None and now.mono_us >= self._timer_us:
             self._timer_us = None
             self._step(TimeAdvanced())
-        self._arrived_us = now.mono_us
         if messages:
             self._reception.take(messages, now.mono_us)
         self.flush()
@@ -287,7 +285,7 @@ class Driver:
     def _carry_out(self, event: Event) -> None:
         self.meters.steps += 1
         if isinstance(event, SubmittedUnordered):
-            self._awaited.arrived(event.frames, self._arrived_us)
+            self._awaited.arrived(event.frames, self._now.mono_us)
         acts = self._acts
         for action in self._stack.step(event, self._now):
             acts[type(action)](action)
@@ -344,7 +342,7 @@ class Driver:
             self._under_way.cut(action.cut)
         if action.frames:
             self._under_way.wrote(action.frames)
-            self._under_way.arrived(action.frames, action.token, self._arrived_us)
+            self._under_way.arrived(action.frames, action.token, self._now.mono_us)
         self._for_disks.append((self._disk.persist, action))
 
     def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
