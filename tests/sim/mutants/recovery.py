@@ -6,6 +6,7 @@ from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.choice import _Judge
 from gateway.core.flush.layer import Flush
 from gateway.log.indexer import Indexer
+from gateway.log.segment import Segment
 from gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
 from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
@@ -104,7 +105,7 @@ RECOVERY = (
         "no-invalid-header-behind-a-write",
         "3",
         "every write ends with an invalid header at the next place",
-        [Edit(LogWriter, "_append_some", "        parts.append(TERMINATOR)\n", "")],
+        [Edit(Segment, "fitting", "    parts.append(TERMINATOR)\n", "")],
         proof="tests/sim/mutants/test_torn.py::test_a_frame_of_a_torn_write_does_not_come_back_when_the_one_before_it_is_written_again",
     ),
     Mutant(
