@@ -160,7 +160,8 @@ class LaneChecks:
         if unhealed := self._unhealed(gateways):
             return unhealed
         for key, decided in self._lanes.items():
-            reach = {gateway.name: gateway.disk.lanes.lanes.get(key, Lane()).shown for gateway in gateways}
+            able = [gateway for gateway in gateways if not self._over(gateway, key, gateways)]
+            reach = {gateway.name: gateway.disk.lanes.lanes.get(key, Lane()).shown for gateway in able}
             if len(set(reach.values())) > 1 and _given(gateways, key, min(reach.values()) + 1):
                 return f"lane {key[0]} is decided up to {reach}"
             if unmended := self._unmended(key, gateways):
@@ -195,14 +196,15 @@ class LaneChecks:
         return f"lane {key[0]} of {gateway.name} is lost from position {first} on" if first else ""
 
     def _unhealed(self, gateways: Sequence[Gateway]) -> str:
-        """A lane that waits though all who were in its last attempt are there; empty: none."""
+        """A lane that waits though all who were in its last attempt are there, and have what it lacks; empty: none."""
         for gateway in gateways:
             lanes = gateway.disk.lanes.lanes
             for key in [key for key in lanes if key[1] == gateway.incarnation and lanes[key].healing]:
                 disks = self._attempts.get((key, lanes[key].heals), ((), {}))[1]
                 present = {one.name: one.incarnation for one in gateways}
                 process = gateway.process
-                if process is not None and process.me == key[0] and all(present.get(name) == disk for name, disk in disks.items()):
+                there = all(present.get(name) == disk for name, disk in disks.items())
+                if process is not None and process.me == key[0] and there and not self._over(gateway, key, gateways):
                     return f"{gateway.name}: {process.stack.lane_halted}"
         return ""
 
@@ -212,9 +214,17 @@ class LaneChecks:
         """
         for gateway in gateways:
             for position in sorted(gateway.disk.lanes.lanes.get(key, Lane()).rotten)[:1]:
-                if _given([one for one in gateways if one.disk.lanes.lanes.get(key, Lane()).start < position], key, position):
+                if _given(_kept(gateways, key, position), key, position):
                     return f"{gateway.name} cannot read position {position} of lane {key[0]}"
         return ""
+
+    def _over(self, gateway: Gateway, key: Key, gateways: Sequence[Gateway]) -> bool:
+        """Whether the lane is the gateway's own, and what its disk lost is nowhere: rotten at the last who had not let go."""
+        lane, decided = gateway.disk.lanes.lanes.get(key, Lane()), self._lanes.get(key)
+        if gateway.incarnation != key[1] or not lane.healing or decided is None or lane.shown >= len(decided.frames):
+            return False
+        position = lane.shown + 1
+        return not _given(_kept(gateways, key, position), key, position)
 
     def _members(self) -> Iterator[Gateway]:
         """Gateways that the roster names, with the disks that they have."""
@@ -228,6 +238,11 @@ class LaneChecks:
         """Whether all disks that had the frame are there."""
         present = {gateway.name: gateway.incarnation for gateway in self._members()}
         return all(present.get(name) == disk for name, disk in self._attempts[key, frame.view][1].items())
+
+
+def _kept(gateways: Sequence[Gateway], key: Key, position: int) -> list[Gateway]:
+    """Who has not let go of a position of a lane."""
+    return [gateway for gateway in gateways if gateway.disk.lanes.lanes.get(key, Lane()).start < position]
 
 
 def _given(gateways: Sequence[Gateway], key: Key, position: int) -> bool:

@@ -59,12 +59,14 @@ class Healing:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """Whose answers are needed: the others of the last attempt; all that there are while nobody knows who that was, or where
-        one of them was removed: its disk may be back under another number.
+        """Whose answers are needed: the others of the last attempt; all that there are while nobody knows who that was, where one
+        of them was removed (its disk may be back under another number), and where it was this gateway's alone: who learned of it
+        is the only other one that has any of it.
         """
         roster, members = self._context.window.state.roster, self.members
-        known = bool(members) and all(member in roster for member in members)
-        return tuple(one for one in (members if known else sorted(roster)) if one != self._me)
+        others = tuple(member for member in members if member != self._me)
+        known = bool(others) and all(member in roster for member in members)
+        return others if known else tuple(member for member in sorted(roster) if member != self._me)
 
     def removed(self, members: Collection[int]) -> tuple[int, ...]:
         """Which of them the roster names no more, as a primary view knows; nobody without one."""

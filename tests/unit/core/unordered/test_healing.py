@@ -8,6 +8,7 @@ import pytest
 from gateway.core import limits
 from gateway.core.messages import LaneAsk, LaneTail, Settled
 from gateway.data.wire import Committed, Duplicate, RefusedAnswer
+from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, under_way
 
 
@@ -156,6 +157,35 @@ def test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_h
     made.settle(limits.LANE_WAIT_HEARTBEATS)
     assert halted(made) == ""
     assert made.lane(4, made[1].key) == [b"1"]
+
+
+def test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are() -> None:
+    """Who learned of it has it as decided, and was in no attempt of that time."""
+    made = group()
+    made.vote()
+    for number in (2, 3):
+        made.crash(number)
+    made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
+    for sequence in (1, 2, 3):
+        made.submit(1, (1, sequence, b"%d" % sequence))
+        made.settle()
+    key, disk = made[1].key, made[1].disks[made[1].key]
+    made.crash(1)
+    made[2].disks[key] = LaneDisk(frames=list(disk.frames), attempt=disk.attempt, delivered=len(disk.frames))
+    end = len(disk.frames)
+    disk.lose(end, end - 1)
+    made.start(1)
+    made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made).endswith("it waits for gateway 2, gateway 3, which may have more of it")
+    made.start(3)
+    made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made).endswith("it waits for gateway 2, which may have more of it")
+    made.start(2)
+    made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
+    assert halted(made) == ""
+    made.submit(1, (1, 3, b"3"), (1, 4, b"4"))
+    made.settle()
+    assert made.lane(1, key) == made.lane(3, key) == [b"1", b"2", b"3", b"4"]
 
 
 def test_the_roster_is_believed_in_a_view_alone() -> None:
