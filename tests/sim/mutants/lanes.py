@@ -144,7 +144,7 @@ LANES = (
         "lane-healed-from-one",
         "7",
         "all of the last attempt are heard before it goes on: the disk of one may have lost its end, too",
-        [Edit(Healing, "needed", "if one != self._me)", "if one != self._me)[:1]")],
+        [Edit(Healing, "needed", "return others if known", "return others[:1] if known")],
         _ENDS,
     ),
     Mutant(
@@ -172,8 +172,15 @@ LANES = (
         "lane-healed-without-all-that-there-are",
         "7",
         "where a member of the last attempt was removed everybody in the roster is heard",
-        [Edit(Healing, "needed", "bool(members) and all(member in roster for member in members)", "bool(members)")],
+        [Edit(Healing, "needed", "bool(others) and all(member in roster for member in members)", "bool(others)")],
         proof=_UNIT + "test_healing.py::test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard",
+    ),
+    Mutant(
+        "lane-healed-alone",
+        "7",
+        "where the last attempt was this gateway's alone everybody in the roster is heard: they may have learned of it",
+        [Edit(Healing, "needed", "bool(others) and", "bool(members) and")],
+        proof=_UNIT + "test_healing.py::test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are",
     ),
     Mutant(
         "lane-healed-without-a-view",
