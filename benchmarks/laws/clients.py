@@ -101,7 +101,7 @@ LAWS = {
             "what one waits": Measure("ms", "less"),
             "largest member": Measure("MB", "less"),
         },
-        "Each has a connection and a thread of its own, and waits for its receipt before it sends again: what comes meanwhile from"
+        "Each has a connection of its own, and waits for its receipt before it sends again: what comes meanwhile from"
         " others is ordered, synced and voted on together, so that records a second grow until the processors are busy with single"
         " messages. Then each one more only waits longer.",
         _producers,

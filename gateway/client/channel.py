@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
 
 from gateway.client.credentials import Credentials
 from gateway.client.link import Link, News, no_link
-from gateway.client.peek import misheard, peek
+from gateway.client.peek import Sight, misheard, peek
 from gateway.client.route import Route
 from gateway.client.session import Session, State
 from gateway.client.url import Address
@@ -17,7 +21,47 @@ from gateway.errors import ConfigError, FormatError
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
-_GOODBYE_S = 0.2
+
+
+class Watch(Protocol):
+    """What a channel needs of who gives it its turns."""
+
+    def watch(self, link: Link) -> None:
+        """A link was made: what happens to it wants a turn."""
+
+    def leave(self, link: Link) -> None:
+        """A link is about to be closed."""
+
+    def wake(self) -> None:
+        """A turn is wanted. Any thread."""
+
+
+class _Nobody:
+    """In place of a watch that is let go, so that no circle is left."""
+
+    def watch(self, link: Link) -> None:
+        """As `Watch`."""
+
+    def leave(self, link: Link) -> None:
+        """As `Watch`."""
+
+    def wake(self) -> None:
+        """As `Watch`."""
+
+
+class Look:
+    """A look, in a thread of its own, at who is where no gateway answers: it takes up to some seconds, and nobody waits for it."""
+
+    def __init__(self, address: Address, wake: Callable[[], None]) -> None:
+        """Begin; `wake` is called when `seen` is there."""
+        self.address = address
+        self.seen: Sight | None = None
+        self._wake = wake
+        threading.Thread(target=self._look, name="tutti-look", daemon=True).start()
+
+    def _look(self) -> None:
+        self.seen = peek(self.address)
+        self._wake()
 
 
 class Channel:
@@ -25,11 +69,11 @@ class Channel:
 
     Attributes:
         link: the connection; None between two.
-        peeks: whether it may look, for half a second, who is where no gateway answers.
+        peeks: whether it looks who is where no gateway answers, before it goes on to the next.
     """
 
-    def __init__(self, session: Session, route: Route, wake_fd: int, credentials: Credentials | None = None) -> None:
-        """Prepare; `wake_fd` is the descriptor that ends a wait of the link, `credentials` let it in."""
+    def __init__(self, session: Session, route: Route, watch: Watch, credentials: Credentials | None = None) -> None:
+        """Prepare; `watch` is told of its links, `credentials` let it in."""
         self.session = session
         self._credentials = credentials
         session.token = credentials.token if credentials is not None else ""
@@ -37,7 +81,8 @@ class Channel:
         self.peeks = True
         self._route = route
         self._pinned: Route | None = None  # to the only gateway that will do
-        self._wake_fd = wake_fd
+        self._watch: Watch = watch
+        self._look: Look | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
         self._wrong = False  # whether who is there is no client port, as what it said shows
@@ -54,15 +99,26 @@ class Channel:
 
     def hear(self, now: float) -> None:
         """Connect if it is time, and take in what came."""
-        if self.link is None and self._connect_at <= now:
-            self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
-            try:
-                self.link = Link(self.route.present, self._wake_fd, self._credentials)
-            except OSError as error:
-                self.session.trouble = no_link(error)
-                self._connect_at = now + limits.RETRY_US_MAX / US
-        if self.link is not None:
-            self._hear(self.link, now)
+        if self._look is not None and self._look.seen is not None:
+            self._move_on(self._look.address, self._look.seen, now)
+        link = self.link
+        if link is None and self._connect_at <= now:
+            link = self._connect(now)
+        if link is not None:
+            if link.stirs or link.due() <= now:
+                link.wait(0.0)
+            self._hear(link, now)
+
+    def _connect(self, now: float) -> Link | None:
+        self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
+        try:
+            self.link = Link(self.route.present, self._credentials)
+            self._watch.watch(self.link)
+        except OSError as error:
+            self._drop()
+            self.session.trouble = no_link(error)
+            self._connect_at = now + limits.RETRY_US_MAX / US
+        return self.link
 
     def speak(self, now: float) -> None:
         """Leave a connection that is of no use; send what there is to say."""
@@ -79,7 +135,8 @@ class Channel:
         """When `hear` has something to do although nothing came (monotonic)."""
         if self.link is None:
             return self._connect_at
-        return float("inf") if self.link.up else self._connect_until
+        due = self.link.due()
+        return due if self.link.up else min(due, self._connect_until)
 
     def bye(self) -> None:
         """Say goodbye, if there is somebody to say it to, and close."""
@@ -88,10 +145,16 @@ class Channel:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; what is queued in it has a moment to leave."""
-        if self.link is not None:
-            self.link.close(_GOODBYE_S)
-            self.link = None
+        """Drop the connection, and what is queued in it."""
+        self._connect_at, self._look = inf, None
+        self._drop()
+        self._watch = _Nobody()
+
+    def _drop(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            self._watch.leave(link)
+            link.close()
 
     def _hear(self, link: Link, now: float) -> None:
         while link.has_news and (news := link.news()) is not None:
@@ -121,8 +184,7 @@ class Channel:
 
     def _leave(self, link: Link, reason: str | None, now: float) -> None:
         """Drop the connection; without a reason, look who is there."""
-        link.close()
-        self.link = None
+        self._drop()
         session, route = self.session, self.route
         if session.state is State.OPEN:
             route.went_well()
@@ -131,11 +193,19 @@ class Channel:
             welcome = session.welcome
             self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
         wrong, self._wrong = self._wrong, False
-        if reason is None:
-            reason, wrong = peek(link.address) if self.peeks else ("it did not answer", False)
-        session.trouble = f"{link.address}: {reason}"
-        self._connect_at = now + route.move_on(reason, wrong)
-        self._keep_to(session.only, link.address)
+        if reason is None and self.peeks:
+            self._connect_at = inf
+            self._look = Look(link.address, self._watch.wake)
+        else:
+            self._move_on(link.address, Sight(reason or "it did not answer", wrong), now)
+
+    def _move_on(self, address: Address, sight: Sight, now: float) -> None:
+        """Go on to the next address, as that one is of no use."""
+        session, route = self.session, self.route
+        self._look = None
+        session.trouble = f"{address}: {sight.text}"
+        self._connect_at = now + route.move_on(sight.text, sight.wrong)
+        self._keep_to(session.only, address)
         if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
             session.end(ConfigError(route.told()))
 

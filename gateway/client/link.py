@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from gateway.client.forking import after_fork
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _MS = 1000
 _HELLO = GREETING + ready(b"DEALER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_WOKEN = select.EPOLLIN | select.EPOLLET  # told of each writing, once: nobody needs to read it
 _BEAT_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
 
@@ -53,11 +53,15 @@ class News(enum.Enum):
 
 
 class Link:
-    """A connection to `address`; made, used and closed by one thread."""
+    """A connection to `address`; made, used and closed by one thread.
 
-    def __init__(self, address: Address, wake: int | None = None, credentials: Credentials | None = None) -> None:
-        """Begin to connect; `news()` tells how it goes. `wait` also returns when the descriptor `wake` was written to. With
-        `credentials` it speaks to nobody but the gateways whose keys are in them, encrypted.
+    Attributes:
+        stirs: for who watches several: something happened by `fileno`, and is to be taken in (`wait`).
+    """
+
+    def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
+        """Begin to connect; `news()` tells how it goes. With `credentials` it speaks to nobody but the gateways whose keys are in
+        them, encrypted.
 
         Raises:
             OSError: no descriptor is left for it.
@@ -66,7 +70,7 @@ class Link:
         self.up = False
         self.was_up = False
         self.readable = self.has_news = True
-        self._wake = wake
+        self.stirs = False
         self._credentials = credentials
         self._refused = ""
         self._news: deque[News] = deque()
@@ -79,7 +83,7 @@ class Link:
         self._beat_s = 0.0  # when it is looked whether anything came
         self._unanswered = 0  # how often nothing did
         self._mask = 0
-        self._poll = self._new_poll()
+        self._poll = select.epoll()
         self._names: Names | None = None
         _links.add(self)
         found = number(address.host)
@@ -90,16 +94,10 @@ class Link:
             self._names.address(address.host)
             self._poll.register(self._names.fd, _READ)
 
-    def _new_poll(self) -> select.epoll:
-        poll = select.epoll()
-        if self._wake is not None:
-            poll.register(self._wake, _WOKEN)
-        return poll
-
     def orphan(self) -> None:
         """In a forked child: the connection is the parent's, nothing is said or heard by it here; for this process it broke."""
         self._poll.close()  # else what is changed here is changed there
-        self._poll = self._new_poll()
+        self._poll = select.epoll()
         self._forget_names()
         self._came.clear()
         self._news.clear()
@@ -297,18 +295,18 @@ class Link:
         return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a message, news, a writing to the wake descriptor, room to send for what waits, or the end of the time.
+        """Wait for a message, news, room to send for what waits, or the end of the time.
 
         Afterwards `readable` and `has_news` say what there is.
         """
-        self._look(self.patience_s(timeout_s))
+        self.stirs = False
+        self._look(self._patience_s(timeout_s))
         self.readable, self.has_news = bool(self._came), bool(self._news)
 
     def _look(self, timeout_s: float) -> None:
         """What the kernel tells."""
         for fd, mask in self._poll.poll(timeout_s):
-            if fd != self._wake:
-                self._told(fd, mask)
+            self._told(fd, mask)
 
     def _told(self, fd: int, mask: int) -> None:
         names = self._names
@@ -323,7 +321,13 @@ class Link:
         else:
             self._refuse(f"the host name is not known ({names.wrong(self.address.host)})")
 
-    def patience_s(self, timeout_s: float) -> float:
+    def due(self) -> float:
+        """When `wait` has something to do though nothing comes (monotonic): tell what came before, or ask whether it stands."""
+        if self._came or self._news:
+            return 0.0
+        return inf if self._stream is None else self._beat_s
+
+    def _patience_s(self, timeout_s: float) -> float:
         """How long to wait at most: what is there already is not waited for, and a silent connection is asked whether it stands."""
         if self._came or self._news:
             return 0.0
@@ -373,18 +377,6 @@ def _orphan_all() -> None:
 
 
 after_fork(_orphan_all)
-
-
-def wait_any(links: Sequence[Link], wake: int, timeout_s: float) -> bool:
-    """As `Link.wait` for several links at once; whether `wake` has something to read, which is told as long as it has."""
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    for link in links:
-        poll.register(link, select.POLLIN)
-    told = poll.poll(-(-min(link.patience_s(timeout_s) for link in links) * _MS // 1))
-    for link in links:
-        link.wait(0.0)
-    return any(fd == wake for fd, _ in told)
 
 
 def _look_up(host: str) -> str:

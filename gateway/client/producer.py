@@ -176,8 +176,8 @@ class Producer:
             timestamp: aware datetime or int microseconds since 1970, UTC; the present time if not given.
             headers: pairs (name, bytes or None).
             progress: up to 256 bytes that commit with the record and come back by `resume()`: a position in the source.
-            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in the producer's I/O thread: it may
-                send and must not wait. What it raises is logged, also of `sys.exit()`.
+            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in an I/O thread, which other
+                producers of the process may share: it may send and must not wait. What it raises is logged, also of `sys.exit()`.
             ordering: "total", or "unordered": into the lane of the gateway that takes it. Neither waits for the other.
 
         Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.

@@ -1,27 +1,30 @@
-"""The pump: the one thread of a producer, which owns its connections: the delivery's, and those of the lanes once it has some."""
+"""The pump: what moves the messages of one producer, by its connections: the delivery's, and those of the lanes once it has some.
+
+An engine gives it its turns, in one of the process's I/O threads.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
-import weakref
+from math import inf
 
 from gateway.client.channel import Channel
 from gateway.client.credentials import Credentials
 from gateway.client.delivery import Delivery
+from gateway.client.engine import Engine, run
 from gateway.client.feed import Feed, nobody
 from gateway.client.lanes import Lanes
-from gateway.client.link import wait_any
+from gateway.client.link import Link, no_link
 from gateway.client.receipt import bringer
 from gateway.client.route import Route
 from gateway.client.session import Session, State
 from gateway.client.spool.spooler import Spooler
 from gateway.client.url import Address
 from gateway.core import limits
-from gateway.errors import TuttiError, Unknown
+from gateway.errors import TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
@@ -29,7 +32,15 @@ _POLL_S = limits.POLL_US_MAX / US
 
 
 class Pump:
-    """Runs a delivery over one connection at a time, to one address after another, and lanes beside it."""
+    """Runs a delivery over one connection at a time, to one address after another, and lanes beside it.
+
+    Attributes:
+        engine: what runs it, once it was started.
+        due: when it wants its next turn though nothing comes (monotonic).
+        alarm: the engine's own: when it looks whether that time has come.
+    """
+
+    engine: Engine | None = None
 
     def __init__(self, delivery: Delivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
         """Prepare; `start` begins."""
@@ -38,24 +49,28 @@ class Pump:
         self.lanes: Lanes | None = None
         self.spooler: Spooler | None = None
         self.pid = os.getpid()
+        self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
         self._stopping = False
         self._released = False
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not when the thread ends, as somebody may be about to write to it; nor at the interpreter's end, which has work for it.
-        weakref.finalize(self, os.close, self._wake_fd).atexit = False
-        self._poll = select.poll()
-        self._poll.register(self._wake_fd, select.POLLIN)
-        self._first = Channel(delivery, Route(addresses), self._wake_fd, credentials)
+        self._gone = threading.Event()
+        self._first = Channel(delivery, Route(addresses), self, credentials)
         self._channels: dict[Session, Channel] = {delivery: self._first}
-        self._thread = threading.Thread(target=self._run, name=f"tutti-{delivery.identity.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Begin to connect.
+
+        Raises:
+            Unavailable: this process has no descriptor left.
+        """
         if self.spooler is not None:
             self.spooler.start()
-        self._thread.start()
+        try:
+            run(self)
+        except OSError as error:
+            self._gone.set()
+            raise Unavailable(no_link(error)) from error
 
     def carry(self, lanes: Lanes) -> None:
         """Run these lanes from now on, too. Any thread."""
@@ -64,17 +79,18 @@ class Pump:
         self.wake()
 
     def wake(self) -> None:
-        """Make the thread look, if it sleeps. Any thread, with or without the feed's lock."""
+        """Have a turn soon, unless this is one. Any thread, with or without the feed's lock."""
         if self._asleep:
             self._asleep = False
-            os.eventfd_write(self._wake_fd, 1)
+            if self.engine is not None:
+                self.engine.call(self)
 
     def stop(self) -> None:
-        """End the thread; what has no outcome fails, and what a spool has stays there."""
+        """End; what has no outcome fails, and what a spool has stays there."""
         self._stopping = True
         self.wake()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(limits.STOP_US_MAX / US)
+        if self.engine is not None and not getattr(bringer, "here", False):
+            self._gone.wait(limits.STOP_US_MAX / US)
         if self.spooler is not None:
             self.spooler.stop()
 
@@ -86,6 +102,7 @@ class Pump:
     def orphan(self) -> None:
         """In a forked child: there is no thread here; tell whoever asks."""
         self._asleep = False
+        self._gone.set()
         self.delivery.feed.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
             self.lanes.feed.orphan(self.lanes.batches(), self.pid)
@@ -123,26 +140,48 @@ class Pump:
             feed.flush(0.0)  # they do not wait for the first one's
         return sum(feed.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for feed in feeds)
 
-    # -- the thread
+    # -- in the engine's thread
 
-    def _run(self) -> None:
-        bringer.here = True
-        try:
-            while not self._over():
-                self._turn(time.monotonic())
-        except BaseException as error:  # whatever it was, nobody else tells those who wait
-            LOG.exception("the I/O thread of producer %s ended", self.delivery.identity.name)
-            self._end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
-        finally:
-            for channel in self._channels.values():
-                channel.close()
-            self._asleep = False
-            self._stopping = True
-            self._unplug()
+    def watch(self, link: Link) -> None:
+        """A link was made: what happens to it wants a turn."""
+        if self.engine is not None:
+            self.engine.watch(link, self)
+
+    def leave(self, link: Link) -> None:
+        """A link is about to be closed."""
+        if self.engine is not None:
+            self.engine.leave(link)
+
+    def turn(self) -> bool:
+        """Do what is to be done, without waiting; whether that was the last time."""
+        self._asleep = False
+        if self._over():
+            self._close()
+            return True
+        self._work(time.monotonic())
+        if self.delivery.state is State.ENDED:
+            self.due = 0.0
+            return False
+        self._asleep = True  # what comes in from here on wakes
+        self.due = self._next_time(time.monotonic())
+        return False
+
+    def broke(self, error: BaseException) -> None:
+        """A turn ended by a fault: end, so that who waits is told."""
+        self._end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
+        self._close()
+
+    def _close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._asleep = False
+        self._stopping = True
+        self._unplug()
+        self._gone.set()
 
     def _unplug(self) -> None:
         for feed in self.feeds:
-            feed.wake = nobody  # no circle is left: the descriptor goes with the last who holds the producer
+            feed.wake = nobody  # no circle is left
 
     def _over(self) -> bool:
         delivery = self.delivery
@@ -162,7 +201,7 @@ class Pump:
         if self.lanes is not None:
             self.lanes.end(error)
 
-    def _turn(self, now: float) -> None:
+    def _work(self, now: float) -> None:
         feed, lanes = self.delivery.feed, self.lanes
         feed.cork()
         for channel in self._channels.values():
@@ -176,11 +215,6 @@ class Pump:
             self._follow(lanes)
         for channel in self._channels.values():
             channel.speak(now)
-        if self.delivery.state is State.ENDED:
-            return
-        self._asleep = True
-        self._sleep(self._timeout(time.monotonic()))
-        self._asleep = False
 
     def _follow(self, lanes: Lanes) -> None:
         """One channel for each lane that there is now."""
@@ -193,27 +227,11 @@ class Pump:
                     address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
                 }
                 route = Route(self._addresses, gateways=lanes.gateways, last=waiting)
-                self._channels[lane] = channel = Channel(lane, route, self._wake_fd, self._credentials)
+                self._channels[lane] = channel = Channel(lane, route, self, self._credentials)
                 channel.peeks = False
 
-    def _sleep(self, timeout: float) -> None:
-        link = self._first.link
-        if len(self._channels) == 1 and link is not None:
-            link.wait(timeout)  # which is told of each writing to the descriptor, and need not read it
-            return
-        links = [channel.link for channel in self._channels.values() if channel.link is not None]
-        if links:
-            woken = wait_any(links, self._wake_fd, timeout)
-        else:
-            woken = bool(self._poll.poll(int(timeout * 1000) + 1 if timeout > 0 else 0))
-        if woken:
-            try:
-                os.eventfd_read(self._wake_fd)
-            except BlockingIOError:
-                return  # read before: it was written once for two reasons
-
-    def _timeout(self, now: float) -> float:
-        """How long to sleep. What comes in from now on wakes: `_asleep` was set before."""
+    def _next_time(self, now: float) -> float:
+        """When there is something to do though nothing comes; 0: at once."""
         delivery, lanes = self.delivery, self.lanes
         if self._stopping or delivery.feed.born_failed or (delivery.feed.queue and delivery.may_send(now)):
             return 0.0
@@ -224,4 +242,4 @@ class Pump:
             until = min(until, lanes.next_time(now))
         for channel in self._channels.values():
             until = min(until, channel.due())
-        return max(0.0, until - now)
+        return until

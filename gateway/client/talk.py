@@ -182,7 +182,7 @@ class Talk:
             self._welcome = None
             if self._link is None:
                 try:
-                    self._link = Link(self._route.present, None, self._credentials)
+                    self._link = Link(self._route.present, self._credentials)
                 except OSError as error:
                     self._met = self._trouble = no_link(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)

@@ -336,6 +336,7 @@ BATCH_BYTES_MAX = 4 * MIB
 BUFFER_BYTES = 32 * MIB  # a producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # of small frames that a client puts into one message
+IO_THREADS_MAX = 4  # of a process, which all its producers share
 CLIENT_WINDOW_FRAMES = 4096  # in flight per connection, however small
 LANE_WINDOW_BYTES = MIB  # of unordered batches of one client: an origin has room for some clients
 ANSWER_BYTES_MAX = 16 * MIB  # one message from a gateway

@@ -162,11 +162,11 @@ def test_a_fail_over_holds_the_batches_once_however_often_it_happens() -> None:
 def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[Address] = []
 
-    def none_left_at_first(address: Address, wake: int | None, credentials: None) -> Link:
+    def none_left_at_first(address: Address, credentials: None) -> Link:
         if len(missed) < 2:
             missed.append(address)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return Link(address, wake, credentials)
+        return Link(address, credentials)
 
     with FakeGateway() as gateway:
         monkeypatch.setattr(channel, "Link", none_left_at_first)

@@ -70,9 +70,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
     """Where connections were made to."""
     places: list[Address] = []
 
-    def link(address: Address, wake: int | None, credentials: None) -> Link:
+    def link(address: Address, credentials: None) -> Link:
         places.append(address)
-        return Link(address, wake, credentials)
+        return Link(address, credentials)
 
     monkeypatch.setattr(client_talk, "Link", link)
     return places

@@ -1,0 +1,171 @@
+"""Proves that many producers share few I/O threads, that none waits for another, and that a fault ends one of them alone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.client import engine as engines
+from gateway.client.channel import Channel
+from gateway.client.producer import Producer
+from gateway.client.pump import Pump
+from gateway.core import limits
+from gateway.errors import Unavailable, Unknown
+from tests.unit.client.fake import FakeGateway, until
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All producers of a test have one thread."""
+    monkeypatch.setattr(limits, "IO_THREADS_MAX", 1)
+
+
+def _io_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("tutti-io-")}
+
+
+def _pump(producer: Producer) -> Pump:
+    assert producer._pump is not None
+    return producer._pump
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[str]:
+    """The url of somebody who takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"tutti://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_many_producers_share_few_threads_which_end_with_the_last(gateway: FakeGateway) -> None:
+    until(lambda: not _io_threads())  # of earlier tests
+    with contextlib.ExitStack() as opened:
+        producers = [opened.enter_context(Producer(gateway.url)) for _ in range(3 * limits.IO_THREADS_MAX)]
+        assert len(_io_threads()) == limits.IO_THREADS_MAX
+        running = [engine for producer in producers if (engine := _pump(producer).engine) is not None]
+        assert {running.count(engine) for engine in running} == {3}
+        receipts = [producer.send("t", b"%d" % number) for number in range(50) for producer in producers]
+        assert sorted(receipt.result(20) for receipt in receipts) == list(range(len(receipts)))
+    until(lambda: not _io_threads())
+    with Producer(gateway.url) as producer:
+        producer.send("t", b"again").result(20)
+
+
+def test_each_record_of_many_producers_sends_the_next_one(gateway: FakeGateway, one_thread: None) -> None:
+    over = threading.Event()
+    left = [20] * 30
+    with contextlib.ExitStack() as opened:
+        producers = [opened.enter_context(Producer(gateway.url)) for _ in left]
+
+        def send(number: int) -> None:
+            producers[number].send("t", b"%d" % number, on_delivery=lambda error, _: told(error, number))
+
+        def told(error: Exception | None, number: int) -> None:
+            assert error is None
+            left[number] -= 1
+            if left[number]:
+                send(number)
+            elif not any(left):
+                over.set()
+
+        for number in range(len(left)):
+            send(number)
+        assert over.wait(30)
+    assert len(gateway.log.values()) == 20 * len(left)
+
+
+def test_who_looks_for_a_gateway_holds_up_nobody(gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 60_000_000)  # a look lasts longer than the test
+    with _silent() as silent, Producer(gateway.url) as producer:
+        trying = threading.Thread(target=_fails, args=(silent,))
+        trying.start()
+        until(lambda: any(thread.name == "tutti-look" for thread in threading.enumerate()))
+        for number in range(20):
+            assert producer.send("t", b"x").result(10) == number
+        trying.join(30)
+        assert not trying.is_alive()
+
+
+def _fails(url: str) -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
+        Producer(url, connect_timeout=1.0)
+
+
+def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 50_000)
+    with _silent() as silent, pytest.raises(Unavailable, match="connections are taken there and nothing was said"):
+        Producer(silent, connect_timeout=2.0)
+
+
+def test_a_fault_ends_its_producer_alone(
+    gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hear = Channel.hear
+    with Producer(gateway.url) as good, contextlib.closing(Producer(gateway.url)) as bad:
+        broken = _pump(bad).delivery
+
+        def faulty(channel: Channel, now: float) -> None:
+            if channel.session is broken:
+                raise RuntimeError("a defect")
+            hear(channel, now)
+
+        monkeypatch.setattr(Channel, "hear", faulty)
+        receipt = bad.send("t", b"x")
+        with pytest.raises(Unknown, match="a defect"):
+            receipt.result(10)
+        with pytest.raises(Unknown, match="a defect"):
+            bad.send("t", b"y")
+        assert good.send("t", b"z").result(10) == 0
+    assert "a defect" in caplog.text
+
+
+def test_a_thread_that_breaks_tells_all_who_wait(
+    gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hold(heard: Any) -> list[Any] | None:
+        return [] if not hasattr(heard, "request") and not hasattr(heard, "protocol") else None
+
+    with contextlib.closing(Producer(gateway.url)) as first, contextlib.closing(Producer(gateway.url)) as second:
+        gateway.rule = hold
+        receipts = [first.send("t", b"x"), second.send("t", b"y")]
+
+        def broken(engine: engines.Engine, told: list[tuple[int, int]]) -> None:
+            raise RuntimeError("the kernel is mad")
+
+        monkeypatch.setattr(engines.Engine, "_round", broken)
+        for receipt in receipts:
+            with pytest.raises(Unknown, match="the kernel is mad"):
+                receipt.result(10)
+        monkeypatch.undo()
+        gateway.rule = None
+        with Producer(gateway.url) as producer:  # by a new thread
+            producer.send("t", b"z").result(10)
+    assert "an I/O thread of the client ended" in caplog.text
+
+
+def test_closing_where_no_gateway_answers_holds_up_nobody(gateway: FakeGateway, one_thread: None) -> None:
+    with FakeGateway() as stuck, Producer(gateway.url) as producer:
+        fillers = [Producer(stuck.url, delivery_timeout=1.0, connect_timeout=10) for _ in range(4)]
+        for filler in fillers:
+            filler.send("t", b"up").result(10)
+        stuck.stop()
+        closing = [threading.Thread(target=_close, args=(filler,)) for filler in fillers]
+        for thread in closing:
+            thread.start()
+        for number in range(50):
+            assert producer.send("t", b"x").result(10) == number
+        for thread in closing:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def _close(producer: Producer) -> None:
+    with contextlib.suppress(Unknown):
+        producer.send("t", b"never")
+        producer.close()
