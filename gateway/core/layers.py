@@ -285,7 +285,8 @@ class Layers:
 
     def end_of_step(self) -> None:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
-        self.order.end_of_step()
+        if self.order.end_of_step():
+            self.atomic.telling.tell()
         self.repair.looked()
         self.atomic.write()
         self.membership.end_of_step()

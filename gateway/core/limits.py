@@ -102,6 +102,7 @@ HELD_MORE_BYTES_MAX = 64 * MIB  # of them, over what may be undecided: the last 
 # Time, microseconds
 HEARTBEAT_US = 200_000
 TICK_INTERVAL_US = 1_000_000
+CONFIRM_LATE_US = 2_000  # that a member which no client waits at hears of a decision later, if nothing is ordered meanwhile
 ATOMIC_PERIOD_HEARTBEATS = 10
 DROPPED_TELL_US = 10_000_000  # messages that are not taken are told of so often, for each kind and sender
 DROPPED_KINDS_MAX = 4096  # kinds and senders that this is remembered of

@@ -135,7 +135,9 @@ class No(msgspec.Struct, frozen=True, tag=True):
 
 
 class Confirm(msgspec.Struct, frozen=True, tag=True):
-    """Coordinator to members: all of them voted YES up to the position, it is decided. Cumulative and repeated: none is cached."""
+    """Coordinator to members: all of them voted YES up to the position, it is decided. Cumulative and repeated: none is cached. Who
+    waits for nothing of it may hear it a little later, with what is ordered next.
+    """
 
     view: int
     up_to: int

@@ -192,8 +192,8 @@ class Outbox:
     def take(self, wake_us: int | None) -> list[Action]:
         """The actions of the step, in order; `wake_us` is when the layers want to be woken next, None for never.
 
-        A timer is set only when it comes earlier than the one that runs: a wake-up too many costs less than a timer moved in
-        every step.
+        A timer is set only when it comes earlier than the one that runs, or that one would come soon and for nothing: a wake-up too
+        many costs less than a timer moved in every step.
         """
         actions: list[Action] = []
         if self._persists:
@@ -226,7 +226,10 @@ class Outbox:
         if self._dropped:
             actions += self._dropped
             self._dropped = []
-        if wake_us is not None and (self._timer_us is None or wake_us < self._timer_us):
+        timer_us = self._timer_us
+        if wake_us is not None and (
+            timer_us is None or wake_us < timer_us or (timer_us < wake_us and timer_us - self.now.mono_us <= limits.CONFIRM_LATE_US)
+        ):
             self._timer_us = wake_us
             actions.append(SetTimer(wake_us))
         if self._finals:

@@ -111,6 +111,9 @@ invariant(
     limits.RESEND_HEARTBEATS <= limits.LANE_REPEAT_HEARTBEATS,
     "what a decision lets a member ask for is answered while it is repeated",
 )
+invariant(
+    10 * limits.CONFIRM_LATE_US <= limits.HEARTBEAT_US, "who is told late of a decision is told long before the next heartbeat"
+)
 invariant(limits.LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
 invariant(
     limits.ROSTER_MAX <= (limits.BOOT_HEARTBEATS - 1) * limits.HEARTBEATS_A_TURN,

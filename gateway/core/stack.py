@@ -164,6 +164,7 @@ class Stack:
             return
         layers.repair.time()
         layers.order.upkeep.time()
+        layers.atomic.telling.time()
         if self._beat_us is not None and self._outbox.now.mono_us >= self._beat_us:
             self._beat_us = None
             layers.beat()
@@ -175,7 +176,7 @@ class Stack:
         beat_us = self._beat_us
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
-        for due_us in (layers.order.upkeep.due_us, layers.repair.due_us):
+        for due_us in (layers.order.upkeep.due_us, layers.repair.due_us, layers.atomic.telling.due_us):
             if due_us is not None and (beat_us is None or due_us < beat_us):
                 beat_us = due_us
         return beat_us

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.core import record
+from gateway.core import limits, record
 from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
 from gateway.core.context import Context
 from gateway.core.events import (
@@ -279,12 +279,16 @@ class Group:
         self.mono_us = until
 
     def settle(self) -> None:
-        """Disks and network work until nothing is left to do."""
-        while self.network or any(member.persists for member in self.members.values()):
-            while self.network:
-                self.deliver()
-            for member in self.members.values():
-                self.persisted(member)
+        """Disks and network work until nothing is left to do, what is told a little later included."""
+        while True:
+            while self.network or any(member.persists for member in self.members.values()):
+                while self.network:
+                    self.deliver()
+                for member in self.members.values():
+                    self.persisted(member)
+            if not any(member.stack.layers.atomic.telling.due_us for member in self.members.values()):
+                return
+            self.advance(limits.CONFIRM_LATE_US)
 
 
 def _holds(log: list[Frame], answer: Committed | Duplicate) -> bool:

@@ -132,6 +132,8 @@ class Watch:
 
     def _delivers(self, gateway: Gateway, run: Deliver) -> None:
         position = gateway.frontier
+        if gateway.view is not None and gateway.view.coordinator == gateway.me:
+            self._decides(gateway, gateway.view.view, run.frames[-1].position)
         for frame, offset in zip(run.frames, run.offsets, strict=True):
             position += 1
             place = Place(frame, offset, frame.position in run.aborted)

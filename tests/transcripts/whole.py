@@ -279,5 +279,9 @@ class Whole:
         return True
 
     def settle(self) -> None:
-        """What is under way in network and disks happens, and what follows from it."""
-        self.run(self.mono_us + 1_000 * self.config.heartbeat_us, lambda: not self._under_way)
+        """What is under way in network and disks happens, and what follows from it, what is told a little later included."""
+        self.run(self.mono_us + 1_000 * self.config.heartbeat_us, lambda: not self._under_way and not self._tells_later())
+
+    def _tells_later(self) -> bool:
+        stacks = [gateway.stack for gateway in self.members.values()]
+        return any(stack is not None and stack.layers.atomic.telling.due_us for stack in stacks)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from gateway.core import limits
 from gateway.core.atomic.ballot import Ballot
+from gateway.core.atomic.telling import Telling
 from gateway.core.context import Context
 from gateway.core.messages import Confirm, No, Vote
 from gateway.core.window import Stage
@@ -39,7 +41,11 @@ class Above(Protocol):
 
 
 class Atomic:
-    """The layer."""
+    """The layer.
+
+    Attributes:
+        telling: who is told of decisions by this coordinator, and when.
+    """
 
     def __init__(self, context: Context, above: Above) -> None:
         self._config = context.config
@@ -53,6 +59,7 @@ class Atomic:
         self._declined: dict[int, Frame] = {}  # batches that it said NO to, until an ABORT covers them
         self._low = ""
         self._ballot: Ballot | None = None
+        self.telling = Telling(context)
         self._view_position = 0
 
     # Taking part
@@ -61,12 +68,14 @@ class Atomic:
         """A view was installed: votes and confirms of the last one count no more; what is durable here is voted for again."""
         window, standing = self._window, self._standing
         self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
+        self.telling.forget()
         self._view_position = 0
         self._vote(again=True)
 
     def ended(self) -> None:
         """The view ended: what was not handed to the disk is given up, since the log as it is on the disk is what counts now."""
         self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
+        self.telling.forget()
         self._window.cut(self._window.mark(Stage.WRITING))
 
     def cut(self, to: int) -> None:
@@ -214,15 +223,10 @@ class Atomic:
             self._above.room()
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
-            self._confirm(confirmed)
+            self.telling.decide(confirmed, islice(window.frames, confirmed - window.frontier))
         elif again and sender != self._standing.me:
             # It votes again because it heard nothing: the decision is repeated to it.
             self._outbox.send(sender, Confirm(message.view, window.frontier))
-
-    def _confirm(self, up_to: int) -> None:
-        message = Confirm(self._standing.view, up_to)
-        for member in self._standing.members:
-            self._outbox.send(member, message)
 
     def on_no(self, sender: int, message: No) -> None:
         """A member's NO leads to an ABORT, once for a producer's epoch."""
@@ -272,6 +276,7 @@ class Atomic:
         if self._ballot is not None:
             for member in standing.others:
                 self._outbox.send(member, Confirm(standing.view, window.frontier))
+            self.telling.forget()
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
                 self._above.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")

@@ -220,10 +220,10 @@ class Ordering:
         self.requests.installed()
         self.upkeep.primary()
 
-    def end_of_step(self) -> None:
-        """Send out what was placed."""
+    def end_of_step(self) -> bool:
+        """Send out what was placed, if anything was."""
         self.upkeep.ordered()
-        self.sequencer.publish()
+        return self.sequencer.publish()
 
     def beat(self) -> None:
         """One heartbeat."""

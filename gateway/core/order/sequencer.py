@@ -348,10 +348,10 @@ class Sequencer:
 
     # End of a step
 
-    def publish(self) -> None:
-        """Multicast what was placed in this step; an origin gets only the headers of its own batches."""
+    def publish(self) -> bool:
+        """Multicast what was placed in this step, if anything was; an origin gets only the headers of its own batches."""
         if not self._placed:
-            return
+            return False
         placed, self._placed = self._placed, []
         orders: dict[tuple[int, int], list[Order]] = {}  # what several get is one message, so that it is made into bytes once
         for member in self._standing.others:
@@ -363,6 +363,7 @@ class Sequencer:
                     self._multicast(member, placed, (first, place), echoed, orders)
                     first, echoed = place, own
             self._multicast(member, placed, (first, len(placed)), echoed, orders)
+        return True
 
     def _multicast(
         self, member: int, placed: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]

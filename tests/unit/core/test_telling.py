@@ -1,0 +1,130 @@
+"""Proves whom a coordinator tells of a decision at once, whom with what it orders next, and whom a little later."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core import limits
+from gateway.core.events import EpochAsked, Submitted, TopicAsked
+from gateway.core.messages import Confirm, Order
+from gateway.core.record import decode_message
+from gateway.data.views import view_of
+from tests.transcripts.group import Group, Member, incarnation
+from tests.unit.core.rig import batches, three
+
+VIEW = view_of(1, 1)
+
+
+@pytest.fixture
+def group() -> Group:
+    """Three members; g1 coordinates, and a producer has sent to each."""
+    group = three()
+    first = group.members["g1"]
+    group.step(first, EpochAsked(1, 1, "p", incarnation("p"), 1))
+    group.step(first, TopicAsked(1, 2, "t"))
+    group.settle()
+    return group
+
+
+def said(group: Group) -> list[tuple[int, type]]:
+    """What is under way: to whom, of which kind, in order."""
+    return [(to.number, type(decode_message(data))) for _, to, data in group.network]
+
+
+def all_vote(group: Group) -> None:
+    """Everybody has what was ordered, and says so; the coordinator decides."""
+    while any(kind is not Confirm for _, kind in said(group)) or any(member.persists for member in group.members.values()):
+        place = next((place for place, (_, kind) in enumerate(said(group)) if kind is not Confirm), None)
+        if place is None:
+            for member in group.members.values():
+                group.persisted(member)
+        else:
+            group.deliver(place)
+
+
+def submit(group: Group, name: str, first: int) -> None:
+    group.step(group.members[name], Submitted(1, batches(first, 1)))
+
+
+def frontier(member: Member) -> int:
+    return member.stack.decided.position
+
+
+def test_the_origin_hears_of_it_at_once_and_others_a_little_later(group: Group) -> None:
+    one, two, three = group.members.values()
+    submit(group, "g2", 1)
+    all_vote(group)
+    assert said(group) == [(2, Confirm)]
+    group.settle()
+    assert frontier(one) == frontier(two) == frontier(three)
+
+    submit(group, "g1", 2)
+    all_vote(group)
+    assert said(group) == []
+    group.advance(limits.CONFIRM_LATE_US - 1)
+    assert said(group) == []
+    group.advance(1)
+    assert said(group) == [(2, Confirm), (3, Confirm)]
+    group.settle()
+    assert frontier(one) == frontier(two) == frontier(three)
+
+
+def test_what_is_ordered_next_brings_it_and_takes_no_message_of_its_own_later(group: Group) -> None:
+    submit(group, "g1", 1)
+    all_vote(group)
+    group.advance(limits.CONFIRM_LATE_US // 2)
+    submit(group, "g1", 2)
+    assert said(group) == [(2, Order), (3, Order), (2, Confirm), (3, Confirm)]
+    group.network = group.network[2:]  # the frames are lost: they are not what counts here
+    group.settle()
+    assert {frontier(member) for member in group.members.values()} == {frontier(group.members["g1"])}
+    group.advance(limits.CONFIRM_LATE_US)
+    assert (2, Confirm) not in said(group)
+
+
+def test_an_early_one_waits_no_longer_for_a_later_one(group: Group) -> None:
+    submit(group, "g1", 1)
+    all_vote(group)
+    group.advance(limits.CONFIRM_LATE_US // 2)
+    submit(group, "g2", 2)
+    group.network = [entry for entry in group.network if entry[1].number == 1]  # what is ordered goes to nobody but g1
+    all_vote(group)
+    group.advance(limits.CONFIRM_LATE_US // 2)
+    assert (3, Confirm) in said(group)
+
+
+def test_what_is_no_batch_matters_to_all(group: Group) -> None:
+    group.step(group.members["g2"], TopicAsked(1, 3, "other"))
+    all_vote(group)
+    assert said(group) == [(2, Confirm), (3, Confirm)]
+
+
+def test_who_leaves_tells_all_at_once(group: Group) -> None:
+    submit(group, "g1", 1)
+    group.members["g1"].stack.layers.context.standing.draining = True
+    all_vote(group)
+    assert said(group) == [(2, Confirm), (3, Confirm)]
+
+
+def test_nobody_is_told_after_a_higher_view_was_promised(group: Group) -> None:
+    submit(group, "g1", 1)
+    all_vote(group)
+    one = group.members["g1"]
+    standing = one.stack.layers.context.standing
+    standing.durable(type(one.scalars)(view_of(2, 2), VIEW, VIEW))
+    group.advance(limits.CONFIRM_LATE_US)
+    assert (2, Confirm) not in said(group)
+    assert (3, Confirm) not in said(group)
+
+
+def test_a_timer_that_nobody_wants_any_more_is_moved(group: Group) -> None:
+    one = group.members["g1"]
+    before = one.timer_us
+    assert before is not None
+    assert before > group.mono_us + limits.CONFIRM_LATE_US
+    submit(group, "g1", 1)
+    all_vote(group)
+    assert one.timer_us == group.mono_us + limits.CONFIRM_LATE_US
+    submit(group, "g1", 2)
+    assert one.timer_us is not None
+    assert one.timer_us > group.mono_us + limits.CONFIRM_LATE_US
