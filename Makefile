@@ -78,8 +78,8 @@ docs: $(READY) ## pages and test vectors that are made from the code, then the s
 java:
 	@tools/java.sh
 
-lab:
-	@tools/lab.sh
+lab: $(READY)
+	@$(if $(findstring not lab,$(ARGS)),true,tools/lab.sh $(RUN)/python)
 
 lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=1: the newest of everything)
 	@test -x .venv-lock/bin/uv || { python3 -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv; }
@@ -93,6 +93,6 @@ clean: ## caches and build output; environments and data directories stay
 $(CLASSES): $(READY) | java
 	@$(RUN)/python -m tests.shared_classes $@
 
-$(READY): requirements.lock pyproject.toml tools/setup.sh
+$(READY): requirements.lock pyproject.toml tools/setup.sh gateway/client/_swift.c
 	@tools/setup.sh $(VENV) $(PYSPARK)
 	@touch $@

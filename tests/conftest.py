@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
         if any(item.get_closest_marker(marker) for item in items):
-            told = subprocess.run([ROOT / tool], capture_output=True, text=True, check=False)
+            told = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)
             if told.returncode:
                 pytest.exit(told.stderr.strip(), returncode=2)
 

@@ -12,9 +12,10 @@ Rules
 
 Two locks. `lock` guards everything but the open batch's columns. Those are its taker's, a generator (taker.py) that `send` calls
 without `lock`, for a third of the time: two threads cannot be within it, and a Ctrl-C in there leaves it ended, with whole records,
-and the batch where it was. Who has `lock` ends the taker (`_halt`) and has the batch alone then; if another thread is in the middle
-of one record, it waits a moment. `takers` has it under the open batch's topic, so that no record comes into a batch of another one.
-A signal handler in between would wait for its own thread: `apart` refuses it.
+and the batch where it was. (What is compiled in its place is never met in the middle.) Who has `lock` ends the taker (`_halt`) and
+has the batch alone then; if another thread is in the middle of one record, it waits a moment. `takers` has it under the open
+batch's topic, so that no record comes into a batch of another one. A signal handler in between would wait for its own thread:
+`apart` refuses it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from gateway.client.encode import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
 from gateway.client.interrupted import apart, is_from_call
 from gateway.client.options import FeedOptions
 from gateway.client.passing import Passing
 from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
-from gateway.client.taker import take
+from gateway.client.taker import Put, Taker, take
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
 from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
@@ -64,8 +64,8 @@ class Feed:
         self.closed = self.queue  # where batches go that were closed
         self._none = Batch("", 0, 0.0)  # in place of an open batch
         self._open = self._none
-        self._taker: Generator[Receipt | None, Any, None] | None = None  # that was made last
-        self.takers: dict[str, Callable[[Any], Receipt | None]] = {}  # its `send`, by the open batch's topic
+        self._taker: Taker | None = None  # that was made last
+        self.takers: dict[str, Put] = {}  # what it is called by, under the open batch's topic
         self.pending = 0  # closed batches without an outcome
         self.aside = 0  # of them those that wait for a gateway which takes nothing new now
         self.pending_records = 0
@@ -218,9 +218,7 @@ class Feed:
         """Let records into the open batch without the lock, but for one with progress, which those without may not join."""
         batch = self._open
         if not batch.progress:
-            self._taker = taker = take(batch)
-            next(taker)
-            self.takers[batch.topic] = taker.send
+            self._taker, self.takers[batch.topic] = take(batch)
 
     def new_batch(self, topic: str, room: int) -> Batch:
         """A batch that takes `room` bytes, whose outcome is waited for from now on."""

@@ -9,12 +9,13 @@ from gateway.errors import UsageError
 
 
 def apart(lock: Any, taker: Any) -> None:
-    """Refuse what comes from a signal handler whose thread has the lock (an `RLock`), or is within that generator, if there is one.
+    """Refuse what comes from a signal handler whose thread has the lock (an `RLock`), or is within that taker, if it can be: if it
+    is a generator.
 
     Raises:
         UsageError: it does. Nothing has changed.
     """
-    if lock._is_owned() or (taker is not None and taker.gi_running and _is_within(taker)):  # as threading.Condition asks
+    if lock._is_owned() or (getattr(taker, "gi_running", False) and _is_within(taker)):  # as threading.Condition asks
         raise UsageError(
             "a signal handler called a producer that its own thread was in the middle of using: let the handler set a flag, or "
             "hand the record to another thread"

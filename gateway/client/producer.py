@@ -32,6 +32,7 @@ from gateway.client.spool.feed import SpooledFeed
 from gateway.client.spool.spooler import Spooler
 from gateway.client.spool.store import Store
 from gateway.client.spool.word import unwrap
+from gateway.client.taker import swiftly
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.names import check_name, nameless_name
@@ -157,6 +158,7 @@ class Producer:
     def _delivery(self) -> Delivery:
         return self._running.delivery
 
+    @swiftly
     def send(
         self,
         topic: str,

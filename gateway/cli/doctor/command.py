@@ -47,6 +47,7 @@ def _look(spark: bool, master: str | None, port: int, data: Path) -> Iterator[Fi
     looks: list[Callable[[], Finding]] = [
         machine.python,
         machine.packages,
+        machine.compiled,
         machine.open_files,
         lambda: machine.ports(port),
         lambda: machine.disk_space(data),

@@ -54,6 +54,16 @@ def packages() -> Finding:
     return Finding("packages", not missing, text, f"{sys.executable} -m pip install tutti-ingest")
 
 
+def compiled() -> Finding:
+    """Whether producers send by what was compiled at installation."""
+    from gateway.client.taker import swift
+
+    if swift is not None:
+        return Finding("send()", True, f"compiled, {swift.__file__}")
+    what = "not compiled: without gcc and Python's headers (python3-dev) at installation, or with TUTTI_SWIFT=0"
+    return Finding("send()", True, f"{what}, records of 100 B go at two thirds of the rate")
+
+
 def open_files() -> Finding:
     """How many files and sockets a process may open."""
     import resource

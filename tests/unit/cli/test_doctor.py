@@ -20,7 +20,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.doctor import java, machine, spark
+from gateway.cli.doctor.machine import Finding
 from gateway.cli.main import main
+from gateway.client import taker
 from gateway.core import limits
 from streaming import needs
 from streaming.needs import Told
@@ -49,6 +51,15 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PACKAGES", ("pyarrow", "no-such-package"))
     found = machine.packages()
     assert (found.good, found.found.endswith("; missing: no-such-package")) == (False, True)
+
+
+def test_whether_send_is_compiled_is_said_and_neither_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taker, "swift", taker)
+    assert machine.compiled() == Finding("send()", True, f"compiled, {taker.__file__}")
+    monkeypatch.setattr(taker, "swift", None)
+    found = machine.compiled()
+    assert found.good
+    assert "gcc" in found.found
 
 
 def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +344,7 @@ def test_the_exit_code_says_whether_anything_is_wrong(
         port = other.getsockname()[1]
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "1 of 10 is wrong: ports"
+        assert lines[-1] == "1 of 11 is wrong: ports"
         assert "       do: choose another base port, or stop that program" in lines
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)

@@ -19,9 +19,13 @@ from gateway.errors import TuttiError
 from tests.unit.client.feeds import closed, deliver, feed_of
 
 
-@pytest.fixture
-def producer() -> Iterator[Producer]:
-    """A producer with a feed and no thread behind it."""
+@pytest.fixture(params=["compiled", "python"])
+def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
+    """A producer with a feed and no thread behind it; by what is compiled, if that was, and without."""
+    if request.param == "python":
+        monkeypatch.setattr(taker, "swift", None)
+    else:
+        assert taker.swift is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
     with _bare_producer() as bare:
         yield bare
 
@@ -129,6 +133,7 @@ def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: 
     assert all(receipt.done() for receipt in receipts)
 
 
+@pytest.mark.parametrize("producer", ["python"], indirect=True)  # nothing strikes in the middle of what is compiled
 @pytest.mark.parametrize("fault", [KeyError, TypeError, ValueError, KeyboardInterrupt])
 def test_what_a_signal_handler_raises_in_there_is_raised_and_the_record_taken_off(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
