@@ -46,7 +46,8 @@ def _class(kind: type) -> Iterator[str]:
         return
     made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
     yield f"## `{kind.__name__}`{made}\n\n{_text(_told(kind))}\n"
-    for name, member in vars(kind).items():
+    for name, found in vars(kind).items():
+        member = inspect.unwrap(found) if callable(found) else found  # a method that was compiled is as it is written
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)

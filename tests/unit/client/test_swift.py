@@ -286,7 +286,8 @@ def test_what_runs_in_the_collector_may_send_too() -> None:
 
 def test_what_is_compiled_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swift.RECORD_OVERHEAD_BYTES == RECORD_OVERHEAD_BYTES
-    assert taker._found() is swift
+    found: Any = taker._found()
+    assert found is swift
     monkeypatch.setattr(swift, "FORM", swift.FORM + 1)
     assert taker._found() is None
     monkeypatch.undo()
