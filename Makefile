@@ -29,7 +29,7 @@ test: $(READY) java lab $(CLASSES) ## every test but the long runs, JOBS at once
 check: $(READY) ## lint, format, types, import contracts
 	@$(RUN)/ruff check --quiet .
 	@$(RUN)/ruff format --check --quiet . || { echo 'check: not formatted; run $(RUN)/ruff format .' >&2; exit 1; }
-	@$(RUN)/mypy --no-error-summary .
+	@$(RUN)/mypy --no-error-summary --num-workers $(JOBS) .
 	@out=$$($(RUN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }; \
 	 printf 'check: %s Python files, %s lines, clean; %s\n' "$$($(SOURCES) | wc -l)" "$$($(SOURCES) | xargs cat | wc -l)" \
 	    "$$(tail -n 1 <<<"$$out")"

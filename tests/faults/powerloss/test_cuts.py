@@ -192,7 +192,10 @@ def goes_on(writer: LogWriter, history: History, decided: int, end: int, chance:
 MOVES = ["append", "sync", "append", "append", "decide", "cut", "append", "sync", "scalars", "append", "cut same", "append", "mark"]
 
 
-@pytest.mark.parametrize(("options", "part"), [(OPTIONS, 0), (OPTIONS, 1), (OPTIONS, 2), (STRICT, 0)])
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (STRICT, 0)],
+)
 def test_every_instant_of_a_life_with_cuts(tmp_path: Path, options: LogOptions, part: int) -> None:
     life = Life(tmp_path / "real", options, random.Random(5))
     life.live(["append", "append", *itertools.chain.from_iterable([MOVES] * 9), "append", "sync", "cut", "cut", "cut same"])

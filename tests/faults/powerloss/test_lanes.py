@@ -153,7 +153,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     return made
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in (1, 2)), 3])
 def test_every_instant(life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     small(monkeypatch)
     for at in range(part, len(life.recorder.ops) + 1, 4):

@@ -145,7 +145,10 @@ def goes_on(run: Run, target: Path, writer: LogWriter, decided: int, end: int) -
 MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "decide", "mark"]
 
 
-@pytest.mark.parametrize(("options", "part"), [(OPTIONS, 0), (OPTIONS, 1), (OPTIONS, 2), (OPTIONS, 3), (STRICT, 0)])
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (OPTIONS, 3), (STRICT, 0)],
+)
 def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced; the
     mark in every write, or as late as it may be.

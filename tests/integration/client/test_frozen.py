@@ -124,7 +124,7 @@ def test_everybody_is_told_in_time_and_goes_on_afterwards(
             assert found in ([b"after"], [b"while it was frozen", b"after"]), "it goes on where it was"
 
 
-@pytest.mark.parametrize("options", [(), ("--unordered",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--unordered",), marks=pytest.mark.soak)])
 def test_tail_that_follows_ends_and_says_so(
     gateway: GatewayProcess,
     freeze: Callable[[], contextlib.AbstractContextManager[None]],

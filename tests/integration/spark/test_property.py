@@ -44,8 +44,10 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         query.stop()
 
 
-def test_windows_are_those_of_the_events_that_were_sent(session: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [5, pytest.param(len(DISTURBANCES), marks=pytest.mark.soak)])
+def test_windows_are_those_of_the_events_that_were_sent(session: SparkSession, tmp_path: Path, rounds: int) -> None:
     """Proves that neither restarts with other options, nor rates, nor gateways that die change a result with state."""
     with Three(tmp_path) as group:
         trial = Trial(group, Task(str(tmp_path / "query"), {}), InSession(session), seed=1, log=print)
-        assert trial.run(len(DISTURBANCES)) == []
+        assert trial.run(rounds) == []
+        assert trial.kills > 0

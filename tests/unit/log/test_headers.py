@@ -24,7 +24,7 @@ def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tm
     assert len(firsts) > 2
     file = tmp_path / "log" / f"{firsts[segment]:020d}.seg"
     whole = file.read_bytes()
-    for byte in range(SEGMENT_HEADER_SIZE):
+    for byte in range(0, SEGMENT_HEADER_SIZE, 1 if segment == 1 else 5):  # headers are alike; each of these is two repairs
         flip(file, byte)
         damaged = file.read_bytes()
         with pytest.raises(UsageError, match="there is nothing to cut"):

@@ -75,6 +75,7 @@ def test_installed_at_one_path(group: Three, cluster: Standalone, shared: Path) 
         recipes.end(second)
 
 
+@pytest.mark.soak
 def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
     """Proves that hosts which have only the libraries read with the package that `--py-files` brings, once it is registered."""
     python = recipes.environment_without_package(tmp_path / "libraries")
