@@ -120,7 +120,7 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
             "decide_us",
             "tutti_decide_duration_seconds",
             HISTOGRAM,
-            "From this gateway's vote for a frame to its decision: what the others take longer",
+            "From this gateway's vote for a frame to its decision: what the others take longer, and 2 ms at most until it is told",
             divisor=US,
         ),
     ),

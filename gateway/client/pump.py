@@ -69,7 +69,8 @@ class Pump:
         try:
             run(self)
         except OSError as error:
-            self._gone.set()
+            self.delivery.feed.close()
+            self.stop()
             raise Unavailable(no_link(error)) from error
 
     def carry(self, lanes: Lanes) -> None:

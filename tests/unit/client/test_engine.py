@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +172,20 @@ def _close(producer: Producer) -> None:
     with contextlib.suppress(Unknown):
         producer.send("t", b"never")
         producer.close()
+
+
+@pytest.mark.parametrize("spool", [False, True])
+def test_where_no_thread_can_be_had_it_is_said_and_nothing_is_held(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spool: bool
+) -> None:
+    def none_left(number: int) -> engines.Engine:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    place = tmp_path / "spool" if spool else None
+    until(lambda: not _io_threads())
+    monkeypatch.setattr(engines, "Engine", none_left)
+    with pytest.raises(Unavailable, match="raise the limit of open files"):
+        Producer(gateway.url, producer="p", spool=place)
+    monkeypatch.undo()
+    with Producer(gateway.url, producer="p", spool=place) as producer:
+        producer.send("t", b"x").result(10)
