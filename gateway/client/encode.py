@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +46,9 @@ _HEADER_OVERHEAD_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BINARY = pa.binary()
 _COLUMNS = tuple(BATCH_SCHEMA.names)
+_TYPES = {name: BATCH_SCHEMA.field(name).type for name in _COLUMNS}
+_BYTES = frozenset({"key", "value"})
+_ABSENT_KEPT, _ABSENT_RECORDS_MAX = 8, 65_536  # columns that were not given, and of how many records they are kept
 
 Compression = Literal["lz4", "zstd"] | None
 
@@ -271,7 +275,7 @@ def conform(records: object, now_us: int) -> Conformed:
         raise UsageError(f"a column comes twice in {', '.join(names)}")
     if "value" not in names:
         raise UsageError(f"the record batch has no column 'value', only {', '.join(names) or 'none at all'}")
-    columns = [_column(records, name, count, now_us) for name in _COLUMNS]
+    columns = [_column(records, names, name, count, now_us) for name in _COLUMNS]
     conformed = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
     try:
         conformed.validate(full=True)
@@ -283,13 +287,15 @@ def conform(records: object, now_us: int) -> Conformed:
     return Conformed(conformed, low, high)
 
 
-def _column(records: pa.RecordBatch, name: str, count: int, now_us: int) -> pa.Array[Any]:
-    if name not in records.schema.names:
+def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, now_us: int) -> pa.Array[Any]:
+    if name not in names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
-    column: pa.Array[Any] = records.column(name)
-    wanted = BATCH_SCHEMA.field(name).type
+        return _kept(name, count) if count <= _ABSENT_RECORDS_MAX else _absent(name, count)
+    column: pa.Array[Any] = records.column(names.index(name))
+    wanted = _TYPES[name]
+    if name in _BYTES and column.type == wanted:
+        return column
     if name == "timestamp":
         if not pa.types.is_timestamp(column.type) or column.type.tz is None:
             raise _wrong_type(name, column.type, "timestamp[us, tz=UTC] (or another unit or zone of an aware timestamp)")
@@ -307,6 +313,15 @@ def _column(records: pa.RecordBatch, name: str, count: int, now_us: int) -> pa.A
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"column {name!r} of type {column.type} does not fit {wanted}: {str(error).splitlines()[0]}") from error
     return fitted
+
+
+def _absent(name: str, count: int) -> pa.Array[Any]:
+    """A column that was not given."""
+    return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
+
+
+#: The same, for batches of one producer, which are often alike: nobody changes an array.
+_kept = lru_cache(_ABSENT_KEPT)(_absent)
 
 
 def _is_binary(kind: pa.DataType) -> bool:
