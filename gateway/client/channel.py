@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
 from gateway.client.credentials import Credentials
 from gateway.client.link import Link, News, no_link
-from gateway.client.peek import Sight, misheard, peek
+from gateway.client.looks import Look, look
+from gateway.client.peek import Sight, misheard
 from gateway.client.route import Route
 from gateway.client.session import Session, State
 from gateway.client.url import Address
@@ -47,21 +46,6 @@ class _Nobody:
 
     def wake(self) -> None:
         """As `Watch`."""
-
-
-class Look:
-    """A look, in a thread of its own, at who is where no gateway answers: it takes up to some seconds, and nobody waits for it."""
-
-    def __init__(self, address: Address, wake: Callable[[], None]) -> None:
-        """Begin; `wake` is called when `seen` is there."""
-        self.address = address
-        self.seen: Sight | None = None
-        self._wake = wake
-        threading.Thread(target=self._look, name="tutti-look", daemon=True).start()
-
-    def _look(self) -> None:
-        self.seen = peek(self.address)
-        self._wake()
 
 
 class Channel:
@@ -195,7 +179,7 @@ class Channel:
         wrong, self._wrong = self._wrong, False
         if reason is None and self.peeks:
             self._connect_at = inf
-            self._look = Look(link.address, self._watch.wake)
+            self._look = look(link.address, self._watch.wake)
         else:
             self._move_on(link.address, Sight(reason or "it did not answer", wrong), now)
 

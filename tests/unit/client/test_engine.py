@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def test_who_looks_for_a_gateway_holds_up_nobody(gateway: FakeGateway, one_threa
 def _fails(url: str) -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
         Producer(url, connect_timeout=1.0)
+
+
+def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
+    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 500_000)
+    with _silent() as silent:
+        trying = [threading.Thread(target=_fails, args=(silent,)) for _ in range(12)]
+        for thread in trying:
+            thread.start()
+        most = 0
+        while any(thread.is_alive() for thread in trying):
+            most = max(most, sum(thread.name == "tutti-look" for thread in threading.enumerate()))
+            time.sleep(0.01)
+    assert most == 1
 
 
 def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
