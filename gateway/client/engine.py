@@ -17,18 +17,47 @@ import time
 import weakref
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.client.forking import after_fork
 from gateway.client.receipt import bringer
 from gateway.core import limits
 
-if TYPE_CHECKING:
-    from gateway.client.link import Link
-    from gateway.client.pump import Pump
-
 LOG = logging.getLogger("tutti.client")
 _WOKEN = select.EPOLLIN | select.EPOLLET  # told of each writing, once: nobody needs to read it
+
+
+class Link(Protocol):
+    """What is watched. `stirs` is set when something happened at it."""
+
+    stirs: bool
+
+    def fileno(self) -> int:
+        """What the kernel knows it by."""
+
+
+class Pump(Protocol):
+    """What is run.
+
+    Attributes:
+        engine: what runs it, once it was started.
+        due: when it wants its next turn though nothing comes (monotonic).
+        alarm: the engine's own: when it looks whether that time has come.
+    """
+
+    engine: Engine | None
+    due: float
+    alarm: float
+
+    @property
+    def name(self) -> str:
+        """Its producer's."""
+
+    def turn(self) -> bool:
+        """Do what is to be done, without waiting; whether that was the last time."""
+
+    def broke(self, error: BaseException) -> None:
+        """A turn ended by a fault: end, so that who waits is told."""
 
 
 class Engine:
@@ -153,7 +182,7 @@ class Engine:
         try:
             over = pump.turn()
         except BaseException as error:  # as above; the others go on
-            LOG.exception("the I/O of producer %s ended", pump.delivery.identity.name)
+            LOG.exception("the I/O of producer %s ended", pump.name)
             pump.broke(error)
             over = True
         if over:

@@ -116,6 +116,11 @@ class Pump:
         return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {told}{last}"
 
     @property
+    def name(self) -> str:
+        """The producer's."""
+        return self.delivery.identity.name
+
+    @property
     def route(self) -> Route:
         """The gateways that may be turned to."""
         return self._first.route
