@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.arguments import add_places, count
 from benchmarks.figures import Figure, foreign_load
 from benchmarks.kept import about, kept_figures
 from benchmarks.registry import BENCHMARKS
@@ -21,14 +22,13 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
     parser.add_argument("--quick", action="store_true", help="smaller volumes and one round")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each figure (3); the median counts")
-    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
-    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file too")
+    parser.add_argument("--rounds", type=count, default=3, help="rounds of each figure (3); the median counts")
+    add_places(parser, kept="write the figures to this file too")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
-    rounds = 1 if arguments.quick else max(1, arguments.rounds)
+    times = 1 if arguments.quick else arguments.rounds
     print(about(), flush=True)
     figures: list[Figure] = []
     foreign: list[float] = []
@@ -36,7 +36,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=arguments.directory) as directory:
         for name in arguments.names or BENCHMARKS:
             with foreign_load(foreign):
-                found = BENCHMARKS[name].run(Path(directory), rounds, arguments.quick)
+                found = BENCHMARKS[name].run(Path(directory), times, arguments.quick)
             for result in found:
                 print(result.line(), flush=True)
                 figures.append(result)

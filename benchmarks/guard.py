@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.arguments import add_places
 from benchmarks.fanout import FanOut, fan_out
 from benchmarks.figures import descendants, foreign_load, number, percentile
 from benchmarks.fleet import Measured, coordinator_of, gateways
@@ -160,7 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", action="store_true", help=f"keep what is measured in {RECORDED.parent.name}/{RECORDED.name}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, choices=range(3, ROUNDS + 1), metavar=f"3..{ROUNDS}")
-    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
+    add_places(parser)
     arguments = parser.parse_args()
     recorded = json.loads(RECORDED.read_bytes()) if RECORDED.exists() and not arguments.record else None
     print(about(), flush=True)

@@ -162,12 +162,14 @@ def main() -> int:
     if sys.argv[1:2] == ["--serve"]:
         _serve(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
         return 0
+    from benchmarks.arguments import a_checkout, add_places, count
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks.path", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--members", type=int, default=3, choices=range(1, 8), metavar="1..7")
-    parser.add_argument("--records", type=int, default=60, help="one after the other, in each turn")
-    parser.add_argument("--rounds", type=int, default=40, help="turns")
-    parser.add_argument("--against", type=Path, default=None, help="another checkout, which runs with this interpreter")
-    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
+    parser.add_argument("--records", type=count, default=60, help="one after the other, in each turn")
+    parser.add_argument("--rounds", type=count, default=40, help="turns")
+    parser.add_argument("--against", type=a_checkout, default=None, help="another checkout, which runs with this interpreter")
+    add_places(parser)
     arguments = parser.parse_args()
     checkouts = [Path(__file__).resolve().parents[1], *([arguments.against.resolve()] if arguments.against else [])]
     with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=arguments.directory) as directory:

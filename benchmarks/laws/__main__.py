@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.arguments import add_places, amount, count
 from benchmarks.figures import Figure, foreign_load
 from benchmarks.kept import about, header, refuse_without_room
 from benchmarks.laws.law import Asked, Bench
@@ -79,36 +80,31 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
     parser.add_argument("--quick", action="store_true", help="small sizes and one round, to see that it works")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (3); medians count")
-    parser.add_argument("--log-gb", type=float, default=None, help="how large a log grows, GB (10; 0.5 with --quick)")
-    parser.add_argument("--hours", type=float, default=None, help="of the load that goes on (0.05; 0.01 with --quick)")
-    parser.add_argument("--sustained-gb", type=float, default=None, help="written in one go, GB (10; 1 with --quick)")
-    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
-    parser.add_argument("--json", type=Path, default=None, help="write all figures to this file too, after each law")
+    parser.add_argument("--rounds", type=count, default=3, help="rounds (3); medians count")
+    parser.add_argument("--log-gb", type=amount, default=None, help="how large a log grows, GB (10; 0.5 with --quick)")
+    parser.add_argument("--hours", type=amount, default=None, help="of the load that goes on (0.05; 0.01 with --quick)")
+    parser.add_argument("--sustained-gb", type=amount, default=None, help="written in one go, GB (10; 1 with --quick)")
+    add_places(parser, kept="write all figures to this file too, after each law")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in names]
     if unknown:
         parser.error(f"there is no law {unknown[0]!r}; there are {', '.join(names)}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
     quick = arguments.quick
     sizes = [
         given if given is not None else few if quick else many
         for given, few, many in ((arguments.log_gb, 0.5, 10.0), (arguments.hours, 0.01, 0.05), (arguments.sustained_gb, 1.0, 10.0))
     ]
-    if min(sizes) <= 0 or arguments.rounds < 1:
-        parser.error("rounds are one or more, sizes and hours more than zero")
     return _run(arguments.names or names, Asked(quick, *sizes), 1 if quick else arguments.rounds, arguments)
 
 
-def _run(names: list[str], asked: Asked, rounds: int, arguments: argparse.Namespace) -> int:
+def _run(names: list[str], asked: Asked, times: int, arguments: argparse.Namespace) -> int:
     print(about(), flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tutti-laws-", dir=arguments.directory) as scratch:
         for name in names:
             if name in LAWS:
                 refuse_without_room(Path(scratch), int(LAWS[name].bytes_wanted(asked)), name)
-        run = Run(Path(scratch), asked, rounds)
+        run = Run(Path(scratch), asked, times)
         for name in names:
             run.measure(name)
             if arguments.json:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.arguments import add_places, count
 from benchmarks.figures import foreign_load
 from benchmarks.kept import about
 from benchmarks.peers.bare import Machine
@@ -26,10 +27,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="systems, by the beginnings of their names; all when left out")
     parser.add_argument("--work", nargs="+", choices=list(WORK), default=list(WORK), metavar="WORK", help=", ".join(WORK))
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (3); medians count")
+    parser.add_argument("--rounds", type=count, default=3, help="rounds (3); medians count")
     parser.add_argument("--volume-mb", type=int, default=1024, help="of a load, MiB (1024); at most 15 s of it")
-    parser.add_argument("--directory", type=Path, default=None, help="where the logs lie: the disk that is measured")
-    parser.add_argument("--json", type=Path, default=None, help="write all figures to this file too")
+    add_places(parser, kept="write all figures to this file too")
     arguments = parser.parse_args()
     volume = arguments.volume_mb * MIB
     systems: list[System] = [
@@ -46,10 +46,8 @@ def main() -> int:
     asked = [one for one in systems if not arguments.names or one.name.lower().startswith(tuple(map(str.lower, arguments.names)))]
     if not asked:
         parser.error(f"no system has such a name; there are {'; '.join(one.name for one in systems)}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
-    if arguments.rounds < 1 or arguments.volume_mb < 1:
-        parser.error("rounds and volume are one or more")
+    if arguments.volume_mb < 1:
+        parser.error("the volume is one or more")
     print(about(), flush=True)
     sides = Sides(volume, arguments.work)
     begin = time.monotonic()

@@ -94,7 +94,9 @@ def main() -> int:
         kept = json.loads(Path(sys.argv[1]).read_bytes())
         text = page(kept)
     except (OSError, ValueError, KeyError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        why = (
+            error.strerror if isinstance(error, OSError) else f"{error} is not in it" if isinstance(error, KeyError) else str(error)
+        )
         print(f"page: {sys.argv[1]} has no figures of python -m benchmarks.peers --json: {why}", file=sys.stderr)
         return 2
     PAGE.write_text(text)

@@ -21,8 +21,11 @@ def page(template: str, kept: Kept) -> str:
 
 
 def main(names: Sequence[str]) -> int:
-    """Write the page; 2 for a file that has no figures."""
+    """Write the page; 2 for a file that has no figures, and without any."""
     files = []
+    if not names:
+        print("performance: of which files? Name those that were written with --json", file=sys.stderr)
+        return 2
     for name in names:
         try:
             files.append(read(Path(name)))

@@ -70,7 +70,10 @@ def read(path: Path) -> dict[str, Any]:
         ValueError: it is none.
         OSError: it cannot be read.
     """
-    kept = json.loads(path.read_bytes())
+    try:
+        kept = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"it is no JSON file of --json: {error}") from error
     if not isinstance(kept, dict) or kept.get("kind") not in KINDS:
         raise ValueError("it has no figures of benchmarks, benchmarks.laws or benchmarks.peers")
     return kept

@@ -277,7 +277,7 @@ class Session:
             return
 
     def heard(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """The outcome of a frame, in the producer's own thread."""
+        """The outcome of a frame, in an I/O thread of the client."""
         self._outcomes.append((error, number, receipt.count))
         self._news.set()
 

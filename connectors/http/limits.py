@@ -31,7 +31,7 @@ FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # before it takes the producer back; dou
 CONNECT_S = 5.0  # for a producer to begin
 
 # Producers by name
-PRODUCERS_OPEN_MAX = 64  # each has a thread and a connection
+PRODUCERS_OPEN_MAX = 64  # each has a connection and a buffer
 PRODUCER_BUFFER_BYTES = 2 * FRAME_BYTES_MAX  # one post at a time
 OPENERS = 8  # threads that open and close them
 WAITING_A_PRODUCER_MAX = 16  # posts that wait for those before them

@@ -167,7 +167,7 @@ class Partition:
             self.committed = max(self.committed, self.next)
 
     def settle(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """The outcome of one frame, in the producer's own thread."""
+        """The outcome of one frame, in an I/O thread of the client."""
         if producer is not self.producer:
             return
         if error is not None:

@@ -208,6 +208,6 @@ class Flow:
             self._pool.submit(left.close)
 
     def heard(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
-        """The outcome of one frame, in the producer's own thread."""
+        """The outcome of one frame, in an I/O thread of the client."""
         self._outcomes.append((producer, error, end))
         self._news.set()

@@ -12,7 +12,11 @@
 #include <structmember.h>
 #include <time.h>
 
-#define FORM 1                   /* what is compiled of another form than taker.py knows is not used: count it up with each change */
+#ifdef Py_GIL_DISABLED
+#error "a record is taken in under the interpreter's lock: where there is none, taker.py does it"
+#endif
+
+#define FORM 2                   /* what is compiled of another form than taker.py knows is not used: count it up with each change */
 #define RECORD_OVERHEAD_BYTES 21 /* as in encode.py */
 
 static PyObject *str_takers, *str_key, *str_on_delivery, *str_room, *str_keys, *str_callbacks, *str_values, *str_times, *str_level;
@@ -45,7 +49,8 @@ list_of(PyObject *batch, PyObject *name)
     return found;
 }
 
-/* A list of the batch that is made with the first record that needs it, `None` for each of the records before. */
+/* A list of the batch that is made with the first record that needs it, `None` for each of the records before. None is made if the
+ * taker was closed meanwhile: who closed it has the batch to himself, and may have made one. */
 static int
 begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
 {
@@ -57,6 +62,10 @@ begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
         for (Py_ssize_t at = 0; at < count; at++) {
             Py_INCREF(Py_None);
             PyList_SET_ITEM(made, at, Py_None);
+        }
+        if (self->closed) {
+            Py_DECREF(made);
+            return 0;
         }
         if (*place != NULL || (filled && count != PyList_GET_SIZE(self->values))) {
             Py_DECREF(made);
@@ -78,6 +87,9 @@ level(Taker *self)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     self->closed = 1;
+    Py_ssize_t told = self->callbacks == NULL ? 0 : PyList_GET_SIZE(self->callbacks);
+    if (told % 2 && PyList_SetSlice(self->callbacks, told - 1, told, NULL) < 0) /* a receipt without its callback */
+        PyErr_Clear();
     PyObject *done = PyObject_CallMethodNoArgs(self->batch, str_level);
     if (done == NULL)
         PyErr_Clear();
@@ -183,23 +195,26 @@ taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->receipt = receipt;
     self->vectorcall = taker_vectorcall;
     PyObject *room = PyObject_GetAttr(batch, str_room);
-    self->room = room == NULL ? -1 : PyLong_AsSsize_t(room);
-    Py_XDECREF(room);
-    self->values = list_of(batch, str_values);
-    self->times = list_of(batch, str_times);
-    self->keys = list_of(batch, str_keys);
-    self->callbacks = list_of(batch, str_callbacks);
+    if (room == NULL)
+        goto failed;
+    self->room = PyLong_AsSsize_t(room);
+    Py_DECREF(room);
+    if ((self->room == -1 && PyErr_Occurred()) || (self->values = list_of(batch, str_values)) == NULL
+        || (self->times = list_of(batch, str_times)) == NULL || (self->keys = list_of(batch, str_keys)) == NULL
+        || (self->callbacks = list_of(batch, str_callbacks)) == NULL)
+        goto failed;
+    if (self->values == Py_None || self->times == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a batch that takes records has lists of values and times");
+        goto failed;
+    }
     if (self->keys == Py_None)
         Py_CLEAR(self->keys);
     if (self->callbacks == Py_None)
         Py_CLEAR(self->callbacks);
-    if (!PyErr_Occurred() && (self->values == Py_None || self->times == Py_None))
-        PyErr_SetString(PyExc_TypeError, "a batch that takes records has lists of values and times");
-    if (PyErr_Occurred()) {
-        Py_DECREF(self);
-        return NULL;
-    }
     return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
 }
 
 static int
@@ -290,9 +305,11 @@ send_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObje
                 known = 0;
         }
         PyObject *takers = known ? PyObject_GetAttr(args[0], str_takers) : NULL;
-        if (takers == NULL)
+        if (takers == NULL) {
+            if (known && !PyErr_ExceptionMatches(PyExc_AttributeError))
+                return NULL;
             PyErr_Clear();
-        else {
+        } else {
             PyObject *receipt = NULL;
             if (PyDict_CheckExact(takers)) {
                 PyObject *taker = PyDict_GetItemWithError(takers, args[1]);

@@ -118,7 +118,7 @@ class Channel:
     def due(self) -> float:
         """When `hear` has something to do although nothing came (monotonic)."""
         if self.link is None:
-            return self._connect_at
+            return 0.0 if self._look is not None and self._look.seen is not None else self._connect_at
         due = self.link.due()
         return due if self.link.up else min(due, self._connect_until)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.client.receipt import Batch, Header, Record
+from gateway.core import limits
 from gateway.data.frame import PROGRESS_BYTES_MAX, payload_crc
 from gateway.data.plain import encode_plain, encode_plain_batch, raw_length_of
 from gateway.data.schema import (
@@ -48,7 +49,6 @@ _BINARY = pa.binary()
 _COLUMNS = tuple(BATCH_SCHEMA.names)
 _TYPES = {name: BATCH_SCHEMA.field(name).type for name in _COLUMNS}
 _BYTES = frozenset({"key", "value"})
-_ABSENT_KEPT, _ABSENT_RECORDS_MAX = 8, 65_536  # columns that were not given, and of how many records they are kept
 
 Compression = Literal["lz4", "zstd"] | None
 
@@ -59,7 +59,7 @@ def check_record(value: object, key: object, timestamp: object, headers: Iterabl
     Raises:
         UsageError: a wrong type or value; the message names it.
     """
-    value_bytes = value if isinstance(value, bytes) else _check_bytes("value", value)
+    value_bytes = value if value.__class__ is bytes else _check_bytes("value", value)
     key_bytes = None if key is None else _check_bytes("key", key)
     stamp = None if timestamp is None else to_us(timestamp)
     pairs = _check_headers(headers) if headers else ()
@@ -89,10 +89,10 @@ def check_progress(progress: object) -> bytes:
 
 
 def _check_bytes(what: str, data: object) -> bytes | None:
-    if data is None or isinstance(data, bytes):
+    if data is None or data.__class__ is bytes:
         return data
-    if isinstance(data, bytearray | memoryview):
-        return bytes(data)
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).tobytes()  # what is in it, whatever a class of its own says
     raise UsageError(f"the {what} of a record is bytes or None, not {type(data).__name__} ({str(data)[:40]!r}): encode it first")
 
 
@@ -111,11 +111,12 @@ def to_us(timestamp: object) -> int:
             f"a timestamp is an aware datetime or an int (microseconds since 1970, UTC), "
             f"not {type(timestamp).__name__} ({timestamp!r})"
         )
-    return _in_range(int(timestamp), f"{timestamp} us")
+    return _in_range(int(timestamp), "")
 
 
 def _in_range(time_us: int, given: str) -> int:
     if not TIME_US_MIN <= time_us <= TIME_US_MAX:
+        given = given or (f"{time_us} us" if abs(time_us) < 1 << 64 else f"of {time_us.bit_length()} bits")
         raise UsageError(f"the timestamp {given} is outside of the years 1 to 9999, UTC: is it in another unit, or its zone wrong?")
     return time_us
 
@@ -291,7 +292,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
     if name not in names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        return _kept(name, count) if count <= _ABSENT_RECORDS_MAX else _absent(name, count)
+        return _kept(name, count) if count <= limits.ABSENT_RECORDS_MAX else _absent(name, count)
     column: pa.Array[Any] = records.column(names.index(name))
     wanted = _TYPES[name]
     if name in _BYTES and column.type == wanted:
@@ -320,8 +321,8 @@ def _absent(name: str, count: int) -> pa.Array[Any]:
     return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
 
 
-#: The same, for batches of one producer, which are often alike: nobody changes an array.
-_kept = lru_cache(_ABSENT_KEPT)(_absent)
+#: The same, for batches that are alike, as those of one producer often are: nobody changes an array.
+_kept = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_absent)
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -61,10 +61,10 @@ class Pump(Protocol):
 
 
 class Engine:
-    """Runs pumps. `watch` and `leave` are called in its own thread, `add` and `call` by any."""
+    """Runs pumps. `watch` and `leave` are called in its own thread, the others by any."""
 
     def __init__(self, number: int) -> None:
-        """Make it; its thread begins with the first pump.
+        """Make it; it runs from `start` on.
 
         Raises:
             OSError: no descriptor is left for it.
@@ -90,8 +90,14 @@ class Engine:
         """Run the pump from now on, until it is over."""
         self._pumps.add(pump)
         self.call(pump)
-        if self.thread.ident is None:
-            self.thread.start()
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: there is no thread for it. Nothing runs.
+        """
+        self.thread.start()
 
     def call(self, pump: Pump) -> None:
         """Give the pump a turn soon."""
@@ -102,8 +108,8 @@ class Engine:
 
     def watch(self, link: Link, pump: Pump) -> None:
         """Give the pump a turn when something happens at the link."""
-        self._links[link.fileno()] = link, pump
         self._poll.register(link.fileno(), select.EPOLLIN)
+        self._links[link.fileno()] = link, pump
 
     def leave(self, link: Link) -> None:
         """The link is about to be closed."""
@@ -111,7 +117,7 @@ class Engine:
             self._poll.unregister(link.fileno())
 
     def abandon(self) -> None:
-        """In a forked child, which has no such thread: what it watches is the parent's."""
+        """There is no such thread, or not in this forked child: what it watches is the parent's."""
         self._sleeping = False
         self._poll.close()
 
@@ -126,7 +132,7 @@ class Engine:
             LOG.exception("an I/O thread of the client ended")
             _forget(self)
             for pump in list(self._pumps):
-                pump.broke(error)
+                _break(pump, error)
         finally:
             self._poll.close()
             for kept in (self._called, self._alarms, self._links, self._pumps):
@@ -183,7 +189,7 @@ class Engine:
             over = pump.turn()
         except BaseException as error:  # as above; the others go on
             LOG.exception("the I/O of producer %s ended", pump.name)
-            pump.broke(error)
+            _break(pump, error)
             over = True
         if over:
             self._pumps.discard(pump)
@@ -194,26 +200,41 @@ class Engine:
             self._expect(pump)
 
 
-_engines: list[Engine] = []
+def _break(pump: Pump, error: BaseException) -> None:
+    for _ in range(2):  # it may meet what broke it; what it did until then need not be done again
+        try:
+            pump.broke(error)
+            return
+        except BaseException:  # there are others to be told
+            LOG.exception("telling those who wait for producer %s failed", pump.name)
+
+
+_engines: list[Engine] = []  # whose threads run
 _serial = itertools.count(1)
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may open a producer while its thread opens one
 
 
-def run(pump: Pump) -> Engine:
+def run(pump: Pump) -> None:
     """Have the pump run by an engine of the process: a new one, or the one with the fewest where there are enough.
 
     Raises:
         OSError: no descriptor is left for a new one.
+        RuntimeError: no thread is.
     """
     with _lock:
         if len(_engines) < limits.IO_THREADS_MAX:
-            _engines.append(Engine(next(_serial)))
-            engine = _engines[-1]
+            pump.engine = engine = Engine(next(_serial))
+            engine.add(pump)
+            try:
+                engine.start()
+            except RuntimeError:
+                engine.abandon()
+                pump.engine = None
+                raise
+            _engines.append(engine)
         else:
-            engine = min(_engines, key=len)
-        pump.engine = engine
-        engine.add(pump)
-        return engine
+            pump.engine = engine = min(_engines, key=len)
+            engine.add(pump)
 
 
 def _ends(engine: Engine) -> bool:
@@ -236,7 +257,7 @@ def _forget(engine: Engine) -> None:
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for engine in _engines:
         engine.abandon()
     _engines.clear()

@@ -31,7 +31,7 @@ from gateway.client.encode import BODY_OVERHEAD_BYTES, Conformed, encode_open, e
 from gateway.client.interrupted import apart, is_from_call
 from gateway.client.options import FeedOptions
 from gateway.client.passing import Passing
-from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer
+from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer, outside
 from gateway.client.taker import Put, Taker, take
 from gateway.core import limits
 from gateway.data.wire import OFFSET_UNKNOWN
@@ -286,8 +286,7 @@ class Feed:
         Raises:
             UsageError: called in `on_delivery`.
         """
-        if getattr(bringer, "here", False):
-            raise UsageError("flush() cannot be called inside on_delivery: it would wait for itself")
+        outside("flush() cannot be called", "it would wait for itself")
         self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -306,8 +305,11 @@ class Feed:
 
         Raises:
             TuttiError: why there will never be one.
+            UsageError: there is none yet, and it is called in `on_delivery`.
         """
         self.apart()
+        if self.opened is None:
+            outside("resume() cannot wait for an epoch")
         with self.lock:
             while self.opened is None:
                 if self.ended:

@@ -24,7 +24,7 @@ from gateway.client.options import FeedOptions, check_bytes, options_of
 from gateway.client.passing import Passing
 from gateway.client.process import tune, watch
 from gateway.client.pump import Pump
-from gateway.client.receipt import Header, OnDelivery, Receipt, Resume, Spooled
+from gateway.client.receipt import Header, OnDelivery, Receipt, Resume, Spooled, outside
 from gateway.client.seconds import check_seconds, check_wait
 from gateway.client.session import Identity
 from gateway.client.spool.delivery import SpooledDelivery
@@ -102,6 +102,8 @@ class Producer:
     ) -> None:
         """Connect and begin an epoch; with a spool these are not waited for."""
         self._pump: Pump | None = None
+        if spool is None:
+            outside("a Producer cannot be opened", "it waits for a gateway; do it in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
@@ -350,12 +352,16 @@ class Producer:
         """Deliver everything, then end. Does not raise for failed receipts; leaving `with` does.
 
         With a spool it ends after `delivery_timeout` at the latest: what is not committed by then is on the disk, and stays there.
+
+        Raises:
+            UsageError: called in `on_delivery`, or in a signal handler whose thread is in here. The producer goes on.
         """
         self._close(None)
 
     def _close(self, timeout: float | None) -> None:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
+        outside("close() cannot be called", "it waits for what is under way; let on_delivery set a flag")
         self._apart()
         self._closed = True
         try:
@@ -385,7 +391,7 @@ class Producer:
                 failure.throw()
 
     def __del__(self) -> None:
-        """Without `close`: what was sent is still delivered, then the thread ends."""
+        """Without `close`: what was sent is still delivered, then its part of an I/O thread ends."""
         pump = getattr(self, "_pump", None)
         if pump is not None and pump.pid == os.getpid():
             pump.release()

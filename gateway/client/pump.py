@@ -34,10 +34,7 @@ _POLL_S = limits.POLL_US_MAX / US
 class Pump:
     """Runs a delivery over one connection at a time, to one address after another, and lanes beside it.
 
-    Attributes:
-        engine: what runs it, once it was started.
-        due: when it wants its next turn though nothing comes (monotonic).
-        alarm: the engine's own: when it looks whether that time has come.
+    Its `engine`, `due` and `alarm` are as in engine.py.
     """
 
     engine: Engine | None = None
@@ -52,6 +49,7 @@ class Pump:
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
+        self._stirred = False  # somebody wanted a turn while one looked at what there is to send
         self._stopping = False
         self._released = False
         self._gone = threading.Event()
@@ -62,16 +60,17 @@ class Pump:
         """Begin to connect.
 
         Raises:
-            Unavailable: this process has no descriptor left.
+            Unavailable: this process has no descriptor or no thread left.
         """
-        if self.spooler is not None:
-            self.spooler.start()
         try:
+            if self.spooler is not None:
+                self.spooler.start()
             run(self)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self.delivery.feed.close()
             self.stop()
-            raise Unavailable(no_link(error)) from error
+            what = no_link(error) if isinstance(error, OSError) else f"{error}: raise the limit of threads, or use fewer"
+            raise Unavailable(what) from error
 
     def carry(self, lanes: Lanes) -> None:
         """Run these lanes from now on, too. Any thread."""
@@ -85,6 +84,8 @@ class Pump:
             self._asleep = False
             if self.engine is not None:
                 self.engine.call(self)
+        else:
+            self._stirred = True
 
     def stop(self) -> None:
         """End; what has no outcome fails, and what a spool has stays there."""
@@ -138,8 +139,10 @@ class Pump:
         """Wait until all records have an outcome, up to `timeout` seconds; how many still have none.
 
         Raises:
-            UsageError: called in `on_delivery`, or in a signal handler whose thread is in here.
+            UsageError: called in `on_delivery`, in a signal handler whose thread is in here, or in a forked child.
         """
+        if self.pid != os.getpid():
+            self.delivery.feed.check()  # what the parent sent has no outcome here
         deadline = None if timeout is None else time.monotonic() + timeout
         feeds = self.feeds
         for feed in feeds[1:]:
@@ -169,7 +172,7 @@ class Pump:
             self.due = 0.0
             return False
         self._asleep = True  # what comes in from here on wakes
-        self.due = self._next_time(time.monotonic())
+        self.due = 0.0 if self._stirred else self._next_time(time.monotonic())
         return False
 
     def broke(self, error: BaseException) -> None:
@@ -213,6 +216,7 @@ class Pump:
         for channel in self._channels.values():
             channel.hear(now)
         feed.uncork()
+        self._stirred = False
         self.delivery.work(now)
         if lanes is not None and self.delivery.state is not State.ENDED:
             lanes.feed.cork()

@@ -29,6 +29,20 @@ LOG = logging.getLogger("tutti.client")
 bringer = threading.local()
 
 
+def outside(what: str, since: str = "it would hold up all outcomes") -> None:
+    """Refuse to wait where outcomes are brought.
+
+    Args:
+        what: the call; it begins the message.
+        since: why.
+
+    Raises:
+        UsageError: it is called in `on_delivery`.
+    """
+    if getattr(bringer, "here", False):
+        raise UsageError(f"{what} inside on_delivery: {since}")
+
+
 Header = tuple[str, bytes | None]
 
 
@@ -260,8 +274,7 @@ class Batch:
             TimeoutError: there is none after `timeout` seconds.
             UsageError: called where outcomes are brought (in `on_delivery`), so that it could never come.
         """
-        if getattr(bringer, "here", False):
-            raise UsageError("result() of an undelivered record cannot be waited for inside on_delivery: it would never return")
+        outside("result() of an undelivered record cannot be waited for", "it would never return")
         with _latches:
             latch = self.latch
             if latch is None:
@@ -367,8 +380,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if timeout is not None:
             check_wait(timeout)
         batch = self.batch
-        if getattr(bringer, "here", False):
-            raise UsageError("processed_by() cannot be waited for inside on_delivery: it would hold up all outcomes")
+        outside("processed_by() cannot be waited for")
         if batch.passing is None:
             raise UsageError("an unordered record has no place in the log that queries read: send it with ordering='total'")
         deadline = None if timeout is None else time.monotonic() + timeout

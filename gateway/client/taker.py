@@ -17,7 +17,7 @@ from gateway.client.encode import RECORD_OVERHEAD_BYTES
 from gateway.client.receipt import Batch, Receipt
 
 _clock = time.time
-_FORM = 1  # of what is compiled, that fits the rest
+_FORM = 2  # of what is compiled, that fits the rest
 
 Put = Callable[[Any], Receipt | None]
 Method = TypeVar("Method", bound=Callable[..., Any])

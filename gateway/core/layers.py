@@ -204,6 +204,10 @@ class Layers:
         """A member of the view has a log that reaches to the position."""
         self.repair.heard(member, end)
 
+    def tell(self) -> None:
+        """Tell everybody what is decided."""
+        self.atomic.telling.tell()
+
     @property
     def quiet(self) -> bool:
         """Whether no client of this gateway waits for anything."""

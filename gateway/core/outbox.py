@@ -228,7 +228,7 @@ class Outbox:
             self._dropped = []
         timer_us = self._timer_us
         if wake_us is not None and (
-            timer_us is None or wake_us < timer_us or (timer_us < wake_us and timer_us - self.now.mono_us <= limits.CONFIRM_LATE_US)
+            timer_us is None or wake_us < timer_us or (timer_us < wake_us and timer_us - self.now.mono_us <= limits.TIMER_NEAR_US)
         ):
             self._timer_us = wake_us
             actions.append(SetTimer(wake_us))

@@ -55,6 +55,10 @@ def test_an_operator_is_told_of_a_change_that_is_older_than_the_process_that_is_
     assert play(draw(162_100_013)).violation == ""
 
 
+def test_who_leaves_has_told_what_its_last_heartbeat_says() -> None:
+    assert play(replace(draw(5), pipeline=1, faults=frozenset({"leave"}))).violation == ""
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     options = replace(draw(5, members=3), seconds=30)
     assert digest(play(options)) == digest(play(options))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gateway.core import limits, record
 from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
+from gateway.core.checks import fault
 from gateway.core.context import Context
 from gateway.core.events import (
     Event,
@@ -36,6 +37,7 @@ from gateway.data.frame import SEQUENCED, Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of
 from gateway.data.wire import Answer, Committed, Duplicate
+from gateway.errors import invariant
 
 WALL_US = 1_600_000_000_000_000
 ENTROPY = b"log-uuid-16bytes"
@@ -53,6 +55,7 @@ class AsItComes(Inbound):
     """Takes every message: heartbeats, which tell who others are, are not sent here."""
 
     def on_received(self, event: Received) -> None:
+        invariant(not (wrong := fault(event.message)), f"a member sent what no other takes: {wrong}")
         self.on_message(event.sender, event.message)
 
 

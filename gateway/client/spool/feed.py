@@ -22,7 +22,7 @@ import msgspec
 from gateway.client.encode import Conformed
 from gateway.client.feed import Feed, nobody
 from gateway.client.options import FeedOptions
-from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, bringer
+from gateway.client.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, outside
 from gateway.client.spool.blocks import Block, Place
 from gateway.client.spool.store import Store
 from gateway.client.spool.word import PROGRESS_ROOM, State, Word, judge, reach, unwrap
@@ -121,8 +121,7 @@ class SpooledFeed(Feed):
             TimeoutError: it is not after `timeout` seconds.
             TuttiError: it never will be.
         """
-        if getattr(bringer, "here", False):
-            raise UsageError("spooled() cannot be waited for inside on_delivery: it would hold up all outcomes")
+        outside("spooled() cannot be waited for")
         self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:

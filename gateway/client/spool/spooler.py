@@ -51,8 +51,16 @@ class Spooler:
         self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{feed.state.producer}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin.
+
+        Raises:
+            RuntimeError: there is no thread for it. The directory is let go of.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._feed.release()
+            raise
 
     def stop(self) -> None:
         """Wait until everything that was accepted is on the disk, or cannot be; the feed is closed already."""

@@ -1,4 +1,4 @@
-"""Whom the coordinator tells of a decision, and when: at once where a client may wait for it, with the next ORDER elsewhere."""
+"""Whom the coordinator tells of a decision, and when: at once where a producer may wait for it, with the next ORDER elsewhere."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gateway.core.context import Context
 from gateway.core.messages import Confirm
 from gateway.data.frame import SEQUENCED, Frame, Kind
 
-_BATCHES = SEQUENCED | {int(Kind.TICK)}  # of these alone nobody but the origin's clients waits for the decision
+_BATCHES = SEQUENCED | {int(Kind.TICK)}  # of these alone no request of another member waits for the decision
 
 
 class Telling:
     """CONFIRMs of one coordinator.
 
     A message that wakes a member for itself alone costs it, and the coordinator, as much as one that brings work. So a member
-    through which nothing of a run came hears of its decision with the next frames that it is sent, or a little later when none
-    are.
+    through which nothing of a run came hears of its decision with the next frames that it is sent, or a little later
+    (`CONFIRM_LATE_US`) when none are. Readers at that member see the run so much later.
 
     Attributes:
         due_us: when those who were not told are to be told at last, None while all were.
@@ -48,9 +48,7 @@ class Telling:
             self.due_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
 
     def _concerned(self, run: Iterable[Frame]) -> set[int] | None:
-        """The members that clients wait at for something of the run; None where it matters to all."""
-        if self._standing.draining:
-            return None  # nothing follows that could bring it
+        """The members that producers wait at for something of the run; None where it matters to all."""
         origins: set[int] = set()
         for frame in run:
             if frame.kind not in _BATCHES:

@@ -68,6 +68,9 @@ class Others(Leavers, Protocol):
     def heard_end(self, member: int, end: int) -> None:
         """A member's log reaches to the position."""
 
+    def tell(self) -> None:
+        """Tell everybody what is decided."""
+
 
 class Membership:
     """The layer.
@@ -344,6 +347,7 @@ class Membership:
 
     def _announce(self) -> None:
         """A heartbeat to everybody; in a large group most of it goes round in turns, but to and from the coordinator."""
+        self._others.tell()  # who reads the frontier in it was told of it
         base = self._heartbeat()
         peers = list(self.peers)
         turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)

@@ -370,7 +370,9 @@ class Sequencer:
     ) -> None:
         view, frames = self._standing.view, placed[slice(*run)]
         if echoed:
-            self._outbox.send(member, Echo(view, b"".join([frame.header for frame in frames])))
+            for first in range(0, len(frames), limits.FRAMES_A_MESSAGE_MAX):
+                part = frames[first : first + limits.FRAMES_A_MESSAGE_MAX]
+                self._outbox.send(member, Echo(view, b"".join([frame.header for frame in part])))
             return
         if run not in orders:
             orders[run] = [Order(view, part) for part in parts(frames)]

@@ -127,6 +127,7 @@ def test_a_cut_batch_is_the_rest_of_it() -> None:
         ((b"", None, None, "ab"), "headers are pairs"),
         ((b"", None, None, 5), "headers are pairs"),
         ((b"", None, None, [("\ud800", b"x")]), "a header is a pair"),
+        ((b"", None, 10**5000, ()), "of 16610 bits is outside of the years 1 to 9999"),
         ((b"", None, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), ()), "outside of the years 1 to 9999"),
         ((b"", None, datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), ()), "outside of the years 1 to 9999"),
         ((b"", None, None, [("a",)]), "pair"),
@@ -277,3 +278,17 @@ def test_an_open_batch_has_the_size_that_was_told() -> None:
     assert 100 * 2000 < batch.size < 122 * 2000
     assert batch.min_timestamp == batch.max_timestamp == 1_500_000
     assert decode_batch(batch.body).num_rows == batch.count == 2000
+
+
+def test_what_is_in_a_class_of_its_own_counts_and_not_what_it_says() -> None:
+    class Short(bytes):
+        def __len__(self) -> int:
+            return 3
+
+        def __bytes__(self) -> bytes:
+            return b"?"
+
+    record = check_record(Short(b"longer than three"), Short(b"the key"), None, ())
+    assert (record.value, record.key) == (b"longer than three", b"the key")
+    assert type(record.value) is type(record.key) is bytes
+    assert record.payload == 17 + 7

@@ -18,8 +18,9 @@ from gateway.client import engine as engines
 from gateway.client.channel import Channel
 from gateway.client.producer import Producer
 from gateway.client.pump import Pump
+from gateway.client.receipt import Receipt
 from gateway.core import limits
-from gateway.errors import Unavailable, Unknown
+from gateway.errors import Unavailable, Unknown, UsageError
 from tests.unit.client.fake import FakeGateway, until
 
 
@@ -204,3 +205,105 @@ def test_where_no_thread_can_be_had_it_is_said_and_nothing_is_held(
     monkeypatch.undo()
     with Producer(gateway.url, producer="p", spool=place) as producer:
         producer.send("t", b"x").result(10)
+
+
+@pytest.mark.parametrize(("spool", "kind"), [(False, "tutti-io"), (True, "tutti-io"), (True, "tutti-spool")])
+def test_where_the_system_has_no_thread_left_it_is_said_and_nothing_is_held(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spool: bool, kind: str
+) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith(kind):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    place = tmp_path / "spool" if spool else None
+    until(lambda: not _io_threads())
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    for _ in range(2 * limits.IO_THREADS_MAX):
+        with pytest.raises(Unavailable, match="raise the limit of threads"):
+            Producer(gateway.url, producer="p", spool=place)
+    monkeypatch.undo()
+    with Producer(gateway.url, producer="p", spool=place) as producer:
+        producer.send("t", b"x").result(10)
+
+
+def test_what_waits_for_a_gateway_is_refused_in_on_delivery(gateway: FakeGateway) -> None:
+    met: list[BaseException | None] = []
+
+    def heard(error: object, receipt: object) -> None:
+        try:
+            Producer(gateway.url)
+        except UsageError as refused:
+            met.append(refused)
+
+    def closes(error: object, receipt: object) -> None:
+        late.append(producer.send("t", b"z"))
+        try:
+            producer.close()
+        except UsageError as refused:
+            met.append(refused)
+
+    late: list[Receipt] = []
+    with Producer(gateway.url) as producer:
+        producer.send("t", b"x", on_delivery=heard).result(10)
+        producer.send("t", b"y", on_delivery=closes).result(10)
+        producer.flush()
+        producer.send("t", b"it goes on").result(10)
+    assert "cannot be opened inside on_delivery" in str(met)
+    assert "close() cannot be called inside on_delivery" in str(met)
+    assert late[0].done()
+
+
+def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
+    gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What strikes may strike again while those who wait are told."""
+    turn, broke, struck = Pump.turn, Pump.broke, [0]
+
+    def turned(pump: Pump) -> bool:
+        if pump.name == "first":
+            raise MemoryError("no room")
+        return turn(pump)
+
+    def told(pump: Pump, error: BaseException) -> None:
+        struck[0] += 1
+        if struck[0] == 1:
+            raise MemoryError("no room here either")
+        broke(pump, error)
+
+    with Producer(gateway.url, producer="other") as other:
+        first = Producer(gateway.url, producer="first")
+        monkeypatch.setattr(Pump, "turn", turned)
+        monkeypatch.setattr(Pump, "broke", told)
+        receipt = first.send("t", b"never")
+        with pytest.raises(Unknown, match="no room"):
+            receipt.result(10)
+        other.send("t", b"x").result(10)
+    assert "telling those who wait for producer first failed" in caplog.text
+    first.close()
+
+
+def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is new to the producer has to be asked for; nothing else would make the next turn."""
+    monkeypatch.setattr(limits, "POLL_US_MAX", 60_000_000)
+    with Producer(gateway.url) as producer:
+        producer.send("t", b"x").result(10)
+        pump = producer._running
+        sent: list[Receipt] = []
+        work = pump.delivery.work
+
+        def late(now: float) -> None:
+            work(now)
+            if not sent:
+                thread = threading.Thread(target=lambda: sent.append(producer.send("new", b"y")))
+                thread.start()
+                thread.join()
+
+        monkeypatch.setattr(pump.delivery, "work", late)
+        pump.wake()
+        until(lambda: sent)
+        sent[0].result(10)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.client import taker
 from gateway.client.encode import RECORD_OVERHEAD_BYTES
 from gateway.client.producer import Producer
-from gateway.client.receipt import Batch, Receipt
+from gateway.client.receipt import Batch, Receipt, Record
 from gateway.client.taker import Put, Taker, generator
 
 swift: Any = taker.swift
@@ -282,6 +282,52 @@ def test_what_runs_in_the_collector_may_send_too() -> None:
         assert batch.keys is not None
         assert batch.keys[receipt.index] == b"k"
         assert len(batch.values) == len(batch.keys) == len(batch.times) == 3
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there the collector runs between instructions, and never in here")
+@pytest.mark.parametrize("closes", [True, False])
+def test_what_the_collector_runs_may_take_the_long_way(closes: bool) -> None:
+    """It may close the taker and fill the same columns, before the one that began does."""
+
+    class LongWay:
+        def __init__(self, batch: Batch, taker: Any) -> None:
+            self.circle = self
+            self.batch = batch
+            self.taker = taker
+
+        def __del__(self) -> None:
+            met.append(inside)
+            if closes:
+                self.taker.close()
+                self.batch.put(Record(b"long", b"KEY", None, (), 7, 28), b"", TOLD)
+            else:
+                self.taker((b"long", b"KEY", TOLD))
+
+    met: list[bool] = []
+    for first in range(1, 40):
+        batch = Batch("t", 1 << 20, 0.0)
+        made = swift.Taker(batch, Receipt)
+        made(b"before")
+        LongWay(batch, made)
+        threshold = gc.get_threshold()
+        inside = True
+        gc.set_threshold(first, 1, 1)
+        try:
+            outcome(made, (b"with a key", b"k", TOLD))
+        finally:
+            gc.set_threshold(*threshold)
+        inside = False
+        gc.collect()
+        if not met.pop():
+            continue
+        met.append(True)
+        at = batch.values.index(b"long")
+        assert batch.keys is not None
+        assert batch.keys[at] == b"KEY"
+        assert batch.callbacks is not None
+        assert at in [receipt.index for receipt in batch.callbacks[::2]]
+        assert len(batch.values) == len(batch.keys) == len(batch.times)
+    assert met, "the collector never ran in there"
 
 
 def test_what_is_compiled_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,64 @@
+"""Arguments that several command lines take, refused before anything is measured."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+
+
+def add_places(parser: argparse.ArgumentParser, kept: str = "") -> None:
+    """`--directory`, and `--json` with `kept` as its help."""
+    parser.add_argument("--directory", type=directory, default=None, help="where the logs lie: the disk that is measured")
+    if kept:
+        parser.add_argument("--json", type=new_file, default=None, help=kept)
+
+
+def directory(text: str) -> Path:
+    """A directory that can be written to."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no directory {text}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"nothing can be written to {text}")
+    return path
+
+
+def new_file(text: str) -> Path:
+    """A file that can be written, or written anew."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a directory")
+    directory(str(path.parent))
+    return path
+
+
+def amount(text: str) -> float:
+    """A finite number above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of more than zero")
+    return value
+
+
+def count(text: str) -> int:
+    """One or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of one or more")
+    return value
+
+
+def a_checkout(text: str) -> Path:
+    """A directory that this program is in, too."""
+    path = directory(text)
+    if not (path / "benchmarks" / "path.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no checkout: there is no benchmarks/path.py in it")
+    return path
