@@ -37,7 +37,6 @@ from gateway.data.frame import SEQUENCED, Frame, Kind
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of
 from gateway.data.wire import Answer, Committed, Duplicate
-from gateway.errors import invariant
 
 WALL_US = 1_600_000_000_000_000
 ENTROPY = b"log-uuid-16bytes"
@@ -55,7 +54,6 @@ class AsItComes(Inbound):
     """Takes every message: heartbeats, which tell who others are, are not sent here."""
 
     def on_received(self, event: Received) -> None:
-        invariant(not (wrong := fault(event.message)), f"a member sent what no other takes: {wrong}")
         self.on_message(event.sender, event.message)
 
 
@@ -213,6 +211,8 @@ class Group:
                     self.problems.append(f"{member.name} writes {frame!r}, and that place was another frame's")
         elif isinstance(action, Send):
             to = next(other for other in self.members.values() if other.number == action.to)
+            if wrong := fault(action.message):
+                self.problems.append(f"{member.name} sends what no other takes: {wrong}")
             if isinstance(action.message, Vote) and action.message.up_to > member.durable:
                 self.problems.append(f"{member.name} votes up to {action.message.up_to} and {member.durable} is durable")
             self.network.append((member, to, record.encode(action.message)))

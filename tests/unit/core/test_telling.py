@@ -134,7 +134,7 @@ def test_who_reads_a_frontier_in_a_heartbeat_was_told_of_it(group: Group) -> Non
 
 
 def test_echoes_of_much_that_was_placed_at_once_are_several(group: Group) -> None:
-    """Each fits into a message (`AsItComes` takes no other)."""
+    """Each fits into a message."""
     one, two, _ = group.members.values()
     many = 2 * limits.FRAMES_A_MESSAGE_MAX + 1
     group.step(two, Submitted(1, batches(1, many)))
@@ -146,3 +146,4 @@ def test_echoes_of_much_that_was_placed_at_once_are_several(group: Group) -> Non
     group.settle()
     assert frontier(two) == frontier(one)
     assert frontier(one) >= many
+    assert group.problems == []
