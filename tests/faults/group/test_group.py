@@ -38,9 +38,12 @@ TRIALS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "by-multicast": (BY_MULTICAST, {"transport": "multicast"}),
 }
 
+#: The others are among the long runs.
+ALWAYS = ("processes", "disks", "by-multicast")
+
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("trial", TRIALS)
+@pytest.mark.parametrize("trial", [pytest.param(one, marks=[pytest.mark.soak] * (one not in ALWAYS)) for one in TRIALS])
 def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
     kinds, options = TRIALS[trial]
     report = Trial(tmp_path, 1, **options).run(kinds, together=0.5)

@@ -194,7 +194,7 @@ MOVES = ["append", "sync", "append", "append", "decide", "cut", "append", "sync"
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (STRICT, 0)],
+    [(OPTIONS, 0), *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((OPTIONS, 1), (OPTIONS, 2), (STRICT, 0)))],
 )
 def test_every_instant_of_a_life_with_cuts(tmp_path: Path, options: LogOptions, part: int) -> None:
     life = Life(tmp_path / "real", options, random.Random(5))

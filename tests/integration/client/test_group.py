@@ -177,7 +177,7 @@ def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> No
     assert sum(table.num_rows for _, table in tables) == 3 * 2000
 
 
-@pytest.mark.parametrize("ordering", ["total", "unordered"])
+@pytest.mark.parametrize("ordering", ["total", pytest.param("unordered", marks=pytest.mark.soak)])
 def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process_answers(group: Three, ordering: str) -> None:
     frozen = group["g1"]
     with Producer(group["g2"].url, producer="p", delivery_timeout=WAIT_S) as producer:

@@ -139,6 +139,7 @@ def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_
     assert all(other == first for other in others)
 
 
+@pytest.mark.soak
 def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_there(group: Three) -> None:
     with Producer(group["g1"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         first = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100)]

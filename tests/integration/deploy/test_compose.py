@@ -100,6 +100,7 @@ def test_configurations_of_the_gateways_differ_in_names_alone() -> None:
     assert load_inflow(str(FOLDER / "conf/kafka-in.toml")).gateways == compose()["x-client"]["environment"]["TUTTI_URL"]
 
 
+@pytest.mark.soak
 def test_its_commands_found_a_group_that_takes_records_and_stops_in_order(tmp_path: Path) -> None:
     services = compose()["services"]
     assert ENTRYPOINT == ["tini", "--", "tutti"]

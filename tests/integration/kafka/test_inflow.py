@@ -43,6 +43,7 @@ def test_records_are_as_they_were_in_kafka(kafka: str, group: Three, tmp_path: P
     assert measured[f"tutti_kafka_in_flowing{labels}"] == 1
 
 
+@pytest.mark.soak
 def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that instances which are killed, frozen and started again, and a gateway that is killed, leave each record in the log
     once and in the order of its partition.

@@ -51,6 +51,7 @@ def test_records_are_as_they_are_in_the_log(kafka: str, group: Three, tmp_path: 
     assert measured['tutti_kafka_out_records_total{connector="out"}'] == 4
 
 
+@pytest.mark.soak
 def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that instances which are killed at random, and gateways, leave each record in Kafka once, in the order of the log."""
     topic, chance = new_topic(kafka), Random(7)

@@ -35,6 +35,7 @@ def halted(group: Three, lane: str) -> str:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.soak
 def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_path: Path) -> None:
     """g3 was away when g1 wrote what its disk loses, and g2, which has it, is away when g1 comes back."""
     with Three(tmp_path) as group:

@@ -8,6 +8,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from gateway.core.events import LanePersisted, Started, SubmittedUnordered
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import events_of, kinds
@@ -18,6 +20,7 @@ from tests.ports import free_base
 LOAD = {Started, SubmittedUnordered, LanePersisted}
 
 
+@pytest.mark.soak
 def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     seat = Seat("127.0.0.1", free_base(), behind=("--record", str(runs)))

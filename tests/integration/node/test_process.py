@@ -87,8 +87,10 @@ def reads_process(gateway: GatewayProcess) -> int:
         return int(control.status()["reads_process"]["pid"])
 
 
-@pytest.mark.parametrize("started_again", [False, True])
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(
+    ("stopped", "started_again"),
+    [(False, False), (True, True), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((False, True), (True, False)))],
+)
 def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayProcess, stopped: bool, started_again: bool) -> None:
     if started_again:
         before = reads_process(gateway)

@@ -53,7 +53,10 @@ def says(group: Three, name: str, wanted: Callable[[dict[str, object]], bool]) -
     return look
 
 
-@pytest.mark.parametrize("running", [False, True], ids=["copied while stopped", "copied while running"])
+@pytest.mark.parametrize(
+    "running",
+    [pytest.param(False, id="copied while stopped", marks=pytest.mark.soak), pytest.param(True, id="copied while running")],
+)
 def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool) -> None:
     old = tmp_path / "old"
     with Three(tmp_path) as group:

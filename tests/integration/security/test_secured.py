@@ -175,7 +175,7 @@ def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: Ga
 def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: House, tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as open_one, wire(open_one.port) as heard:
         with pytest.raises(Unavailable, match="does not encrypt, and nothing is said in the clear"):
-            Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=0.5)
+            Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
         assert house.tokens["feed"].encode() not in heard.all()
         with Producer(open_one.url) as producer:  # and without credentials all is as ever
             assert producer.send("t", b"x").result(10) == 0

@@ -211,6 +211,7 @@ def killed(arguments: list[str], when: Callable[[], object]) -> None:
     assert process.returncode == -signal.SIGKILL, said
 
 
+@pytest.mark.soak
 def test_a_killed_run_leaves_nothing_that_is_seen(
     spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
 ) -> None:

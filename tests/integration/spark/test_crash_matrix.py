@@ -28,6 +28,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.soak
 def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kills(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

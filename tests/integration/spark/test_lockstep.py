@@ -75,6 +75,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return told(spark, root), replayed
 
 
+@pytest.mark.soak
 def test_live_is_what_the_log_says(live: tuple[Run, dict[str, Any]]) -> None:
     """Proves that what is compared below has all in it: both streams at one place, late records, pairs, timers."""
     run, options = live

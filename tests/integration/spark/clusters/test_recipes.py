@@ -51,6 +51,7 @@ def workers_of(where: str) -> set[str]:
     return {place.split("/app-")[0].rpartition("/")[2] for place in where.split()}
 
 
+@pytest.mark.soak
 def test_installed_at_one_path(group: Three, cluster: Standalone, shared: Path) -> None:
     """Proves that batch and stream run on two hosts with PYSPARK_PYTHON alone, that tasks read from different gateways, and that a
     stream which is started again goes on, with each record once though a worker is killed in the middle of a task.
@@ -115,6 +116,7 @@ def test_a_cluster_on_one_machine(group: Three, shared: Path) -> None:
     assert len({place.split("|")[0] for place in found["WHERE"].split()}) == 2
 
 
+@pytest.mark.soak
 def test_spark_connect(group: Three, shared: Path) -> None:
     """Proves that batch and stream run through a Connect server whose Python alone has the package, that a write in foreachBatch
     with the micro-batch's number in its writeId is there once when it runs again, and that what needs a plan is refused.
