@@ -6,6 +6,7 @@ from gateway.core import window
 from gateway.core.atomic.ballot import Ballot
 from gateway.core.atomic.layer import Atomic
 from gateway.core.layers import Layers
+from gateway.core.membership.layer import Membership
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import LINE, LineInput, LineState
 from gateway.core.window import Window
@@ -83,6 +84,13 @@ ATOMIC = (
             Edit(Atomic, "on_vote", "elif again and sender", "elif False and sender"),
         ],
         Mix(seconds=15, producers=1, rate=0.5, readers=0, script=lossy),
+    ),
+    Mutant(
+        "a-heartbeat-tells-first",
+        "4.4",
+        "who reads a frontier in a heartbeat was told of the decision before",
+        [Edit(Membership, "_announce", "self._others.tell()", "pass")],
+        Mix("leave", seconds=30, pace=1.0, rate=40.0, pipeline=1, readers=0),
     ),
     Mutant(
         "abort-barrier",
