@@ -39,7 +39,7 @@ TRIALS: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 #: The others are among the long runs.
-ALWAYS = ("processes", "disks", "by-multicast")
+ALWAYS = ("processes", "by-multicast")
 
 
 @pytest.mark.timeout(900)

@@ -47,7 +47,7 @@ def of_topics(topic: str | None) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("limit", [1, 7, 200])
+@pytest.mark.parametrize("limit", [1, pytest.param(7, marks=pytest.mark.soak), 200])
 @pytest.mark.parametrize("topic", [None, "flights", "rare"])
 def test_pages_forward_and_back_hold_every_record_once(
     log: LogReader, topic: str | None, limit: int, monkeypatch: pytest.MonkeyPatch

@@ -112,6 +112,7 @@ def in_order(found: dict[bytes, list[Place]], name: str) -> dict[str, list[int]]
     return result
 
 
+@pytest.mark.soak
 def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_nowhere_else(group: Three) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate((*NAMES, "g1"))]
     for name in NAMES:

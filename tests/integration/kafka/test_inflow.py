@@ -185,6 +185,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
     assert len(records(group.url, topic)) == 3
 
 
+@pytest.mark.soak
 def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
     for address, url, topic, code, told in (

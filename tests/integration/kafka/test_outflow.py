@@ -144,6 +144,7 @@ def test_what_kafka_does_not_take_is_set_aside_and_the_rest_goes_on(kafka: str, 
     assert "Kafka takes none before that" in old.read_text()
 
 
+@pytest.mark.soak
 def test_another_log_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that the offsets of one log are not taken for another's."""
     topic = new_topic(kafka)

@@ -116,6 +116,7 @@ def frontiers_of(group: Three, names: tuple[str, ...]) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.soak
 def test_a_damaged_lane_of_another_is_learned_again_and_the_own_one_halts_alone(house: House) -> None:
     group, senders = house.group, [house.sender(name) for name in NAMES]
     for sender in senders:

@@ -98,7 +98,9 @@ def keys(directory: Path) -> str:
     return f'[security]\nsecret_key = "{directory}/g1.secret"\npublic_keys = "{directory}/group.keys"\n'
 
 
-@pytest.mark.parametrize("port", ["clients", pytest.param("group", marks=pytest.mark.soak), "group with keys"])
+@pytest.mark.parametrize(
+    "port", ["clients", pytest.param("group", marks=pytest.mark.soak), pytest.param("group with keys", marks=pytest.mark.soak)]
+)
 def test_a_crowd_of_connections_stops_neither_the_gateway_nor_its_log(tmp_path: Path, port: str) -> None:
     with_keys = port == "group with keys"
     extra = f"[log]\nsegment_bytes = {SEGMENT_BYTES}\nprepared_segments = 0\n[retention]\nbytes = {2 * SEGMENT_BYTES}\n"

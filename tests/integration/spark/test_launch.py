@@ -79,6 +79,7 @@ def test_a_script_run_by_our_python_needs_register_and_nothing_else(url: str, ba
     run([sys.executable, str(script), url, str(tmp_path / "c")], bare, tmp_path)
 
 
+@pytest.mark.soak
 def test_the_launcher_needs_nothing(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(prepare="", unset=False))

@@ -106,6 +106,7 @@ def test_updates_are_written_once_in_foreach_batch(
     )
 
 
+@pytest.mark.soak
 def test_two_writes_of_a_micro_batch_need_names(
     spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
 ) -> None:
