@@ -220,7 +220,7 @@ class Membership:
         self.duties.beat()
         self._changes.beat()
         self._force.beat()
-        self._announce()
+        self._announce(in_turn=True)
         self._pause()
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
@@ -345,9 +345,10 @@ class Membership:
 
     # Heartbeats
 
-    def _announce(self) -> None:
+    def _announce(self, in_turn: bool = False) -> None:
         """A heartbeat to everybody; in a large group most of it goes round in turns, but to and from the coordinator."""
-        self._others.tell()  # who reads the frontier in it was told of it
+        if not in_turn:  # else *atomic* repeats it to all in the same step
+            self._others.tell()  # who reads the frontier in it was told of it
         base = self._heartbeat()
         peers = list(self.peers)
         turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
