@@ -301,6 +301,9 @@ class Producer:
 
         Every record gets an outcome by its delivery deadline, so this ends also without a timeout. With a spool there is no such
         deadline, and it lasts as long as an outage does.
+
+        Raises:
+            UsageError: called in `on_delivery`, in a forked child, or in a signal handler whose thread is in here.
         """
         if timeout is not None:
             check_wait(timeout)
@@ -316,6 +319,7 @@ class Producer:
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
             Fenced: another instance of the producer took over, or an operator fenced or forgot it.
+            UsageError: called in `on_delivery` while there is no epoch, or in a signal handler whose thread is in here.
         """
         check_wait(timeout)
         self._apart()
