@@ -80,6 +80,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Thre
     assert found != values, "partitions are interleaved"
 
 
+@pytest.mark.soak
 def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that aborted transactions of the source leave nothing, and open ones are waited for."""
     topic = new_topic(kafka)
@@ -107,6 +108,7 @@ def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tm
         assert [row["value"] for row in until_there(group.url, topic, 4, inflow)][3:] == [b"later"]
 
 
+@pytest.mark.soak
 def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that the place moves over what is no record behind the last one, also when Kafka's retention has removed all of it."""
     topic = new_topic(kafka)

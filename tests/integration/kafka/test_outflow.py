@@ -167,6 +167,7 @@ def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: Three, tmp_p
         assert "Traceback" not in outflow.told()
 
 
+@pytest.mark.soak
 def test_a_topic_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that it ends the command with a sentence and its exit code, and is made where that is asked for."""
     topic = new_name()

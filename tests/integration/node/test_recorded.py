@@ -96,7 +96,8 @@ def test_a_gateway_under_load_that_is_killed_and_stopped_runs_again_the_same(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed_again", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("killed_again", [False, True])
 def test_members_of_a_group_whose_coordinator_is_killed_under_load_run_again_the_same(tmp_path: Path, killed_again: bool) -> None:
     with group(tmp_path, 3) as gateways:
         urls = ",".join(gateway.url.removeprefix("tutti://") for gateway in gateways)
