@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from gateway.children import ending_with_this
 from tests.faults.three import Three
 from tutti import Producer, Reader
@@ -78,6 +80,7 @@ class Source:
         self.start()
 
 
+@pytest.mark.soak
 def test_outages_and_kills_of_every_kind(tmp_path: Path) -> None:
     with Three(tmp_path) as three:
         source = Source(three.url, tmp_path / "spool")
