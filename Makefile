@@ -53,7 +53,7 @@ spark-soak: $(READY) java ## every process of a Spark query killed at every step
 	@$(RUN)/python -m pytest -q -m soak tests/integration/spark tests/integration/backfill
 	@SPARK_SCALA_VERSION=2.13 $(RUN)/python -m tests.faults.spark.soak --minutes $(MINUTES) $(ARGS)
 
-connect-soak: $(READY) java ## connectors, spool and archive killed again and again: each record once; what deployments need beside it
+connect-soak: $(READY) java lab ## all long tests but Spark's: connectors, spool and archive killed again and again, faults of a group, what deployments need
 	@$(RUN)/python -m pytest -q -m soak tests --ignore=tests/integration/spark --ignore=tests/integration/backfill $(ARGS)
 
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked

@@ -80,12 +80,11 @@ class Pump:
 
     def wake(self) -> None:
         """Have a turn soon, unless this is one. Any thread, with or without the feed's lock."""
+        self._stirred = True  # before that is looked at: a turn that ends just now looks the other way round
         if self._asleep:
             self._asleep = False
             if self.engine is not None:
                 self.engine.call(self)
-        else:
-            self._stirred = True
 
     def stop(self) -> None:
         """End; what has no outcome fails, and what a spool has stays there."""

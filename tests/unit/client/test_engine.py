@@ -285,6 +285,26 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
     first.close()
 
 
+def test_who_wakes_while_a_turn_ends_is_heard() -> None:
+    """Whichever of the two looks first sees what the other wrote."""
+
+    class Ending:
+        """A pump whose turn ends just when who wakes it has looked whether it sleeps."""
+
+        engine = None
+        _stirred = False
+        due = 60.0
+
+        @property
+        def _asleep(self) -> bool:
+            self.due = 0.0 if self._stirred else 60.0
+            return False
+
+    ending: Any = Ending()
+    Pump.wake(ending)
+    assert ending.due == 0.0
+
+
 def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,65 @@
+"""Proves that what a benchmark cannot use is refused before it measures anything, in a line that names it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks.arguments import a_checkout, add_places, amount, count
+from benchmarks.performance import __main__ as page
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    add_places(made, kept="kept")
+    made.add_argument("--rounds", type=count)
+    made.add_argument("--hours", type=amount)
+    made.add_argument("--against", type=a_checkout)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--directory", "/nowhere"], "there is no directory /nowhere"),
+        (["--directory", "/dev/null"], "there is no directory /dev/null"),
+        (["--directory", "/proc/self"], "nothing can be written to /proc/self"),
+        (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
+        (["--json", "/tmp"], "/tmp is a directory"),
+        (["--rounds", "0"], "'0' is no whole number of one or more"),
+        (["--rounds", "1.5"], "'1.5' is no whole number of one or more"),
+        (["--hours", "nan"], "'nan' is no number of more than zero"),
+        (["--hours", "inf"], "'inf' is no number of more than zero"),
+        (["--hours", "-1"], "'-1' is no number of more than zero"),
+        (["--against", "/tmp"], "/tmp is no checkout"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        parser.parse_args(given)
+    assert raised.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_can_be_used_is_taken(parser: argparse.ArgumentParser, tmp_path: Path) -> None:
+    kept = tmp_path / "x.json"
+    given = parser.parse_args(["--directory", str(tmp_path), "--json", str(kept), "--rounds", "2", "--hours", "0.5"])
+    assert (given.directory, given.json, given.rounds, given.hours) == (tmp_path, kept, 2, 0.5)
+
+
+def test_without_files_the_page_of_figures_stays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = page.PAGE.read_bytes()
+    assert page.main([]) == 2
+    assert page.main([str(tmp_path / "missing.json")]) == 2
+    (tmp_path / "x.json").write_text("# no JSON")
+    assert page.main([str(tmp_path / "x.json")]) == 2
+    said = capsys.readouterr().err
+    assert "of which files?" in said
+    assert "No such file" in said
+    assert "it is no JSON file of --json" in said
+    assert page.PAGE.read_bytes() == before
