@@ -308,13 +308,13 @@ def test_who_wakes_while_a_turn_ends_is_heard() -> None:
 def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that is new to the producer has to be asked for; nothing else would make the next turn."""
-    monkeypatch.setattr(limits, "POLL_US_MAX", 60_000_000)
+    """A topic that is new to the producer has to be asked for: another turn has to come at once, and not at the next timer."""
     with Producer(gateway.url) as producer:
         producer.send("t", b"x").result(10)
         pump = producer._running
         sent: list[Receipt] = []
-        work = pump.delivery.work
+        wanted: list[float] = []
+        work, turn = pump.delivery.work, pump.turn
 
         def late(now: float) -> None:
             work(now)
@@ -323,7 +323,15 @@ def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting
                 thread.start()
                 thread.join()
 
+        def turned() -> bool:
+            over = turn()
+            if sent:
+                wanted.append(pump.due)
+            return over
+
         monkeypatch.setattr(pump.delivery, "work", late)
+        monkeypatch.setattr(pump, "turn", turned)
         pump.wake()
         until(lambda: sent)
         sent[0].result(10)
+    assert wanted[0] == 0.0
