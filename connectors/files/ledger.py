@@ -6,6 +6,7 @@ piece is sent, and the log's progress alone says how far that plan was carried o
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -261,10 +262,11 @@ class Ledger:
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._base.execute("COMMIT")
         except BaseException:
-            self._base.execute("ROLLBACK")
+            if self._base.in_transaction:  # SQLite has rolled back itself where the disk failed, mostly
+                self._base.execute("ROLLBACK")
             raise
-        self._base.execute("COMMIT")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -272,11 +274,28 @@ class Ledger:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise Unavailable(f"{self._path}: {error}: is its disk full, or does another process hold it?") from error
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                raise Unavailable(
+                    f"{self._path}: another process has kept it for {limits.LEDGER_WAIT_S:g} s{self._holders()}: if it is "
+                    f"suspended, let it go on, or kill it, and start this one again"
+                ) from error
+            raise Unavailable(f"{self._path}: {error}: is its disk full, or read-only?") from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             raise Damaged(
                 f"{self._path} is no ledger any more ({error}): put a copy of it back that is as new as the log"
             ) from error
+
+    def _holders(self) -> str:
+        """The processes that have locks on it, as words of a sentence; nothing where the kernel tells of none."""
+        try:
+            # Never by fcntl: a file that is closed takes with it the locks that this process has by other descriptors.
+            files = {os.stat(f"{self._path}{suffix}").st_ino for suffix in ("", "-shm")}
+            fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        except OSError:
+            return ""
+        writers = {int(one[-4]) for one in fields if one[-5] == "WRITE" and int(one[-3].rpartition(":")[2]) in files}
+        pids = " and ".join(str(pid) for pid in sorted(writers - {os.getpid()}) if pid > 0)
+        return f" (process {pids})" if pids else ""
 
 
 def _rows(given: Iterable[Kind | None], row: Callable[[Kind], tuple[object, ...]]) -> list[tuple[object, ...]]:

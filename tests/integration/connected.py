@@ -69,6 +69,12 @@ class Connected:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def stands(self) -> bool:
+        """Whether each of its threads is suspended: a system call that was begun is carried out before."""
+        assert self.process is not None
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
     def wait(self) -> int:
         """Its exit code, when it ends by itself."""
         assert self.process is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,24 @@ class Place:
         half = self.root / name
         half.write_bytes(data)
         half.rename(self.incoming / name)
+
+    def freeze(self, instance: Connected) -> None:
+        """Suspend it, in a moment in which it does not keep the ledger from others: they would wait for it, as they should."""
+
+        def outside() -> bool:
+            instance.send_signal(signal.SIGSTOP)
+            until(instance.stands, instance.told)
+            ledger = self.root / "state" / f"{self.name}.ledger"
+            with contextlib.closing(sqlite3.connect(ledger, 0.0, isolation_level=None)) as base:
+                try:
+                    base.execute("BEGIN IMMEDIATE")
+                    base.execute("ROLLBACK")
+                except sqlite3.OperationalError:
+                    instance.send_signal(signal.SIGCONT)
+                    return False
+            return True
+
+        until(outside, instance.told)
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in records(self.url, self.name)]
@@ -128,7 +147,7 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: Three, tmp_pat
     first, second = place.instance().start(), place.instance()
     try:
         until(lambda: records(place.url, place.name), first.told)
-        first.send_signal(signal.SIGSTOP)
+        place.freeze(first)
         second.start()
         place.put("2", b"100000\n")
         until_there(place.url, place.name, 100_001, second)

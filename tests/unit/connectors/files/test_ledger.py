@@ -1,0 +1,80 @@
+"""Proves what becomes of a ledger that another process keeps, and of one whose disk fails in the last moment."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.files import limits
+from connectors.files.ledger import Ledger
+from gateway.errors import Unavailable
+
+_KEEPS = """
+import sqlite3, sys
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute("BEGIN IMMEDIATE")
+print("kept", flush=True)
+sys.stdin.read()
+"""
+
+
+class FullAtTheEnd(sqlite3.Connection):
+    """A disk that has no room for a commit, once."""
+
+    full = False
+
+    def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
+        if statement == "COMMIT" and self.full:
+            self.full = False
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(statement, *given)
+
+
+def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves it for a start, and for an instance that runs, which loses nothing of what it had noted."""
+    monkeypatch.setattr(limits, "LEDGER_WAIT_S", 0.1)
+    ledger = Ledger(str(tmp_path), "orders", grows=False)
+    ledger.begin(None, 1, "orders")
+    keeper = [sys.executable, "-c", _KEEPS, str(tmp_path / "orders.ledger")]
+    with subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"kept\n"
+        said = rf"orders\.ledger: another process has kept it for 0\.1 s \(process {other.pid}\): if it is suspended"
+        with pytest.raises(Unavailable, match=said):
+            Ledger(str(tmp_path), "orders", grows=False)
+        ledger.new_file("a")
+        with pytest.raises(Unavailable, match=said):
+            ledger.write()
+        assert ledger.pending
+        other.communicate()
+    ledger.write()
+    ledger.begin(None, 2, "orders")
+    assert [file.name for file in ledger.files.values()] == ["a"]
+    ledger.close()
+
+
+def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the connection is not left within a transaction, which would refuse every later one."""
+    connect, made = sqlite3.connect, []
+
+    def opened(*given: Any, **options: Any) -> FullAtTheEnd:
+        made.append(connect(*given, factory=FullAtTheEnd, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", opened)
+    ledger = Ledger(str(tmp_path), "orders", grows=False)
+    ledger.begin(None, 1, "orders")
+    ledger.new_file("a")
+    made[0].full = True
+    with pytest.raises(Unavailable, match="disk is full: is its disk full, or read-only"):
+        ledger.write()
+    assert not made[0].in_transaction
+    ledger.write()
+    ledger.begin(None, 2, "orders")
+    assert [file.name for file in ledger.files.values()] == ["a"]
+    ledger.close()
