@@ -164,6 +164,7 @@ def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> No
     with Producer(group.url) as producer:
         for value in numbers(2000):
             producer.send("t", value)
+    until(reaches(group, "g2", 2000), WAIT_S)  # a receipt says that g2 has them, not yet that it was told that all have
     with flight.connect(group.status("g2")["reads"]) as client:
         info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({"splits": 2}).encode()))
     tables = []
