@@ -20,6 +20,7 @@ from tests.integration.cli.house import tutti
 from tutti import Producer, Reader, Unavailable, Unknown
 
 END_S = 60.0  # in which whatever is asked here has ended, however slow the machine is; nothing was to wait for so long
+IDS = ["the gateway", "its reads process too"]
 PATIENCE_S = 5.0  # longer than one address has, and a look who is there takes
 
 
@@ -31,7 +32,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         yield process
 
 
-@pytest.fixture(params=[False, True], ids=["the gateway", "its reads process too"])
+@pytest.fixture(params=[False, True], ids=IDS)
 def freeze(gateway: GatewayProcess, request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractContextManager[None]]:
     @contextlib.contextmanager
     def frozen() -> Iterator[None]:
@@ -124,6 +125,7 @@ def test_everybody_is_told_in_time_and_goes_on_afterwards(
             assert found in ([b"after"], [b"while it was frozen", b"after"]), "it goes on where it was"
 
 
+@pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.soak)], indirect=True, ids=IDS)
 @pytest.mark.parametrize("options", [(), pytest.param(("--unordered",), marks=pytest.mark.soak)])
 def test_tail_that_follows_ends_and_says_so(
     gateway: GatewayProcess,

@@ -72,6 +72,7 @@ def send(url: str, batches: list[list[bytes]]) -> None:
                 producer.send(TOPIC, value)
 
 
+@pytest.mark.soak  # the demo's test holds live and replay against each other, too
 def test_live_in_several_runs_equals_the_replay(spark: SparkSession, own_gateway: GatewayProcess, tmp_path: Path) -> None:
     chance = random.Random(11)
     batches = departures(chance)

@@ -44,7 +44,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         query.stop()
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(len(DISTURBANCES), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(len(DISTURBANCES), marks=pytest.mark.soak)])
 def test_windows_are_those_of_the_events_that_were_sent(session: SparkSession, tmp_path: Path, rounds: int) -> None:
     """Proves that neither restarts with other options, nor rates, nor gateways that die change a result with state."""
     with Three(tmp_path) as group:
