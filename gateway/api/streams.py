@@ -126,9 +126,9 @@ class Streams:
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, limits.READ_BATCH_BYTES_MIN), limits.READ_BATCH_BYTES_MAX)
 
-    def _scan(self, served: Served, ticket: Ticket, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The batches of a range that is committed."""
-        reached = start
+    def _scan(self, served: Served, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
+        """The batches of a range that is committed, and whether it goes on where another one ended."""
+        reached, bytes_max = start, self._batch_bytes()
         try:
             batches = scan(
                 served.reader,
@@ -137,7 +137,8 @@ class Streams:
                 topics=ticket.topics,
                 columns=ticket.columns,
                 rows_max=limits.READ_BATCH_ROWS_MAX,
-                bytes_max=self._batch_bytes(),
+                bytes_max=bytes_max,
+                first_bytes=bytes_max if goes_on else limits.READ_FIRST_BYTES,
             )
             while (batch := self._made(batches)) is not None:
                 if served.watch.stopping:
@@ -180,7 +181,7 @@ class Streams:
             began = time.monotonic()
             last = empty
             try:
-                for batch in self._scan(served, ticket, at, upto):
+                for batch in self._scan(served, ticket, at, upto, goes_on=at > wanted.start):
                     if last is not empty:
                         yield last
                     last = batch

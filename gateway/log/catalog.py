@@ -124,7 +124,7 @@ class View:
             Damaged: another frame stands there, or the payload fails its CRC.
         """
         place, position = int(row["place"]), int(row["position"])
-        self.segment.populate(place, place + int(row["size"]))
+        self.segment.populate(place, place + int(row["size"]), alone=True)
         frame = self.segment.frame(place)
         if frame.position != position:
             raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")

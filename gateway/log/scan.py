@@ -39,8 +39,11 @@ def scan(
     columns: Sequence[str] | None = None,
     rows_max: int = limits.READ_BATCH_ROWS_MAX,
     bytes_max: int = limits.READ_BATCH_BYTES_MAX,
+    first_bytes: int = limits.READ_FIRST_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Committed records of [start, end) in offset order.
+
+    The first batches are small, and what lies around them is not read in: who wants one place has it soon, wherever it is.
 
     Args:
         reader: of the directory.
@@ -49,6 +52,7 @@ def scan(
         columns: names of `gateway.data.columns.COLUMNS`, None for all.
         rows_max: most records of a batch.
         bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
+        first_bytes: the same of the first batch, from which it grows; `bytes_max` where a scan goes on with what was read before.
 
     Raises:
         UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
@@ -57,31 +61,42 @@ def scan(
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     numbers = None if topics is None else np.array(sorted(reader.topic_numbers(topics)), dtype=np.uint32)
+    first_bytes = min(first_bytes, bytes_max)
+    read, made = _sizes(first_bytes, bytes_max), _sizes(first_bytes, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
-        for low, high in _groups(wanted, rows_max, bytes_max):
+        for low, high, size_max in _groups(wanted, rows_max, read):
             some = wanted[low:high]
             places = _places(some)
             for first, last in places:
-                view.segment.populate(first, last)
-            for joined, bodies in _joined(view, some, bytes_max):
+                view.segment.populate(first, last, alone=size_max < bytes_max)
+            for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
             for first, last in places:
                 view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
 
 
-def _groups(rows: Rows, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Runs of frames that are read together; of one batch, unless they are compressed."""
-    low = count = size = 0
+def _sizes(first: int, most: int) -> Iterator[int]:
+    """How many bytes what is read together, or becomes one batch, may have, one after the other."""
+    while True:
+        yield first
+        first = min(most, first * limits.READ_GROWTH)
+
+
+def _groups(rows: Rows, rows_max: int, sizes: Iterator[int]) -> Iterator[tuple[int, int, int]]:
+    """Runs of frames that are read together, and how many bytes each may have; of one batch, unless they are compressed."""
+    low = count = size = size_max = 0
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
-        if at > low and (count + records > rows_max or size + length > bytes_max):
-            yield low, at
-            low, count, size = at, 0, 0
+        if at == low:
+            size_max = next(sizes)
+        elif count + records > rows_max or size + length > size_max:
+            yield low, at, size_max
+            low, count, size, size_max = at, 0, 0, next(sizes)
         count += records
         size += length
     if low < len(rows):
-        yield low, len(rows)
+        yield low, len(rows), size_max
 
 
 def _places(rows: Rows) -> list[tuple[int, int]]:
@@ -95,14 +110,14 @@ def _places(rows: Rows) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def _joined(view: View, rows: Rows, bytes_max: int) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
+def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
     """Runs of the frames of a group that make one batch once they are decompressed: what is small on disk may be large here, and a
-    compressed frame's size is known only then. So no more than `bytes_max` and one frame are ever held.
+    compressed frame's size is known only then. So no more than the next of `sizes` and one frame are ever held.
 
     Raises:
         Damaged: a frame is; everything before it was given.
     """
-    low = held = 0
+    low = held = size_max = 0
     bodies: list[pa.RecordBatch] = []
     damage: Damaged | None = None
     for at, (place, position, count, size) in enumerate(
@@ -115,9 +130,11 @@ def _joined(view: View, rows: Rows, bytes_max: int) -> Iterator[tuple[Rows, list
             break
         if compressed:
             size = body.get_total_buffer_size()
-        if bodies and held + size > bytes_max:
+        if bodies and held + size > size_max:
             yield rows[low:at], bodies
             low, held, bodies = at, 0, []
+        if not bodies:
+            size_max = next(sizes)
         bodies.append(body)
         held += size
     if bodies:

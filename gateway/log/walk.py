@@ -102,8 +102,8 @@ class SegmentMap:
         except FormatError as error:
             raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error
 
-    def populate(self, start: int, end: int) -> None:
-        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.
+    def populate(self, start: int, end: int, *, alone: bool = False) -> None:
+        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory. `alone`: nothing around them.
 
         Raises:
             Damaged: the device cannot read them.
@@ -116,7 +116,7 @@ class SegmentMap:
         if length <= 0:
             return
         try:
-            populate(self.map, start, length)
+            populate(self.map, start, length, alone=alone)
         except OSError as error:
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {start + length}: {error.strerror}") from error
 

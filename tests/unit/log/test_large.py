@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.tools import digest
+from gateway.log.walk import SegmentMap
 from tests.unit.log.history import Compression, History, expected, seen, write_log
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -88,3 +89,33 @@ def test_a_digest_holds_no_more_than_a_batch(tmp_path: Path) -> None:
             found.append(digest(tmp_path / str(compression)).sha256)
     assert most[0] < 3 * limits.READ_BATCH_BYTES_MAX  # of 37 MiB in all
     assert found[0] == found[1]
+
+
+def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves what a seek has the disk do: its frames alone are read in, and those around them once a reader goes on."""
+    history = History()
+    for number in range(160):
+        history.batch("p", "t", [b"%d" % number + bytes(64 * KIB)])
+    write_log(tmp_path, history, OPTIONS)
+    reads: list[tuple[int, bool]] = []
+    populate = SegmentMap.populate
+
+    def noted(segment: SegmentMap, start: int, end: int, *, alone: bool = False) -> None:
+        reads.append((end - start, alone))
+        populate(segment, start, end, alone=alone)
+
+    monkeypatch.setattr(SegmentMap, "populate", noted)
+    with closing(LogReader(tmp_path)) as reader:
+        first = next(scan(reader, 80, 160))
+        assert reads[-1][0] <= limits.READ_FIRST_BYTES
+        assert reads[-1][1]
+        assert first.get_total_buffer_size() <= limits.READ_FIRST_BYTES
+        reads.clear()
+        assert seen(scan(reader, 0, 160)) == expected(history, 0, 160)
+        firsts, rest = [size for size, alone in reads if alone], [size for size, alone in reads if not alone]
+        assert firsts == sorted(firsts)
+        assert [size <= limits.READ_FIRST_BYTES * limits.READ_GROWTH**turn for turn, size in enumerate(firsts)] == [True, True]
+        assert max(rest) > limits.READ_BATCH_BYTES_MAX / 2
+        reads.clear()
+        assert next(scan(reader, 0, 160, first_bytes=limits.READ_BATCH_BYTES_MAX)).num_rows > 10 * first.num_rows
+        assert not any(alone for _, alone in reads)
