@@ -390,8 +390,9 @@ class LogReader:
         frontier, upto = self._look()
         with self._lock:
             self._catalog.check_begin()
+            likely = self._catalog.reaching(time_us, upto)
         begin = self._catalog.start.offset
-        for at in range(self._catalog.begin, len(self._catalog.firsts)):
+        for at in range(likely, len(self._catalog.firsts)):
             first = self._catalog.firsts[at]
             with self._lock:
                 sealed = sealed_header(self.path, first)
