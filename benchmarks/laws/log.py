@@ -139,9 +139,9 @@ LAWS = {
             "seek by time": Measure("ms", "less"),
         },
         "A start takes the newest snapshot and the frames behind it, which are in the newest segments; a seek finds its place by"
-        " halves, one by time among the largest times of segments, which are kept in memory. Neither depends on how much lies before;"
-        " where the log is larger than memory a seek waits for the disk, which reads its first frames alone. One gateway; exec to"
-        " ready, imports included; from a new reader to its first batch, its connection included.",
+        " halves, one by time among the largest times of segments, which are kept in memory. Neither depends on how much lies"
+        " before; where the log is larger than memory a seek waits for the disk, which reads its first frames alone. One gateway;"
+        " exec to ready, imports included; from a new reader to its first batch, its connection included.",
         _log,
         True,
         _log_bytes,
