@@ -61,9 +61,11 @@ class Broker:
         address: HOST:PORT to bootstrap from.
     """
 
-    def __init__(self, root: Path, folder: Path, node: int = 1, bases: Sequence[int] = (), cluster: str = "") -> None:
+    def __init__(
+        self, root: Path, folder: Path, node: int = 1, bases: Sequence[int] = (), cluster: str = "", options: Sequence[str] = ()
+    ) -> None:
         """Prepare its directory under `root`; `folder` has the jars. One of several: which one, the base ports of
-        all, and their cluster's id.
+        all, and their cluster's id. `options` are Java's.
         """
         bases = bases or free_bases(1)
         port = bases[node - 1]
@@ -82,7 +84,7 @@ class Broker:
                 partitions=PARTITIONS,
             )
         )
-        self._java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{folder}/*"]
+        self._java = ["java", "-Xms512m", "-Xmx1g", *options, "-cp", f"{folder}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         format_it = ["kafka.tools.StorageTool", "format", "-t", cluster or str(uuid.uuid4()), "-c", str(self._settings)]
         with (self._own / "log").open("wb") as log:
@@ -164,9 +166,9 @@ class Cluster:
 
 
 @contextmanager
-def broker(root: Path, folder: Path) -> Iterator[Broker]:
+def broker(root: Path, folder: Path, options: Sequence[str] = ()) -> Iterator[Broker]:
     """A broker with its logs under `root`; it ends with the block."""
-    made = Broker(root, folder)
+    made = Broker(root, folder, options=options)
     try:
         made.start()
         yield made

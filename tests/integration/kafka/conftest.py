@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.kafka import Broker, broker, broker_jars
 from tests.faults.three import Three
+from tests.shared_classes import SHORT
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +16,7 @@ def the_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker of this test run: who kills it starts it again."""
     folder = broker_jars()
     assert folder is not None, "Kafka's jars could not be fetched from Maven's central repository, or there is no pyspark or Java"
-    with broker(tmp_path_factory.mktemp("session-kafka"), folder) as made:
+    with broker(tmp_path_factory.mktemp("session-kafka"), folder, SHORT.split()) as made:
         yield made
 
 
