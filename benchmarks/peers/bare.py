@@ -1,4 +1,4 @@
-"""The machine itself: bare ZeroMQ to three processes with a sync on each, and what disk, memory and loopback take."""
+"""The machine itself: bare ZeroMQ, or sockets, to three processes with a sync on each, and what disk, memory and loopback take."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import connections
 from benchmarks.fanout import FanOut, fan_out
 from benchmarks.figures import percentile
 from benchmarks.machine import KIB, MIB, one_round
 from benchmarks.peers.side import MACHINE
-from benchmarks.peers.work import Latency, Running
+from benchmarks.peers.work import FLIGHT, Latency, Running
 
 _MEMBERS = 3
 _RECORD_BYTES = 200  # of 100 with what says what it is
@@ -30,6 +31,9 @@ class _Bare(Running):
     def one_at_a_time(self, count: int) -> Latency:
         times = self._group.one_ms(_RECORD_BYTES, count)
         return Latency(percentile(times, 0.5), percentile(times, 0.99))
+
+    def small_each(self, count: int) -> float:
+        return connections.rate(self._directory, FLIGHT, _RECORD_BYTES, count)
 
     def memory_mb(self) -> None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 from gateway.descriptors import patiently
@@ -29,7 +30,8 @@ def populate(mapped: mmap.mmap, start: int, length: int, *, alone: bool = False)
         OSError: the device cannot read them, or the file ends before.
     """
     if alone:
-        mapped.madvise(mmap.MADV_WILLNEED, start, length)
+        with contextlib.suppress(OSError):  # advice: without it the same is read, and more
+            mapped.madvise(mmap.MADV_WILLNEED, start, length)
     try:
         mapped.madvise(MADV_POPULATE_READ, start, length)
     except OSError as error:
