@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -31,8 +30,6 @@ from gateway.log.transactions import batches_of, unfolded
 from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
 
 _CHUNK = 65_536  # rows looked at together
-_TIMES_A_LOOK = 256  # sealed indexes whose largest time is read at once
-_NO_TIME = -(1 << 63)
 
 
 class Upto(NamedTuple):
@@ -162,7 +159,7 @@ class Catalog:
         self.start = Start()
         self._views: OrderedDict[int, View] = OrderedDict()
         self._offsets: dict[int, int] = {}
-        self._latest = array("q")  # largest timestamps of the first segments, of which all is decided and the index sealed
+        self._sealed: dict[int, Sealed] = {}  # headers of segments of which all is decided: they stay as they are
         self.refresh()
 
     def refresh(self) -> bool:
@@ -173,15 +170,13 @@ class Catalog:
         self.begin = len(firsts)
         firsts += [first for first in there if first >= self.start.first]
         changed = firsts != self.firsts
-        if firsts[: len(self._latest)] != self.firsts[: len(self._latest)]:
-            del self._latest[:]
         self.firsts = firsts
         return changed
 
     def renew(self) -> None:
         """Look for segments again, and map them anew: others may have come under the names of those that were not decided."""
         self._views.clear()
-        del self._latest[:]
+        self._sealed.clear()
         self.refresh()
 
     def close(self) -> None:
@@ -395,20 +390,15 @@ class Catalog:
         if held:
             yield where, np.concatenate(held)
 
-    def reaching(self, time_us: int, upto: Upto) -> int:
-        """Number of a segment before which none has a record at or after a time; it, and those behind it, are to be looked at."""
-        latest = self._latest
-        for at in range(len(latest), min(len(latest) + _TIMES_A_LOOK, len(self.firsts))):
-            first = self.firsts[at]
-            sealed = sealed_header(self.directory, first) if at >= self.begin else None
-            if sealed is not None and self.last_of(at, upto) < first + sealed.rows <= upto.position + 1:
-                latest.append(sealed.max_timestamp)
-            elif at < self.begin:
-                latest.append(_NO_TIME)  # trimmed before it was looked at
-            else:
-                break
-        hits = np.flatnonzero(np.frombuffer(latest, np.int64)[self.begin :] >= time_us) if latest else np.empty(0, np.int64)
-        return self.begin + int(hits[0]) if len(hits) else max(self.begin, len(latest))
+    def sealed(self, at: int, upto: Upto) -> Sealed | None:
+        """The header of a segment's index if it is sealed; read once where all of the segment is decided."""
+        first = self.firsts[at]
+        found = self._sealed.get(first)
+        if found is None:
+            found = sealed_header(self.directory, first)
+            if found is not None and first + found.rows <= upto.position + 1:
+                self._sealed[first] = found
+        return found
 
     def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:
         """Of a row that has a record at or after a time, the batch that has the first one, and its segment."""

@@ -24,7 +24,7 @@ from gateway.data.schema import decode_batch
 from gateway.data.state import LogState, Topic
 from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
-from gateway.log.catalog import Catalog, Upto, View, sealed_header, trimmed
+from gateway.log.catalog import Catalog, Upto, View, trimmed
 from gateway.log.directory import no_identity, read_identity
 from gateway.log.finding import Run, offsets_of
 from gateway.log.index import ABORTED, Rows
@@ -390,12 +390,11 @@ class LogReader:
         frontier, upto = self._look()
         with self._lock:
             self._catalog.check_begin()
-            likely = self._catalog.reaching(time_us, upto)
         begin = self._catalog.start.offset
-        for at in range(likely, len(self._catalog.firsts)):
+        for at in range(self._catalog.begin, len(self._catalog.firsts)):
             first = self._catalog.firsts[at]
             with self._lock:
-                sealed = sealed_header(self.path, first)
+                sealed = self._catalog.sealed(at, upto)
                 whole = sealed is not None and first + sealed.rows > self._catalog.last_of(at, upto)  # no segment is missing behind
             if sealed is not None and whole and sealed.max_timestamp < time_us:
                 continue
