@@ -8,9 +8,11 @@ from random import Random
 
 import pytest
 
+from gateway.core.events import Scalars
+from gateway.errors import Damaged
 from gateway.log import catalog
 from gateway.log.reader import LogReader
-from tests.unit.log.history import History, write_log
+from tests.unit.log.history import History, decide, opened, write_log
 from tests.unit.log.test_trimming import firsts, trimmed
 
 BASE_US = 1_700_000_000_000_000
@@ -80,3 +82,34 @@ def test_a_sealed_segment_is_asked_once_for_its_times(tmp_path: Path, monkeypatc
         for number in range(3):
             assert reader.offset_for_time(BASE_US + (2 + number) * SPREAD_US) == len(history.records) - 3 + number
         assert set(asked) == {firsts(tmp_path)[-1]}, "the one that is written alone"
+
+
+def test_a_segment_that_goes_missing_under_an_open_reader_is_not_passed_over(tmp_path: Path) -> None:
+    """Proves that what was once true of the segment behind one is asked anew, by one writer that goes on all the time."""
+    history, done = History(), 0
+    writer, _, close = opened(tmp_path)
+    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+
+    def write(batches: int) -> None:
+        nonlocal done
+        for _ in range(batches):
+            history.clock += 1000
+            history.batch("p", "t", [b"x" * 1500] * 3)
+        while done < len(history.frames):
+            end = min(done + 7, len(history.frames))
+            writer.append(history.frames[done:end])
+            writer.sync()
+            decide(writer, history, done + 1, end)
+            done = end
+
+    write(60)
+    with closing(LogReader(tmp_path)) as reader:
+        assert reader.offset_for_time(history.clock + SPREAD_US) == len(history.records)
+        lost = firsts(tmp_path)[-1]
+        write(60)
+        behind = firsts(tmp_path)[firsts(tmp_path).index(lost) + 1]
+        wanted = history.records[history.offset_after(behind - 1) - 2].timestamp
+        (tmp_path / "log" / f"{lost:020d}.seg").unlink()
+        with pytest.raises(Damaged, match=f"where position {lost} must be"):
+            reader.offset_for_time(wanted)
+    close()
