@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.core.chance import Random
+from gateway.core.chance import Chance
 from gateway.core.events import Identity, StackConfig
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
@@ -19,4 +19,4 @@ class Context(NamedTuple):
     outbox: Outbox
     window: Window
     identity: Identity
-    random: Random  # of the run's entropy: a recorded run replays
+    random: Chance  # of the run's entropy: a recorded run replays

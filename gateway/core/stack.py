@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.core.actions import Action
-from gateway.core.chance import Random
+from gateway.core.chance import Chance
 from gateway.core.context import Context
 from gateway.core.events import (
     EpochAsked,
@@ -55,10 +55,16 @@ from gateway.errors import InvariantViolated
 class Stack:
     """One member of the group. `step` is the whole interface; everything else is for looking only.
 
-    `layers` is how a test puts another *flush* under the real layers.
+    `chance` makes the run's chance of its entropy. `layers` is how a test puts another *flush* under the real layers.
     """
 
-    def __init__(self, config: StackConfig | None = None, layers: Callable[[Context], Layers] = Layers) -> None:
+    def __init__(
+        self,
+        chance: Callable[[bytes], Chance],
+        config: StackConfig | None = None,
+        layers: Callable[[Context], Layers] = Layers,
+    ) -> None:
+        self._chance = chance
         self._config = config or StackConfig()
         self._standing = Standing()
         self._outbox = Outbox(self._standing)
@@ -115,7 +121,7 @@ class Stack:
         if not isinstance(event, Started):
             raise InvariantViolated(f"{type(event).__name__} came before Started")
         window = Window(event.recovered.state, self._config.undecided_bytes_max)
-        random = Random(event.entropy)
+        random = self._chance(event.entropy)
         layers = self._layers = self._make(Context(self._config, self._standing, self._outbox, window, event.identity, random))
         order, flush = layers.order, layers.flush
         self._handlers = {

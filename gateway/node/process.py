@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +179,7 @@ class Gateway:
 
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], edges.Stack]) -> Driver:
         config = self._config
-        stack = Stack(_stack_config(config))
+        stack = Stack(Random, _stack_config(config))
         self._survey = Survey(stack)
         admission = self._admission(stack)
         return Driver(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import msgspec
 
@@ -78,7 +79,7 @@ def rerun(path: Path | str, reach: Callable[[int, int], None] = lambda done, siz
 
 
 def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> Rerun:
-    stack = Stack(recording.header.config)
+    stack = Stack(Random, recording.header.config)
     events = first_us = last_us = 0
     raised = ""
     difference = None

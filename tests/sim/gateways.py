@@ -166,7 +166,7 @@ class Process:
     def __init__(self, gateway: Gateway, config: StackConfig) -> None:
         self.gateway = gateway
         self.world = gateway.world
-        self.stack = Stack(config)
+        self.stack = Stack(Random, config)
         self.frontier = gateway.disk.watermark
         self.offset = 0
         self.view: ViewInstalled | None = None

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import deque
 from pathlib import Path
+from random import Random
 from time import perf_counter
 
 from gateway.core.actions import Action, Persist, Reply, Send, SetTimer
@@ -53,7 +54,7 @@ class Members:
         self._queue: deque[tuple[int, Event]] = deque()
         self._timers: dict[int, int] = {}
         numbers = range(1, members + 1)
-        self._stacks = {number: Stack() for number in numbers}
+        self._stacks = {number: Stack(Random) for number in numbers}
         self._incarnations = {number: bytes([number]) * 16 for number in numbers}
         self.spent = dict.fromkeys(numbers, 0.0)
         self.replies = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -321,7 +322,7 @@ def never_lets_go() -> None:
     group = Three(log_of(beginning()))
     group.deliver(group.one, 4)
     process = group.one
-    stack = Stack()
+    stack = Stack(Random)
     process.stack = stack
     identity = Identity("g1", DISKS[1], "sim", {"g1": "g1:7400"})
     stack.step(Started(identity, b"e" * 16, Recovered(b"", Scalars(), LogState(), ())), Now(0, 0))

@@ -4,11 +4,14 @@ written down and answers each as the first one did.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from gateway.core.actions import Action
+from gateway.core.chance import Chance
 from gateway.core.events import Event, Now, StackConfig
 from gateway.core.record import decode_lean_event, encode_lean_actions, encode_lean_event
 from gateway.core.stack import Stack
@@ -29,8 +32,8 @@ class Recorded(Stack):
 
     runs: list[Recorded]
 
-    def __init__(self, config: StackConfig) -> None:
-        super().__init__(config)
+    def __init__(self, chance: Callable[[bytes], Chance], config: StackConfig) -> None:
+        super().__init__(chance, config)
         self.config = config
         self.steps: list[tuple[Now, bytes, bytes]] = []
         self.runs.append(self)
@@ -50,7 +53,7 @@ def test_what_was_written_down_is_done_again(options: Options, monkeypatch: pyte
     assert result.violation == ""
     assert len(Recorded.runs) >= options.members
     for process in Recorded.runs:
-        again = Stack(process.config)
+        again = Stack(Random, process.config)
         for number, (now, told, answered) in enumerate(process.steps, 1):
             event = decode_lean_event(told)
             assert encode_lean_actions(again.step(event, now)) == answered, f"event {number}: {event!r:.500}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from gateway.core import limits, record
 from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
@@ -138,7 +139,7 @@ class Group:
 
     def start_alone(self, name: str) -> Member:
         """A blank gateway that is its whole group."""
-        return self._start(Member(name, 1, Stack(self.config)), {name: f"{name}:7400"}, LogState(), ())
+        return self._start(Member(name, 1, Stack(Random, self.config)), {name: f"{name}:7400"}, LogState(), ())
 
     def start_group(self, names: list[str], view: int) -> None:
         """Blank members in the given view."""
@@ -149,7 +150,7 @@ class Group:
 
     def _member(self, name: str, number: int, names: list[str], view: int) -> Member:
         return Member(
-            name, number, Stack(self.config, lambda context: Given(context, number, names)), scalars=Scalars(view, view, 0)
+            name, number, Stack(Random, self.config, lambda context: Given(context, number, names)), scalars=Scalars(view, view, 0)
         )
 
     def restart(self, name: str, watermark: int | None = None, keep: int | None = None, again: Identity | None = None) -> Member:
@@ -164,7 +165,7 @@ class Group:
         state = LogState()
         for frame in kept[:watermark]:
             state.apply(frame, frame.position in void)
-        member = Member(name, 1, Stack(self.config), log=list(kept), durable=len(kept), scalars=old.scalars)
+        member = Member(name, 1, Stack(Random, self.config), log=list(kept), durable=len(kept), scalars=old.scalars)
         member.delivered = old.delivered[:watermark]
         member.runs = [position for position in old.runs if position <= watermark]
         return self._start(member, {name: f"{name}:7400"}, state, tuple(kept[watermark:]), again)
@@ -305,7 +306,7 @@ def _holds(log: list[Frame], answer: Committed | Duplicate) -> bool:
 
 def replay(member: Member, config: StackConfig | None, layers: Callable[[Context], Layers] = Layers) -> None:
     """A new stack takes the recorded events and must do the same again, byte for byte."""
-    stack = Stack(config, layers)
+    stack = Stack(Random, config, layers)
     for number, (data, now, actions) in enumerate(member.history):
         again = [record.encode([action]) for action in stack.step(record.decode_event(data), now)]
         assert again == actions, f"event {number} of {member.name} was answered differently"

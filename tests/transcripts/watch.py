@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.core import record
@@ -199,7 +200,7 @@ class Watch:
 
     def ended(self, gateway: Gateway, config: StackConfig) -> None:
         """A run is over: a new stack that gets its events must do the same again, byte for byte."""
-        stack = Stack(config)
+        stack = Stack(Random, config)
         for number, (data, now, actions) in enumerate(gateway.history):
             if [record.encode([action]) for action in stack.step(record.decode_event(data), now)] != actions:
                 self.wrong(f"event {number} of {gateway.name} is answered differently when the run is replayed")

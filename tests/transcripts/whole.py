@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from random import Random
 from typing import Any, NamedTuple
 
 from gateway.core import record
@@ -125,7 +126,7 @@ class Whole:
         assert gateway.stack is None, f"{name} is running"
         self.run(self.mono_us + int(self._pace.start_ms * MS))
         gateway.starts += 1
-        gateway.stack = Stack(self.config)
+        gateway.stack = Stack(Random, self.config)
         gateway.history, gateway.view, gateway.timer_us = [], None, None
         gateway.halted, gateway.stopped = "", False
         gateway.closed = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.core import limits, messages
-from gateway.core.chance import Random
+from gateway.core.chance import Chance
 from gateway.core.context import Context
 from gateway.core.events import LogRead
 from gateway.core.repair.asker import Asker, Receiving
@@ -22,7 +22,7 @@ class Repair:
         asker, holder: its two halves, with what each counted.
     """
 
-    def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Random) -> None:
+    def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Chance) -> None:
         self._standing = context.standing
         self._receiver = receiver
         timing = Timing(context.standing, distances, random)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import exp, log, log2
 
 from gateway.core import limits
-from gateway.core.chance import Random
+from gateway.core.chance import Chance
 from gateway.core.standing import Standing
 
 
@@ -18,7 +18,7 @@ class Timing:
     next ones hear it; where only one does, it waits no longer than the interval (Nonnenmacher and Biersack 1999).
     """
 
-    def __init__(self, standing: Standing, distances: Callable[[int], int], random: Random) -> None:
+    def __init__(self, standing: Standing, distances: Callable[[int], int], random: Chance) -> None:
         self._standing = standing
         self._distances = distances
         self._random = random

@@ -106,7 +106,7 @@ class Bench:
         self.disk = Disk(self.writer, self.reports.append, lambda: None, LOG)
         self.clock = HandClock()
         self.driver = Driver(
-            Stack(),
+            Stack(random.Random),
             clock=self.clock,
             disk=self.disk,
             lanes=LaneQueue(),

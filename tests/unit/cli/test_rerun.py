@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from tests.unit.node.fakes import LOG
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     _, member = opened()
-    recorder = Recorder(Stack(), str(tmp_path), Header("0.0.9", "jfk", 1_700_000_000_000_000, StackConfig()), LOG)
+    recorder = Recorder(Stack(Random), str(tmp_path), Header("0.0.9", "jfk", 1_700_000_000_000_000, StackConfig()), LOG)
     for data, now, _ in member.history:
         recorder.step(record.decode_event(data), now)
     recorder.stop()

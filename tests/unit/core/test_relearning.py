@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Persist, Send
-from gateway.core.chance import Random
 from gateway.core.context import Context
 from gateway.core.events import Identity, Now, StackConfig
 from gateway.core.flush.relearning import Relearning

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from gateway.core.actions import Reply
 from gateway.core.events import Now, RosterAsked
 from gateway.core.stack import Stack
@@ -10,7 +12,7 @@ from tests.unit.core.rig import started
 
 
 def test_a_blank_disk_sends_who_asks_to_another_gateway() -> None:
-    stack = Stack()
+    stack = Stack(Random)
     stack.step(started({"g1": "g1:7400", "g2": "g2:7400"}), Now(1, 1))
     actions = stack.step(RosterAsked(1, 1, "replace", "g1"), Now(2, 2))
     (denied,) = [answer for action in actions if isinstance(action, Reply) for answer in action.answers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from gateway.core import limits
@@ -30,7 +32,7 @@ from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
 
 
 def test_one_of_several_waits_for_all_of_them_before_a_log_begins() -> None:
-    stack = Stack()
+    stack = Stack(Random)
     actions = stack.step(started({"g1": "a:1", "g2": "b:1"}), Now(0, 0))
     assert actions == [Peers(((2, "g2", "b:1"),)), SetTimer(200_000)]
     assert stack.phase is Phase.SEARCHING
@@ -43,7 +45,7 @@ def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
     state = LogState()
     if not in_tail:
         state.apply(roster)
-    stack = Stack()
+    stack = Stack(Random)
     actions = stack.step(started({"g1": "a:1"}, state, (roster,) if in_tail else ()), Now(0, 0))
     assert actions[1:] == [Halt("the log belongs to the group of g2, g3; 'g1' alone may not go on with it")]
     assert stack.phase is Phase.HALTED
@@ -52,7 +54,7 @@ def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
 def test_a_genesis_cut_short_goes_on_as_a_view_change() -> None:
     roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g1"]))), origin=1)
     roster.stamp(VIEW, 1, 0)
-    stack = Stack()
+    stack = Stack(Random)
     stack.step(started({"g1": "a:1"}, tail=(roster,)), Now(0, 0))
     for token in (1, 2):
         stack.step(Persisted(token), Now(0, 0))
@@ -66,14 +68,14 @@ def test_a_log_without_roster_is_no_log() -> None:
     tick = Frame(Kind.TICK, encode_body(TickBody(1, 1)))
     tick.stamp(VIEW, 1, 0)
     with pytest.raises(InvariantViolated, match="does not begin with a ROSTER"):
-        Stack().step(started({"g1": "a:1"}, tail=(tick,)), Now(0, 0))
+        Stack(Random).step(started({"g1": "a:1"}, tail=(tick,)), Now(0, 0))
 
 
 def test_started_comes_first_and_once_and_a_broken_stack_takes_nothing_more() -> None:
-    stack = Stack()
+    stack = Stack(Random)
     with pytest.raises(InvariantViolated, match="TimeAdvanced came before Started"):
         stack.step(TimeAdvanced(), Now(0, 0))
-    stack = Stack()
+    stack = Stack(Random)
     stack.step(started({"g1": "a:1"}), Now(0, 0))
     with pytest.raises(InvariantViolated, match="started before"):
         stack.step(started({"g1": "a:1"}), Now(0, 0))

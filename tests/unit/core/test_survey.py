@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
 from gateway.core.stack import Stack
 from gateway.core.survey import Member, Survey
@@ -40,7 +42,7 @@ def cut(world: Whole, name: str) -> None:
 
 
 def test_a_stack_that_was_not_started_knows_nobody() -> None:
-    stack = Stack()
+    stack = Stack(Random)
     told = Survey(stack)
     assert (told.state, told.members(), told.reason, told.waits, told.view) == ("joining", [], "", "", (0, (), 0))
     assert told.repair == {}

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -43,7 +44,7 @@ def history() -> list[tuple[Event, Now]]:
 
 def recorded(path: Path, events: Sequence[tuple[Event, Now]], stack: AnyStack | None = None) -> Path:
     """Record a run of the events and end it in order."""
-    recorder = Recorder(stack or Stack(CONFIG), str(path), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
+    recorder = Recorder(stack or Stack(Random, CONFIG), str(path), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
     for event, now in events:
         recorder.step(event, now)
     recorder.stop()
@@ -155,7 +156,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_how_a_stack_ended_is_recorded_and_ends_the_same_again(tmp_path: Path) -> None:
     path = recorded(tmp_path, history()[:5])
-    recorder = Recorder(Stack(CONFIG), str(tmp_path / "other"), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
+    recorder = Recorder(Stack(Random, CONFIG), str(tmp_path / "other"), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
     with pytest.raises(InvariantViolated, match="TimeAdvanced came before Started"):
         recorder.step(TimeAdvanced(), BEGAN)
     recorder.stop()
