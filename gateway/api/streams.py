@@ -127,8 +127,8 @@ class Streams:
         return min(max(share, limits.READ_BATCH_BYTES_MIN), limits.READ_BATCH_BYTES_MAX)
 
     def _scan(self, served: Served, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
-        """The batches of a range that is committed, and whether it goes on where another one ended."""
-        reached, bytes_max = start, self._batch_bytes()
+        """The batches of a range that is committed; it `goes_on` where this stream had another one before."""
+        reached = start
         try:
             batches = scan(
                 served.reader,
@@ -137,8 +137,8 @@ class Streams:
                 topics=ticket.topics,
                 columns=ticket.columns,
                 rows_max=limits.READ_BATCH_ROWS_MAX,
-                bytes_max=bytes_max,
-                first_bytes=bytes_max if goes_on else limits.READ_FIRST_BYTES,
+                bytes_max=self._batch_bytes(),
+                goes_on=goes_on,
             )
             while (batch := self._made(batches)) is not None:
                 if served.watch.stopping:

@@ -134,6 +134,10 @@ invariant(
     "all streams together can keep to what their joined batches may take",
 )
 invariant(
+    list(limits.READ_FIRST_BYTES) == sorted(limits.READ_FIRST_BYTES) and limits.READ_FIRST_BYTES[-1] <= limits.READ_BATCH_BYTES_MAX,
+    "the batches of a scan grow",
+)
+invariant(
     limits.READ_BUFFERS_BYTES + limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX,
     "streams of small frames wait for turns, never for room",
 )

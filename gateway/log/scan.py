@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from gateway.log.reader import LogReader
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_LARGE_BYTES = 64 * limits.KIB  # a frame's, whose pages are read in by one call for little
+_NEAR_BYTES = 64 * limits.KIB  # between frames, which cost no more to read than another call
 _PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
 
 
@@ -39,7 +40,7 @@ def scan(
     columns: Sequence[str] | None = None,
     rows_max: int = limits.READ_BATCH_ROWS_MAX,
     bytes_max: int = limits.READ_BATCH_BYTES_MAX,
-    first_bytes: int = limits.READ_FIRST_BYTES,
+    goes_on: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Committed records of [start, end) in offset order.
 
@@ -52,7 +53,7 @@ def scan(
         columns: names of `gateway.data.columns.COLUMNS`, None for all.
         rows_max: most records of a batch.
         bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
-        first_bytes: the same of the first batch, from which it grows; `bytes_max` where a scan goes on with what was read before.
+        goes_on: a scan ended where this one starts, so that more of the log than one place is wanted.
 
     Raises:
         UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
@@ -61,15 +62,16 @@ def scan(
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     numbers = None if topics is None else np.array(sorted(reader.topic_numbers(topics)), dtype=np.uint32)
-    first_bytes = min(first_bytes, bytes_max)
-    read, made = _sizes(first_bytes, bytes_max), _sizes(first_bytes, bytes_max)
+    firsts = () if goes_on else limits.READ_FIRST_BYTES
+    alone = chain(repeat(True, len(firsts)), repeat(False))
+    read, made = _sizes(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
-        for low, high, size_max in _groups(wanted, rows_max, read):
-            some = wanted[low:high]
+        for low, high in _groups(wanted, rows_max, read):
+            some, near = wanted[low:high], next(alone)
             places = _places(some)
             for first, last in places:
-                view.segment.populate(first, last, alone=size_max < bytes_max)
+                view.segment.populate(first, last, alone=near)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
@@ -77,37 +79,34 @@ def scan(
                 view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
 
 
-def _sizes(first: int, most: int) -> Iterator[int]:
-    """How many bytes what is read together, or becomes one batch, may have, one after the other."""
-    while True:
-        yield first
-        first = min(most, first * limits.READ_GROWTH)
+def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
+    """Most bytes of one group, or batch, after the other."""
+    return chain([min(size, most) for size in firsts], repeat(most))
 
 
-def _groups(rows: Rows, rows_max: int, sizes: Iterator[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of frames that are read together, and how many bytes each may have; of one batch, unless they are compressed."""
+def _groups(rows: Rows, rows_max: int, sizes: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """Runs of frames that are read together; of one batch, unless they are compressed. Each has the next of `sizes` at most."""
     low = count = size = size_max = 0
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at == low:
             size_max = next(sizes)
         elif count + records > rows_max or size + length > size_max:
-            yield low, at, size_max
+            yield low, at
             low, count, size, size_max = at, 0, 0, next(sizes)
         count += records
         size += length
     if low < len(rows):
-        yield low, len(rows), size_max
+        yield low, len(rows)
 
 
 def _places(rows: Rows) -> list[tuple[int, int]]:
-    """The bytes of a segment that frames take: from the first of them to the last (in a TXN they have any order), or of each one
-    where they are large and as much lies between them, as when tasks staged side by side.
+    """The bytes of a segment that frames take (in a TXN they have any order), what lies between near ones included: much lies
+    between those of a topic among others, and where tasks staged side by side.
     """
-    starts, ends, size = rows["place"], rows["place"] + rows["size"], int(rows["size"].sum())
-    first, last = int(starts.min()), int(ends.max())
-    if last - first <= 2 * size or size < len(rows) * _LARGE_BYTES:
-        return [(first, last)]
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+    starts = np.sort(rows["place"]).astype(np.int64)
+    ends = np.sort(rows["place"] + rows["size"]).astype(np.int64)
+    apart = np.flatnonzero(starts[1:] - ends[:-1] > _NEAR_BYTES)
+    return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 
 def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:

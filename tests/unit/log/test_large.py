@@ -91,31 +91,57 @@ def test_a_digest_holds_no_more_than_a_batch(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What is read in of segments from now on: bytes, and whether alone."""
+    noted: list[tuple[int, bool]] = []
+    populate = SegmentMap.populate
+
+    def note(segment: SegmentMap, start: int, end: int, *, alone: bool = False) -> None:
+        noted.append((end - start, alone))
+        populate(segment, start, end, alone=alone)
+
+    monkeypatch.setattr(SegmentMap, "populate", note)
+    return noted
+
+
+def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Path, reads: list[tuple[int, bool]]) -> None:
     """Proves what a seek has the disk do: its frames alone are read in, and those around them once a reader goes on."""
     history = History()
     for number in range(160):
         history.batch("p", "t", [b"%d" % number + bytes(64 * KIB)])
     write_log(tmp_path, history, OPTIONS)
-    reads: list[tuple[int, bool]] = []
-    populate = SegmentMap.populate
-
-    def noted(segment: SegmentMap, start: int, end: int, *, alone: bool = False) -> None:
-        reads.append((end - start, alone))
-        populate(segment, start, end, alone=alone)
-
-    monkeypatch.setattr(SegmentMap, "populate", noted)
+    first_bytes = limits.READ_FIRST_BYTES[0]
     with closing(LogReader(tmp_path)) as reader:
         first = next(scan(reader, 80, 160))
-        assert reads[-1][0] <= limits.READ_FIRST_BYTES
+        assert reads[-1][0] <= first_bytes
         assert reads[-1][1]
-        assert first.get_total_buffer_size() <= limits.READ_FIRST_BYTES
+        assert first.get_total_buffer_size() <= first_bytes
         reads.clear()
         assert seen(scan(reader, 0, 160)) == expected(history, 0, 160)
         firsts, rest = [size for size, alone in reads if alone], [size for size, alone in reads if not alone]
         assert firsts == sorted(firsts)
-        assert [size <= limits.READ_FIRST_BYTES * limits.READ_GROWTH**turn for turn, size in enumerate(firsts)] == [True, True]
+        assert [size <= most for size, most in zip(firsts, limits.READ_FIRST_BYTES, strict=True)] == [True, True]
         assert max(rest) > limits.READ_BATCH_BYTES_MAX / 2
         reads.clear()
-        assert next(scan(reader, 0, 160, first_bytes=limits.READ_BATCH_BYTES_MAX)).num_rows > 10 * first.num_rows
+        assert next(scan(reader, 0, 160, goes_on=True)).num_rows > 10 * first.num_rows
         assert not any(alone for _, alone in reads)
+        reads.clear()
+        next(scan(reader, 0, 160, bytes_max=limits.READ_BATCH_BYTES_MIN))  # as where very many read at once
+        assert reads[-1][0] <= limits.READ_BATCH_BYTES_MIN
+        assert reads[-1][1]
+
+
+def test_of_a_topic_among_others_its_own_frames_are_read(tmp_path: Path, reads: list[tuple[int, bool]]) -> None:
+    """Proves that what lies between small frames of a topic is not read in with them, and that near ones are read by one call."""
+    history = History()
+    for number in range(160):
+        history.batch("p", "rare" if number % 40 == 0 else "t", [b"%d" % number + bytes(16 * KIB)])
+    write_log(tmp_path, history, OPTIONS)
+    with closing(LogReader(tmp_path)) as reader:
+        assert [row["offset"] for row in seen(scan(reader, 0, 160, topics=["rare"]))] == [0, 40, 80, 120]
+        assert len([size for size, _ in reads if size > KIB]) == 4  # and what registered the names
+        assert max(size for size, _ in reads) < 20 * KIB
+        reads.clear()
+        assert len(seen(scan(reader, 0, 160, topics=["t"]))) == 156
+        assert len([size for size, _ in reads if size > KIB]) < 10
