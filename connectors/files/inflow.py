@@ -57,7 +57,7 @@ class Connector:
 
         Raises:
             ConfigError: a directory is not as it has to be.
-            Unavailable: no gateway answered at the start.
+            Unavailable: at the start no gateway answered, or another process kept the ledger.
             Fenced: another instance of the name has taken over.
             TuttiError: ledger and log do not go together.
         """

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirec
 
 Kind = TypeVar("Kind")
 _VERSION = 1
+_AGAIN_S = 0.05
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT, inode INTEGER, size INTEGER, changed_ns INTEGER, done INTEGER, row INTEGER,
@@ -90,6 +92,7 @@ class Ledger:
 
         Raises:
             ConfigError: the directory cannot be written, or the ledger is of files that are read otherwise.
+            Unavailable: another process keeps it, or its disk takes nothing.
             Damaged: the file is no ledger any more.
         """
         self._path = Path(directory) / f"{name}.ledger"
@@ -103,10 +106,23 @@ class Ledger:
         except (OSError, sqlite3.OperationalError) as error:
             raise ConfigError(f"state {directory}: {error}: name a directory that can be written") from error
         with self._explained():
-            self._base.execute("PRAGMA journal_mode=WAL")
+            self._log_ahead()
             self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed
             self._made("growing" if grows else "complete")
             self.id = str(self._meta("id"))
+
+    def _log_ahead(self) -> None:
+        """Have SQLite write ahead; of another process that keeps the file it tells at once here, and not after its timeout."""
+        deadline = time.monotonic() + limits.LEDGER_WAIT_S
+        while True:
+            try:
+                self._base.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                return
 
     def _made(self, kind: str) -> None:
         with self._transaction():
@@ -130,6 +146,7 @@ class Ledger:
 
         Raises:
             Fenced: a newer instance has it.
+            Unavailable: another process keeps it, or its disk takes nothing.
             WrongDirectory: it is not the ledger that the log's progress is about.
         """
         with self._explained():
@@ -233,7 +250,7 @@ class Ledger:
 
         Raises:
             Fenced: a newer instance has it.
-            TuttiError: the disk does not take it.
+            Unavailable: another process keeps it, or its disk takes nothing.
         """
         if not self.pending:
             return
@@ -274,10 +291,10 @@ class Ledger:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+            if _is_busy(error):
                 raise Unavailable(
                     f"{self._path}: another process has kept it for {limits.LEDGER_WAIT_S:g} s{self._holders()}: if it is "
-                    f"suspended, let it go on, or kill it, and start this one again"
+                    f"suspended, let it go on, or kill it"
                 ) from error
             raise Unavailable(f"{self._path}: {error}: is its disk full, or read-only?") from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
@@ -287,15 +304,22 @@ class Ledger:
 
     def _holders(self) -> str:
         """The processes that have locks on it, as words of a sentence; nothing where the kernel tells of none."""
-        try:
-            # Never by fcntl: a file that is closed takes with it the locks that this process has by other descriptors.
-            files = {os.stat(f"{self._path}{suffix}").st_ino for suffix in ("", "-shm")}
+        # Never by fcntl: a file that is closed takes with it the locks that this process has by other descriptors.
+        files: set[str] = set()
+        pids: set[int] = set()
+        for name in (self._path, f"{self._path}-shm"):
+            with suppress(OSError):
+                found = os.stat(name)
+                files.add(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
+        with suppress(OSError):
             fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        except OSError:
-            return ""
-        writers = {int(one[-4]) for one in fields if one[-5] == "WRITE" and int(one[-3].rpartition(":")[2]) in files}
-        pids = " and ".join(str(pid) for pid in sorted(writers - {os.getpid()}) if pid > 0)
-        return f" (process {pids})" if pids else ""
+            pids = {int(one[-4]) for one in fields if one[-5] == "WRITE" and one[-3] in files} - {os.getpid()}
+        named = " and ".join(str(pid) for pid in sorted(pids) if pid > 0)
+        return f" (process {named})" if named else ""
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _rows(given: Iterable[Kind | None], row: Callable[[Kind], tuple[object, ...]]) -> list[tuple[object, ...]]:

@@ -72,8 +72,11 @@ class Connected:
     def stands(self) -> bool:
         """Whether each of its threads is suspended: a system call that was begun is carried out before."""
         assert self.process is not None
-        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        try:
+            told = [(thread / "stat").read_text() for thread in Path(f"/proc/{self.process.pid}/task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # one has just ended: it was not suspended
+        return all(one.rpartition(")")[2].split()[0] == "T" for one in told)
 
     def wait(self) -> int:
         """Its exit code, when it ends by itself."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,21 @@ def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeyp
     ledger.begin(None, 2, "orders")
     assert [file.name for file in ledger.files.values()] == ["a"]
     ledger.close()
+
+
+def test_a_ledger_that_another_one_is_just_making_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves it for a file that does not write ahead yet, of which SQLite tells without waiting."""
+    monkeypatch.setattr(limits, "LEDGER_WAIT_S", 0.5)
+    keeper = [sys.executable, "-c", _KEEPS, str(tmp_path / "orders.ledger")]
+    with subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"kept\n"
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=rf"another process has kept it for 0\.5 s \(process {other.pid}\)"):
+            Ledger(str(tmp_path), "orders", grows=False)
+        assert time.monotonic() - began >= limits.LEDGER_WAIT_S
+        threading.Timer(0.1, other.communicate).start()
+        Ledger(str(tmp_path), "orders", grows=False).close()
 
 
 def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
