@@ -13,17 +13,60 @@ from gateway.errors import Damaged
 from gateway.log import catalog
 from gateway.log.reader import LogReader
 from tests.unit.log.history import History, decide, opened, write_log
-from tests.unit.log.test_trimming import firsts, trimmed
+from tests.unit.log.test_trimming import firsts, fit, settle
 
 BASE_US = 1_700_000_000_000_000
 SPREAD_US = 1_000_000
 
 
-def grow(history: History, chance: Random, batches: int) -> None:
-    """More batches, each of whose times begins anywhere."""
-    for number in range(batches):
-        history.clock = BASE_US + chance.randrange(SPREAD_US)
-        history.batch(f"p{number % 3}", "t", [b"x" * 300] * chance.randint(1, 9))
+def batch(history: History, chance: Random, number: int) -> None:
+    """A batch whose times begin anywhere."""
+    history.clock = BASE_US + chance.randrange(SPREAD_US)
+    history.batch(f"p{number % 3}", "t", [b"x" * 300] * chance.randint(1, 9))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The segments whose index is opened for its header from now on."""
+    noted: list[int] = []
+    header = catalog.sealed_header
+
+    def note(directory: str, first: int) -> object:
+        noted.append(first)
+        return header(directory, first)
+
+    monkeypatch.setattr(catalog, "sealed_header", note)
+    return noted
+
+
+class Written:
+    """A log whose writer goes on all the time: nothing makes a reader look anew but what it does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.history, self._done = path, History(), 0
+        self.writer, _, self.close = opened(path)
+        view = self.history.view_id
+        self.writer.write_scalars(Scalars(view, view, view))
+
+    def write(self) -> None:
+        """What the history has more."""
+        history = self.history
+        while self._done < len(history.frames):
+            end = min(self._done + 7, len(history.frames))
+            self.writer.append(history.frames[self._done : end])
+            self.writer.sync()
+            decide(self.writer, history, self._done + 1, end)
+            self._done = end
+
+    def trim(self, keep: int) -> int:
+        """Have the log begin some segments before its end; the offset."""
+        position = fit(self.path, self.history)[-keep]
+        begin = self.history.offset_after(position - 1)
+        self.history.trim(position, begin)
+        self.write()
+        settle(self.writer)
+        assert firsts(self.path)[0] == position
+        return begin
 
 
 def found(history: History, time_us: int, begin: int = 0) -> int:
@@ -37,46 +80,45 @@ def times(history: History, chance: Random) -> list[int]:
     return [BASE_US - 1, BASE_US + 2 * SPREAD_US, *(record.timestamp + chance.randint(-1, 1) for record in some)]
 
 
-def test_times_in_any_order_are_found_while_the_log_grows_and_begins_later(tmp_path: Path) -> None:
+def test_times_in_any_order_are_found_while_the_log_grows_and_begins_later(tmp_path: Path, asked: list[int]) -> None:
     """Proves it for a reader that stays open: segments join, lose their indexes, and go."""
-    chance, history = Random(5), History()
-    grow(history, chance, 60)
-    write_log(tmp_path, history)
+    chance, log = Random(5), Written(tmp_path)
+    history, begin = log.history, 0
+    for number in range(60):
+        batch(history, chance, number)
+    log.write()
     with closing(LogReader(tmp_path)) as reader:
-        for turn in range(4):
-            if turn == 2:
-                for index in (tmp_path / "log").glob("*.idx"):
-                    index.unlink()
-            for time_us in times(history, chance):
-                assert reader.offset_for_time(time_us) == found(history, time_us)
-            grow(history, chance, 30)
-            write_log(tmp_path, history)
-        for keep in (9, 3):
-            _, begin = trimmed(tmp_path, history, keep)
+        for turn in range(8):
             for time_us in times(history, chance):
                 assert reader.offset_for_time(time_us) == found(history, time_us, begin)
-    with closing(LogReader(tmp_path)) as reader:
-        assert [reader.offset_for_time(time_us) for time_us in (0, BASE_US + 2 * SPREAD_US)] == [begin, len(history.records)]
+            sealed = firsts(tmp_path)[:-1]
+            asked.clear()
+            reader.offset_for_time(BASE_US + 2 * SPREAD_US)
+            assert not set(sealed) & set(asked), "what was asked once is known, and stays known while the log goes on"
+            for number in range(30):
+                batch(history, chance, number)
+            log.write()
+            if turn == 2:
+                for index in sorted((tmp_path / "log").glob("*.idx"))[:3]:
+                    index.unlink()
+            if turn in (4, 6):
+                begin = log.trim(6 - turn // 2)
+    log.close()
 
 
-def test_a_sealed_segment_is_asked_once_for_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealed_segment_is_asked_once_for_its_times(tmp_path: Path, asked: list[int]) -> None:
     """Proves that the second time that is looked for costs no look at the segments before it."""
     chance, history = Random(6), History()
-    grow(history, chance, 600)
+    for number in range(600):
+        batch(history, chance, number)
     for number in range(3):
         history.clock = BASE_US + (2 + number) * SPREAD_US
         history.batch("p", "t", [b"late"])
     write_log(tmp_path, history)
     assert len(firsts(tmp_path)) > 20
-    asked: list[int] = []
-    header = catalog.sealed_header
-
-    def noted(directory: str, first: int) -> object:
-        asked.append(first)
-        return header(directory, first)
-
-    monkeypatch.setattr(catalog, "sealed_header", noted)
     with closing(LogReader(tmp_path)) as reader:
+        assert reader.offset_for_time(BASE_US - 1) == 0
+        assert set(asked) == {firsts(tmp_path)[0]}, "no more than has to be"
         assert reader.offset_for_time(BASE_US + 4 * SPREAD_US) == len(history.records) - 1
         asked.clear()
         for number in range(3):
@@ -85,31 +127,24 @@ def test_a_sealed_segment_is_asked_once_for_its_times(tmp_path: Path, monkeypatc
 
 
 def test_a_segment_that_goes_missing_under_an_open_reader_is_not_passed_over(tmp_path: Path) -> None:
-    """Proves that what was once true of the segment behind one is asked anew, by one writer that goes on all the time."""
-    history, done = History(), 0
-    writer, _, close = opened(tmp_path)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    """Proves that what was once true of the segment behind one is asked anew."""
+    log = Written(tmp_path)
+    history = log.history
 
-    def write(batches: int) -> None:
-        nonlocal done
-        for _ in range(batches):
+    def write() -> None:
+        for _ in range(60):
             history.clock += 1000
             history.batch("p", "t", [b"x" * 1500] * 3)
-        while done < len(history.frames):
-            end = min(done + 7, len(history.frames))
-            writer.append(history.frames[done:end])
-            writer.sync()
-            decide(writer, history, done + 1, end)
-            done = end
+        log.write()
 
-    write(60)
+    write()
     with closing(LogReader(tmp_path)) as reader:
         assert reader.offset_for_time(history.clock + SPREAD_US) == len(history.records)
         lost = firsts(tmp_path)[-1]
-        write(60)
+        write()
         behind = firsts(tmp_path)[firsts(tmp_path).index(lost) + 1]
         wanted = history.records[history.offset_after(behind - 1) - 2].timestamp
         (tmp_path / "log" / f"{lost:020d}.seg").unlink()
         with pytest.raises(Damaged, match=f"where position {lost} must be"):
             reader.offset_for_time(wanted)
-    close()
+    log.close()
