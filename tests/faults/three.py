@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 
 NAMES = ("g1", "g2", "g3")
+_VIEW_S = 30.0
 
 
 class Three:
@@ -35,10 +37,15 @@ class Three:
             return control.status()
 
     def coordinator(self) -> GatewayProcess:
-        """The one that coordinates the view."""
-        alive = next(name for name, gateway in self.all.items() if gateway.runs)
-        name: str = self.status(alive)["view"]["coordinator"]
-        return self[name]
+        """The one that coordinates the view, when there is one that does: who was just started, or cut off, tells of none."""
+        deadline = time.monotonic() + _VIEW_S
+        while True:
+            told = [self.status(name)["view"]["coordinator"] for name, gateway in self.all.items() if gateway.runs]
+            for name in filter(None, told):
+                return self[name]
+            if time.monotonic() >= deadline:
+                raise AssertionError(f"nobody coordinates the group after {_VIEW_S:g} s")
+            time.sleep(0.05)
 
     def start(self) -> Self:
         """All of them, at once: a group begins when all are there."""

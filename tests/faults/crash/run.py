@@ -127,7 +127,9 @@ class Producers:
         self.processes[name] = self._start(name)
 
     def wait_for_commits(self) -> None:
-        """Wait until each one that still runs was told of a further commit, so that what follows the last kill is checked too."""
+        """Wait until each one that still runs was told of a further commit: what comes before the first kill, and what follows the
+        last one, is checked too.
+        """
         deadline = time.monotonic() + WORKER_WAIT_S
         for name, process in self.processes.items():
             path = self.witness_path(name)
@@ -178,6 +180,7 @@ def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Cal
     workers = Producers(gateway.url, root, [*names, UNORDERED])
     follower = Follower(gateway.url)
     try:
+        workers.wait_for_commits()
         while report.kills < kills:
             time.sleep(chance.uniform(0.05, 1.5))
             if chance.random() < 0.2:
