@@ -138,10 +138,10 @@ LAWS = {
             "seek by offset": Measure("ms", "less"),
             "seek by time": Measure("ms", "less"),
         },
-        "A start takes the newest snapshot and the frames behind it, which are in the newest segments; a seek finds its place by"
-        " halves, one by time among the largest times of segments, which are kept in memory. Neither depends on how much lies"
-        " before; where the log is larger than memory a seek waits for the disk, which reads its first frames alone. One gateway;"
-        " exec to ready, imports included; from a new reader to its first batch, its connection included.",
+        "A start takes the newest snapshot and the frames behind it, which are in the newest segments, however much lies before. A"
+        " seek by offset finds its place by halves, one by time looks at one number a segment, its largest time, which is kept in"
+        " memory: a microsecond each. Where the log is larger than memory a seek waits for the disk, which reads its first frames"
+        " alone. One gateway; exec to ready, imports included; from a new reader to its first batch, its connection included.",
         _log,
         True,
         _log_bytes,

@@ -170,7 +170,7 @@ class Files:
         while True:
             reader, upto = self._holder(position, end, unreadable)
             try:
-                for batch in scan(reader, position, upto, topics=chosen, columns=asked):
+                for batch in scan(reader, position, upto, topics=chosen, columns=asked, goes_on=position > start):
                     offsets = batch.column("offset") if chosen is not None else None
                     position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
                     if len(asked) != len(wanted):

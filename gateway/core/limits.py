@@ -231,6 +231,7 @@ LOG_NAME_CHARACTERS_MAX = 64  # a log's uuid as hex has 32
 READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
 READ_FIRST_BYTES = (256 * KIB, MIB)  # of the first batches of a scan: many readers want one place
+READ_FIRST_PLACES = 16  # of the disk that each of them waits for: frames of one topic may lie far from each other
 READ_BATCHES_A_STREAM = 3  # one in gRPC, one on its way there, one that is made
 READ_BUFFERS_BYTES = 128 * MIB  # what joined batches of streams that are not read may take together: with more, they are smaller
 READ_MAKING_BYTES = 2 * RAW_BYTES_MAX  # that making one batch may take: a frame decompressed, and its columns

@@ -124,7 +124,8 @@ class View:
             Damaged: another frame stands there, or the payload fails its CRC.
         """
         place, position = int(row["place"]), int(row["position"])
-        self.segment.populate(place, place + int(row["size"]), alone=True)
+        self.segment.will_need(place, place + int(row["size"]))
+        self.segment.populate(place, place + int(row["size"]))
         frame = self.segment.frame(place)
         if frame.position != position:
             raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
@@ -159,7 +160,7 @@ class Catalog:
         self.start = Start()
         self._views: OrderedDict[int, View] = OrderedDict()
         self._offsets: dict[int, int] = {}
-        self._sealed: dict[int, Sealed] = {}  # headers of segments of which all is decided: they stay as they are
+        self._sealed: dict[int, Sealed] = {}  # headers: all of such a segment is decided, and stays as it is
         self.refresh()
 
     def refresh(self) -> bool:
@@ -171,12 +172,14 @@ class Catalog:
         firsts += [first for first in there if first >= self.start.first]
         changed = firsts != self.firsts
         self.firsts = firsts
+        for kept in (self._sealed, self._offsets):
+            for first in [first for first in kept if first < self.start.first]:
+                del kept[first]
         return changed
 
     def renew(self) -> None:
         """Look for segments again, and map them anew: others may have come under the names of those that were not decided."""
         self._views.clear()
-        self._sealed.clear()
         self.refresh()
 
     def close(self) -> None:
@@ -390,13 +393,13 @@ class Catalog:
         if held:
             yield where, np.concatenate(held)
 
-    def sealed(self, at: int, upto: Upto) -> Sealed | None:
-        """The header of a segment's index if it is sealed; read once where all of the segment is decided."""
+    def sealed(self, at: int) -> Sealed | None:
+        """The header of a segment's index if it is sealed, which is read once."""
         first = self.firsts[at]
         found = self._sealed.get(first)
         if found is None:
             found = sealed_header(self.directory, first)
-            if found is not None and first + found.rows <= upto.position + 1:
+            if found is not None:
                 self._sealed[first] = found
         return found
 

@@ -20,18 +20,22 @@ def map_file(fd: int, size: int) -> mmap.mmap:
     return patiently(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
-def populate(mapped: mmap.mmap, start: int, length: int, *, alone: bool = False) -> None:
-    """Read bytes of a file in, from the beginning of a page on.
+def advise(mapped: mmap.mmap, start: int, length: int) -> None:
+    """Have bytes of a file read, from the beginning of a page on, while this process goes on; nothing but them.
 
-    A page that is missed has the kernel read what lies around it, too: megabytes on some disks, which suits who goes on from there.
-    Who does not has the bytes read in `alone`.
+    A page that is missed has the kernel read what lies around it, too: megabytes on some disks, which suits who goes on from there,
+    and nobody else.
+    """
+    with contextlib.suppress(OSError):  # advice: without it the same is read, and more
+        mapped.madvise(mmap.MADV_WILLNEED, start, length)
+
+
+def populate(mapped: mmap.mmap, start: int, length: int) -> None:
+    """Read bytes of a file in, from the beginning of a page on.
 
     Raises:
         OSError: the device cannot read them, or the file ends before.
     """
-    if alone:
-        with contextlib.suppress(OSError):  # advice: without it the same is read, and more
-            mapped.madvise(mmap.MADV_WILLNEED, start, length)
     try:
         mapped.madvise(MADV_POPULATE_READ, start, length)
     except OSError as error:

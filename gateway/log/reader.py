@@ -394,7 +394,7 @@ class LogReader:
         for at in range(self._catalog.begin, len(self._catalog.firsts)):
             first = self._catalog.firsts[at]
             with self._lock:
-                sealed = self._catalog.sealed(at, upto)
+                sealed = self._catalog.sealed(at)
                 whole = sealed is not None and first + sealed.rows > self._catalog.last_of(at, upto)  # no segment is missing behind
             if sealed is not None and whole and sealed.max_timestamp < time_us:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ def scan(
         columns: names of `gateway.data.columns.COLUMNS`, None for all.
         rows_max: most records of a batch.
         bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
-        goes_on: a scan ended where this one starts, so that more of the log than one place is wanted.
+        goes_on: the same who asks had read up to `start`, so that more of the log than one place is wanted.
 
     Raises:
         UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
@@ -63,15 +63,17 @@ def scan(
     schema = schema_of(chosen)
     numbers = None if topics is None else np.array(sorted(reader.topic_numbers(topics)), dtype=np.uint32)
     firsts = () if goes_on else limits.READ_FIRST_BYTES
-    alone = chain(repeat(True, len(firsts)), repeat(False))
-    read, made = _sizes(firsts, bytes_max), _sizes(firsts, bytes_max)
+    reaches, made = _reaches(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
-        for low, high in _groups(wanted, rows_max, read):
-            some, near = wanted[low:high], next(alone)
+        for low, high, alone in _groups(wanted, rows_max, reaches):
+            some = wanted[low:high]
             places = _places(some)
+            if alone or len(places) > 1:
+                for first, last in places:
+                    view.segment.will_need(first, last)  # all of them are asked for before one is waited for
             for first, last in places:
-                view.segment.populate(first, last, alone=near)
+                view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
@@ -79,33 +81,57 @@ def scan(
                 view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
 
 
+class _Reach(NamedTuple):
+    """How much is read together: frames of so many bytes, from so many places; `alone`: without what lies around them."""
+
+    size: int
+    places: int
+    alone: bool
+
+
+def _reaches(firsts: Sequence[int], most: int) -> Iterator[_Reach]:
+    """Those of one group after the other."""
+    few = [_Reach(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
+    return chain(few, repeat(_Reach(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
+
+
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
-    """Most bytes of one group, or batch, after the other."""
+    """Most bytes of one batch after the other."""
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
-def _groups(rows: Rows, rows_max: int, sizes: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Runs of frames that are read together; of one batch, unless they are compressed. Each has the next of `sizes` at most."""
-    low = count = size = size_max = 0
+def _groups(rows: Rows, rows_max: int, reaches: Iterator[_Reach]) -> Iterator[tuple[int, int, bool]]:
+    """Runs of frames that are read together, and whether alone; of one batch, unless they are compressed. Each has the next of
+    `reaches`.
+    """
+    low = count = size = places = 0
+    reach = _Reach(0, 0, alone=False)
+    apart = [True, *_apart(rows["place"], rows["place"] + rows["size"]).tolist()]
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at == low:
-            size_max = next(sizes)
-        elif count + records > rows_max or size + length > size_max:
-            yield low, at
-            low, count, size, size_max = at, 0, 0, next(sizes)
+            reach = next(reaches)
+        elif count + records > rows_max or size + length > reach.size or places + apart[at] > reach.places:
+            yield low, at, reach.alone
+            low, count, size, places, reach = at, 0, 0, 0, next(reaches)
         count += records
         size += length
+        places += at == low or apart[at]
     if low < len(rows):
-        yield low, len(rows)
+        yield low, len(rows), reach.alone
+
+
+def _apart(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Of each frame but the first, whether it lies far from the one before."""
+    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _NEAR_BYTES
+    return between
 
 
 def _places(rows: Rows) -> list[tuple[int, int]]:
     """The bytes of a segment that frames take (in a TXN they have any order), what lies between near ones included: much lies
     between those of a topic among others, and where tasks staged side by side.
     """
-    starts = np.sort(rows["place"]).astype(np.int64)
-    ends = np.sort(rows["place"] + rows["size"]).astype(np.int64)
-    apart = np.flatnonzero(starts[1:] - ends[:-1] > _NEAR_BYTES)
+    starts, ends = np.sort(rows["place"]), np.sort(rows["place"] + rows["size"])
+    apart = np.flatnonzero(_apart(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 

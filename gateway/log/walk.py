@@ -37,7 +37,7 @@ from gateway.data.frame import (
 from gateway.descriptors import patiently
 from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
-from gateway.log.paging import map_file, populate
+from gateway.log.paging import advise, map_file, populate
 
 _AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
 _BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
@@ -102,23 +102,29 @@ class SegmentMap:
         except FormatError as error:
             raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error
 
-    def populate(self, start: int, end: int, *, alone: bool = False) -> None:
-        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory. `alone`: nothing around them.
+    def will_need(self, start: int, end: int) -> None:
+        """Have the device read the bytes, and nothing around them; `populate` waits for them."""
+        if self.map is not None and (span := self._pages(start, end)):
+            advise(self.map, *span)
+
+    def populate(self, start: int, end: int) -> None:
+        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.
 
         Raises:
             Damaged: the device cannot read them.
         """
-        if self.map is None:
-            return
-        page = mmap.PAGESIZE
-        start -= start % page
-        length = min(end, self.size) - start
-        if length <= 0:
+        if self.map is None or not (span := self._pages(start, end)):
             return
         try:
-            populate(self.map, start, length, alone=alone)
+            populate(self.map, *span)
         except OSError as error:
-            raise Damaged(f"{self.path} cannot be read between bytes {start} and {start + length}: {error.strerror}") from error
+            raise Damaged(f"{self.path} cannot be read between bytes {start} and {end}: {error.strerror}") from error
+
+    def _pages(self, start: int, end: int) -> tuple[int, int] | None:
+        """Where the first of the pages begins, and bytes from there; None where the file ends before."""
+        start -= start % mmap.PAGESIZE
+        length = min(end, self.size) - start
+        return (start, length) if length > 0 else None
 
     def readable(self, start: int, end: int, least: int) -> int:
         """Read bytes in up to `end`, or to `least` where that cannot be; up to where they can be read, 0 if not that far."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from mmap import MADV_WILLNEED, PAGESIZE, mmap
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from gateway.core import limits
+from gateway.log import paging, walk
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.tools import digest
-from gateway.log.walk import SegmentMap
 from tests.unit.log.history import Compression, History, expected, seen, write_log
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -92,56 +93,98 @@ def test_a_digest_holds_no_more_than_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """What is read in of segments from now on: bytes, and whether alone."""
-    noted: list[tuple[int, bool]] = []
-    populate = SegmentMap.populate
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is asked of the disk from now on, in order: "advise" or "read", and how many bytes."""
+    noted: list[tuple[str, int]] = []
 
-    def note(segment: SegmentMap, start: int, end: int, *, alone: bool = False) -> None:
-        noted.append((end - start, alone))
-        populate(segment, start, end, alone=alone)
+    def noting(name: str, act: Callable[[mmap, int, int], None]) -> Callable[[mmap, int, int], None]:
+        def note(mapped: mmap, start: int, length: int) -> None:
+            noted.append((name, length))
+            act(mapped, start, length)
 
-    monkeypatch.setattr(SegmentMap, "populate", note)
+        return note
+
+    monkeypatch.setattr(walk, "advise", noting("advise", paging.advise))
+    monkeypatch.setattr(walk, "populate", noting("read", paging.populate))
     return noted
 
 
-def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Path, reads: list[tuple[int, bool]]) -> None:
+def large(asked: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Without what registered names."""
+    return [one for one in asked if one[1] > 8 * KIB]
+
+
+def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
     """Proves what a seek has the disk do: its frames alone are read in, and those around them once a reader goes on."""
     history = History()
     for number in range(160):
         history.batch("p", "t", [b"%d" % number + bytes(64 * KIB)])
     write_log(tmp_path, history, OPTIONS)
-    first_bytes = limits.READ_FIRST_BYTES[0]
+    first_bytes, second_bytes = limits.READ_FIRST_BYTES
     with closing(LogReader(tmp_path)) as reader:
         first = next(scan(reader, 80, 160))
-        assert reads[-1][0] <= first_bytes
-        assert reads[-1][1]
+        assert [kind for kind, _ in reads] == ["advise", "read"]
+        assert max(size for _, size in reads) <= first_bytes + PAGESIZE
         assert first.get_total_buffer_size() <= first_bytes
         reads.clear()
         assert seen(scan(reader, 0, 160)) == expected(history, 0, 160)
-        firsts, rest = [size for size, alone in reads if alone], [size for size, alone in reads if not alone]
-        assert firsts == sorted(firsts)
-        assert [size <= most for size, most in zip(firsts, limits.READ_FIRST_BYTES, strict=True)] == [True, True]
-        assert max(rest) > limits.READ_BATCH_BYTES_MAX / 2
+        asked = large(reads)
+        assert [kind for kind, _ in asked[:4]] == ["advise", "read"] * 2
+        assert asked[0][1] == asked[1][1] <= first_bytes + PAGESIZE
+        assert first_bytes < asked[2][1] == asked[3][1] <= second_bytes + PAGESIZE
+        assert {kind for kind, _ in asked[4:]} == {"read"}
+        assert max(size for _, size in asked[4:]) > limits.READ_BATCH_BYTES_MAX / 2
         reads.clear()
         assert next(scan(reader, 0, 160, goes_on=True)).num_rows > 10 * first.num_rows
-        assert not any(alone for _, alone in reads)
+        assert {kind for kind, _ in reads} == {"read"}
         reads.clear()
         next(scan(reader, 0, 160, bytes_max=limits.READ_BATCH_BYTES_MIN))  # as where very many read at once
-        assert reads[-1][0] <= limits.READ_BATCH_BYTES_MIN
-        assert reads[-1][1]
+        assert [kind for kind, _ in large(reads)] == ["advise", "read"]
+        assert max(size for _, size in reads) <= limits.READ_BATCH_BYTES_MIN + PAGESIZE
 
 
-def test_of_a_topic_among_others_its_own_frames_are_read(tmp_path: Path, reads: list[tuple[int, bool]]) -> None:
+def test_of_a_topic_among_others_its_own_frames_are_read(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
     """Proves that what lies between small frames of a topic is not read in with them, and that near ones are read by one call."""
     history = History()
     for number in range(160):
-        history.batch("p", "rare" if number % 40 == 0 else "t", [b"%d" % number + bytes(16 * KIB)])
+        topic = "rare" if number % 40 == 0 else "even" if number % 2 == 0 else "odd"
+        history.batch("p", topic, [b"%d" % number + bytes(16 * KIB)])
     write_log(tmp_path, history, OPTIONS)
     with closing(LogReader(tmp_path)) as reader:
-        assert [row["offset"] for row in seen(scan(reader, 0, 160, topics=["rare"]))] == [0, 40, 80, 120]
-        assert len([size for size, _ in reads if size > KIB]) == 4  # and what registered the names
-        assert max(size for size, _ in reads) < 20 * KIB
         reads.clear()
-        assert len(seen(scan(reader, 0, 160, topics=["t"]))) == 156
-        assert len([size for size, _ in reads if size > KIB]) < 10
+        assert [row["offset"] for row in seen(scan(reader, 0, 160, topics=["rare"]))] == [0, 40, 80, 120]
+        assert [kind for kind, _ in large(reads)] == ["advise"] * 4 + ["read"] * 4
+        assert max(size for _, size in reads) < 24 * KIB
+        reads.clear()
+        assert [row["offset"] for row in seen(scan(reader, 1, 21, topics=["odd"]))] == list(range(1, 21, 2))
+        asked = large(reads)
+        assert [kind for kind, _ in asked] == ["advise", "read"], "one call, though a frame of another topic lies between any two"
+        assert asked[0][1] > 10 * 16 * KIB
+
+
+def test_the_first_batch_of_a_topic_waits_for_few_places_of_the_disk(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
+    """Proves the bound of what who wants one place waits for, and that the device is asked for all of a group at once."""
+    history, places = History(), limits.READ_FIRST_PLACES
+    for number in range(6 * places):
+        history.batch("p", "t" if number % 2 else "rare", [b"%d" % number + bytes(66 * KIB if number % 2 else 10 * KIB)])
+    write_log(tmp_path, history, OPTIONS)
+    with closing(LogReader(tmp_path)) as reader:
+        reads.clear()
+        batches = scan(reader, 0, 6 * places, topics=["rare"])
+        assert next(batches).num_rows == places
+        once = ["advise"] * places + ["read"] * places
+        assert [kind for kind, _ in large(reads)] == once
+        assert sum(batch.num_rows for batch in batches) == 2 * places
+        assert [kind for kind, _ in large(reads)] == 3 * once
+
+
+def test_advice_is_to_read_what_is_named() -> None:
+    """Proves what the kernel is told: without it a miss has it read what lies around, up to megabytes."""
+    told: list[tuple[int, int, int]] = []
+
+    class Mapped:
+        def madvise(self, *advice: int) -> None:
+            told.append(advice)  # type: ignore[arg-type]  # three of them, as is asserted
+
+    paging.advise(Mapped(), 4096, 100)  # type: ignore[arg-type]  # as far as it is used
+    assert told == [(MADV_WILLNEED, 4096, 100)]

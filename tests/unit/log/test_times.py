@@ -1,4 +1,4 @@
-"""A time is found wherever in the log it is, at a cost that does not grow with what lies before it."""
+"""A time is found wherever in the log it is, and what lies before it is asked once."""
 
 from __future__ import annotations
 
