@@ -319,7 +319,8 @@ class Ledger:
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    """Whether another process has it; of one that stands still where it was the first to open it SQLite says PROTOCOL."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 
 def _rows(given: Iterable[Kind | None], row: Callable[[Kind], tuple[object, ...]]) -> list[tuple[object, ...]]:

@@ -39,13 +39,12 @@ class Three:
     def coordinator(self) -> GatewayProcess:
         """The one that coordinates the view, when there is one that does: who was just started, or cut off, tells of none."""
         deadline = time.monotonic() + _VIEW_S
-        while True:
-            told = [self.status(name)["view"]["coordinator"] for name, gateway in self.all.items() if gateway.runs]
-            for name in filter(None, told):
-                return self[name]
-            if time.monotonic() >= deadline:
-                raise AssertionError(f"nobody coordinates the group after {_VIEW_S:g} s")
+        while time.monotonic() < deadline:
+            for name, gateway in self.all.items():
+                if gateway.runs and (coordinator := self.status(name)["view"]["coordinator"]):
+                    return self[coordinator]
             time.sleep(0.05)
+        raise AssertionError(f"nobody coordinates the group after {_VIEW_S:g} s")
 
     def start(self) -> Self:
         """All of them, at once: a group begins when all are there."""

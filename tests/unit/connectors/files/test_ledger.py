@@ -71,8 +71,12 @@ def test_a_ledger_that_another_one_is_just_making_is_waited_for(tmp_path: Path, 
         with pytest.raises(Unavailable, match=rf"another process has kept it for 0\.5 s \(process {other.pid}\)"):
             Ledger(str(tmp_path), "orders", grows=False)
         assert time.monotonic() - began >= limits.LEDGER_WAIT_S
-        threading.Timer(0.1, other.communicate).start()
+        monkeypatch.setattr(limits, "LEDGER_WAIT_S", 30.0)
+        assert other.stdin is not None
+        ends = threading.Timer(0.1, other.stdin.close)
+        ends.start()
         Ledger(str(tmp_path), "orders", grows=False).close()
+        ends.join()
 
 
 def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
