@@ -1,5 +1,5 @@
-"""What no gateway on this machine can beat with a connection a producer: bare sockets to one process, which passes on what came at
-once, has it synced by all, and answers each connection. No headers, no log, no protocol, and one record under way on each.
+"""A yardstick for a connection a producer: bare sockets to one process, which passes on what came at once, has it synced by all,
+and answers each connection, one round after the other. No headers, no log, no protocol, and one record under way on each.
 """
 
 from __future__ import annotations

@@ -134,8 +134,9 @@ LAWS = {
             "another": Measure("MB", "less"),
             "client": Measure("MB", "less"),
         },
-        "What a gateway keeps in memory is bounded, and does not depend on how much it has committed: neither memory nor latency"
-        " drifts. 1,000 records of 100 B a second; memory is PSS.",
+        "What a gateway keeps in memory is bounded, and does not depend on how much it has committed: neither its memory nor"
+        " latency drifts. A client's memory grows by some MB in the first quarter of an hour, and then no more. 1,000 records of"
+        " 100 B a second; memory is PSS.",
         _hours,
         True,
         _hours_bytes,
