@@ -13,6 +13,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from gateway.core import limits
 from gateway.data.frame import Frame, Kind, check_payload
 from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
-from gateway.log.layout import FRAMES_AT, first_missing, index_path, positions_named, read_header, segment_path, snapshot_path
+from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_missing, segment_path, snapshot_path
 from gateway.log.snapshot import newest_snapshot, read_snapshot, rows_before
 from gateway.log.splits import Range, cut_wide
 from gateway.log.start import Start, read_start
@@ -146,18 +147,21 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
 class Catalog:
     """The rows of a log. Not thread-safe: its user holds a lock.
 
+    A segment is known by its first position, never by its place among others: files come (the log grows, or is mended) and go (it
+    is trimmed, or a disk loses one) between any two calls, and within one that looks again.
+
     Attributes:
-        firsts: first positions of the segments, in order; a segment is known by its place among them, so that those which were
-            trimmed since keep theirs.
-        begin: place of the first segment that is still there. start: where the log begins, as the directory says.
+        firsts: first positions of the segments that are there, in order; replaced and never changed.
+        start: where the log begins, as the directory says.
+        shortened: whether it was trimmed since it was opened.
     """
 
     def __init__(self, directory: str) -> None:
         """Look at the segments of a directory."""
         self.directory = directory
         self.firsts: list[int] = []
-        self.begin = 0
         self.start = Start()
+        self.shortened = False
         self._views: OrderedDict[int, View] = OrderedDict()
         self._offsets: dict[int, int] = {}
         self._sealed: dict[int, Sealed] = {}  # headers: all of such a segment is decided, and stays as it is
@@ -167,10 +171,9 @@ class Catalog:
         """Look for segments again; whether there are others than before."""
         there = positions_named(self.directory, "seg")
         self.start = read_start(self.directory)
-        firsts = [first for first in self.firsts if first < self.start.first]
-        self.begin = len(firsts)
-        firsts += [first for first in there if first >= self.start.first]
+        firsts = [first for first in there if first >= self.start.first]
         changed = firsts != self.firsts
+        self.shortened |= bool(self.firsts) and self.firsts[0] < self.start.first
         self.firsts = firsts
         for kept in (self._sealed, self._offsets):
             for first in [first for first in kept if first < self.start.first]:
@@ -186,18 +189,46 @@ class Catalog:
         """Let mapped files go, as soon as nobody uses what they hold."""
         self._views.clear()
 
-    def view(self, at: int) -> View:
-        """The segment with number `at` in order."""
-        first = self.firsts[at]
+    def view(self, first: int) -> View:
+        """The segment that begins with a position.
+
+        Raises:
+            Damaged: there is none.
+            OffsetOutOfRange: it was trimmed.
+        """
         view = self._views.get(first)
         if view is None:
-            if at < self.begin:
-                raise trimmed(self.start)
-            view = self._views[first] = View(self.directory, first)
+            view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
+
+    def _opened(self, first: int) -> View:
+        if self._has(first) or (self.refresh() and self._has(first)):
+            with suppress(FileNotFoundError):
+                return View(self.directory, first)
+            self.refresh()
+        if first < self.start.first:
+            raise trimmed(self.start)
+        raise segment_missing(self.directory, first, self.after(first))
+
+    def _has(self, first: int) -> bool:
+        return self.holding_position(first) == first
+
+    def holding_position(self, position: int) -> int:
+        """The segment that holds a position, if any does: the last that begins there or before; 0 where none does."""
+        at = bisect_right(self.firsts, position)
+        return self.firsts[at - 1] if at else 0
+
+    def before(self, first: int) -> int:
+        """The segment before one; 0 where there is none."""
+        return self.holding_position(first - 1)
+
+    def after(self, first: int) -> int:
+        """The segment behind one; 0 where there is none."""
+        at = bisect_right(self.firsts, first)
+        return self.firsts[at] if at < len(self.firsts) else 0
 
     def check_begin(self) -> None:
         """To be asked by who comes to what stands before the first segment.
@@ -205,27 +236,28 @@ class Catalog:
         Raises:
             Damaged: the first segment that there is begins later than the log does.
         """
-        if self.begin < len(self.firsts) and self.firsts[self.begin] > self.start.first:
-            raise first_missing(self.directory, self.start.first, self.firsts[self.begin])
+        if self.firsts and self.firsts[0] > self.start.first:
+            raise segment_missing(self.directory, self.start.first, self.firsts[0])
 
-    def last_of(self, at: int, upto: Upto) -> int:
+    def last_of(self, first: int, upto: Upto) -> int:
         """Last position of a segment that is to be looked at; below its first if there is none."""
-        return min(upto.position, self.firsts[at + 1] - 1) if at + 1 < len(self.firsts) else upto.position
+        following = self.after(first)
+        return min(upto.position, following - 1) if following else upto.position
 
-    def rows(self, at: int, upto: Upto) -> list[Rows]:
+    def rows(self, first: int, upto: Upto) -> list[Rows]:
         """The rows of a segment in order, in one part or two.
 
         Raises:
             Damaged: a frame that the log must hold is not good, and the index does not say what stood there.
         """
-        found, damage = self.good_rows(at, upto)
+        found, damage = self.good_rows(first, upto)
         if damage is not None:
             raise damage
         return found
 
-    def good_rows(self, at: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
+    def good_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
         """Like `rows`; but rows before a damage are given with it. A damage in the segment before leaves those that are trusted."""
-        view, last = self.view(at), self.last_of(at, upto)
+        view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
             return [], None
         rows = view.trusted(last, upto)
@@ -234,9 +266,9 @@ class Catalog:
         try:
             walked = view.walk(rows, last)
             if walked.position <= last and self.refresh():
-                return self.good_rows(at, upto)
-            offset, tick = self._before(at, rows, upto)
-            aborts = walked.aborts(walked.headers()) + self._aborts_after(at, last, upto)
+                return self.good_rows(first, upto)
+            offset, tick = self._before(first, rows, upto)
+            aborts = walked.aborts(walked.headers()) + self._aborts_after(first, last, upto)
         except Damaged as error:
             return [part for part in (rows,) if len(part)], error
         damage = None
@@ -249,24 +281,24 @@ class Catalog:
         made = view.made(walked, aborts, offset, tick)
         return [part for part in (rows, made) if len(part)], damage
 
-    def _before(self, at: int, rows: Rows, upto: Upto) -> tuple[int, int]:
+    def _before(self, first: int, rows: Rows, upto: Upto) -> tuple[int, int]:
         """Next offset and last tick behind `rows`, the first of a segment."""
         if not len(rows):
-            if at <= self.begin:
-                return self._before_all(at)
-            rows = self.rows(at - 1, upto)[-1]
+            before = self.before(first)
+            if not before:
+                return self._before_all(first)
+            rows = self.rows(before, upto)[-1]
         last = rows[-1]
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
-    def _before_all(self, at: int) -> tuple[int, int]:
+    def _before_all(self, first: int) -> tuple[int, int]:
         """The same where the log begins, as the snapshot there says; no more once it was trimmed further."""
         self.check_begin()
-        first = self.firsts[at]
         if first == 1:
             return 0, 0
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
-            if at < self.begin or self.refresh():
+            if first < self.start.first or self.refresh():
                 raise trimmed(self.start)
             raise Damaged(
                 f"the log in {self.directory} begins with position {first}, and its snapshot there is missing or damaged: restore "
@@ -274,14 +306,12 @@ class Catalog:
             )
         return snapshot.state.next_offset, snapshot.state.tick
 
-    def _aborts_after(self, at: int, last: int, upto: Upto) -> list[Abort]:
+    def _aborts_after(self, first: int, last: int, upto: Upto) -> list[Abort]:
         """ABORTs in later segments that may void batches up to position `last`: no more frames than that are ever undecided."""
         found: list[Abort] = []
-        for later in range(at + 1, len(self.firsts)):
-            end = self.last_of(later, upto)
-            if self.firsts[later] > min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
-                break
-            view = self.view(later)
+        later = first
+        while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
+            view, end = self.view(later), self.last_of(later, upto)
             rows = view.trusted(end, upto)
             found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
             if view.first + len(rows) <= end:
@@ -289,16 +319,15 @@ class Catalog:
                 found += walked.aborts(walked.headers())
         return found
 
-    def base(self, at: int, upto: Upto) -> int:
+    def base(self, first: int, upto: Upto) -> int:
         """Offset of the first record of a segment, or behind it."""
-        first = self.firsts[at]
         found = self._offsets.get(first)
         if found is None:
             sealed = sealed_header(self.directory, first)
             if sealed is not None:
                 found = sealed.offset
             else:
-                rows, _ = self.good_rows(at, upto)
+                rows, _ = self.good_rows(first, upto)
                 if not rows:  # nothing to look at yet, or damage before it, which is met first
                     return 1 << 63
                 found = int(rows[0]["offset"][0])
@@ -306,15 +335,16 @@ class Catalog:
         return found
 
     def holding(self, offset: int, upto: Upto) -> int:
-        """Number of the segment that holds an offset, or of the last one below it; -1 if the log is empty."""
-        low, high = self.begin, len(self.firsts)
+        """The segment that holds an offset, or the last one below it; 0 if the log is empty."""
+        firsts = self.firsts
+        low, high = 0, len(firsts)
         while low < high:
             middle = (low + high) // 2
-            if self.base(middle, upto) <= offset:
+            if self.base(firsts[middle], upto) <= offset:
                 low = middle + 1
             else:
                 high = middle
-        return max(low - 1, self.begin) if self.begin < len(self.firsts) else -1
+        return firsts[max(low - 1, 0)] if firsts else 0
 
     def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: Upto) -> list[Range] | None:
         """Cut a range over many segments where segments begin; None for one over few, or into parts of few.
@@ -322,17 +352,18 @@ class Catalog:
         Segments take as many bytes as their files, of which some are looked at: most are of one size. Of the first the share of its
         records counts, and the last, which may be far from full, has as many bytes a record as the others.
         """
-        first, last = self.holding(start, upto), self.holding(end - 1, upto)
+        firsts = self.firsts
+        first, last = (bisect_left(firsts, self.holding(offset, upto)) for offset in (start, end - 1))
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
         step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
-        some = [os.stat(segment_path(self.directory, position)).st_size for position in self.firsts[first:last:step]]
+        some = [os.stat(segment_path(self.directory, position)).st_size for position in firsts[first:last:step]]
         sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
-        low, second, high = (self.base(at, upto) for at in (first, first + 1, last))
+        low, second, high = (self.base(firsts[at], upto) for at in (first, first + 1, last))
         sizes[-1] = int(sizes.sum()) * max(end - high, 0) // max(high - low, 1)
         sizes[0] = int(sizes[0]) * max(second - start, 0) // max(second - low, 1)
-        return cut_wide(start, end, sizes, lambda at: self.base(first + at, upto), split_bytes, splits)
+        return cut_wide(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
         """Rows of the batches that have records in [start, end), in order, some at a time.
@@ -341,15 +372,13 @@ class Catalog:
             Damaged: as `rows`, once everything before the damage was given.
             OffsetOutOfRange: records of it are gone, trimmed meanwhile.
         """
-        at = self.holding(start, upto)
-        if at == self.begin:
+        first = self.holding(start, upto)
+        if first and not self.before(first):
             if start < self.start.offset:
                 raise trimmed(self.start)
-            if self.base(at, upto) > start:
+            if self.base(first, upto) > start:
                 self.check_begin()
-        while 0 <= at < len(self.firsts):
-            view = self.view(at)
-            parts, damage = self.good_rows(at, upto)
+        for view, parts in self.onward(first, upto):
             for part in parts:
                 offsets = part["offset"]
                 low = max(bisect_right(offsets, start) - 1, 0)
@@ -360,9 +389,22 @@ class Catalog:
                     yield from self._visible(view, some, start, end, upto)
                 if high < len(part):
                     return
+
+    def onward(self, first: int, upto: Upto) -> Iterator[tuple[View, list[Rows]]]:
+        """The segments from one on, each with its rows, of which the first follows the last of the one before, whatever files come
+        and go meanwhile.
+
+        Raises:
+            Damaged: as `rows`, or a segment is missing, once everything before was given.
+            OffsetOutOfRange: it was trimmed meanwhile.
+        """
+        while 0 < first <= upto.position:
+            view = self.view(first)
+            parts, damage = self.good_rows(first, upto)
+            yield view, parts
             if damage is not None:
                 raise damage
-            at += 1
+            first += sum(map(len, parts))
 
     def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
         """The rows, those of the batches of a TXN in its place; as many together as stand in one segment."""
@@ -378,7 +420,7 @@ class Catalog:
                 for segment, part in unfolded(view.frame(rows[at]), rows[at], self.firsts):
                     if segment not in found:
                         found[segment] = self.good_rows(segment, upto)
-                    batches = batches_of(found[segment], self.firsts[segment], part)
+                    batches = batches_of(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))
             for here, piece in some:
@@ -393,9 +435,8 @@ class Catalog:
         if held:
             yield where, np.concatenate(held)
 
-    def sealed(self, at: int) -> Sealed | None:
+    def sealed(self, first: int) -> Sealed | None:
         """The header of a segment's index if it is sealed, which is read once."""
-        first = self.firsts[at]
         found = self._sealed.get(first)
         if found is None:
             found = sealed_header(self.directory, first)
@@ -420,21 +461,20 @@ class Catalog:
         """
         if 1 <= start < self.start.first <= last:
             raise trimmed(self.start)
-        at = bisect_right(self.firsts, start) - 1
-        if at < self.begin:
-            at = self.begin
+        first = self.holding_position(start)
+        if not first:
+            first = self.after(start)
             if last >= start:
                 self.check_begin()
-        while at < len(self.firsts) and self.firsts[at] <= last:
-            view = self.view(at)
-            parts, damage = self.good_rows(at, upto)
+        if first > last:
+            return
+        for view, parts in self.onward(first, upto):
             for part in parts:
-                first = int(part["position"][0])
-                for chunk in range(max(start - first, 0), min(last + 1 - first, len(part)), _CHUNK):
-                    yield view, part[chunk : min(chunk + _CHUNK, last + 1 - first)]
-            if damage is not None and view.first + sum(map(len, parts)) <= last:
-                raise damage
-            at += 1
+                at = int(part["position"][0])
+                for chunk in range(max(start - at, 0), min(last + 1 - at, len(part)), _CHUNK):
+                    yield view, part[chunk : min(chunk + _CHUNK, last + 1 - at)]
+            if view.first + sum(map(len, parts)) > last:
+                return
 
 
 def trimmed(start: Start) -> OffsetOutOfRange:

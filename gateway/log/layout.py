@@ -97,14 +97,15 @@ def check_begin(directory: str, firsts: Sequence[int]) -> None:
     """
     begin = read_start(directory).first
     if firsts[0] > begin:
-        raise first_missing(directory, begin, firsts[0])
+        raise segment_missing(directory, begin, firsts[0])
 
 
-def first_missing(directory: str, begin: int, first: int) -> Damaged:
-    """The error of a log whose first segment there is begins with position `first` and not with `begin`."""
+def segment_missing(directory: str, first: int, following: int) -> Damaged:
+    """The error of a log in which no segment begins with position `first`, and the next one with `following` (0: none does)."""
+    goes_on = f"the log goes on with position {following} only" if following else "nothing is behind it"
     return Damaged(
-        f"segment {segment_path(directory, begin)} is missing: the log goes on with position {first} only. Restore the file; "
-        f"see `tutti log verify {directory}`"
+        f"segment {segment_path(directory, first)} is missing: {goes_on}. Restore the file; see `tutti log verify {directory}`",
+        first,
     )
 
 

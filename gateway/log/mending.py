@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
-from gateway.errors import Damaged, FormatError, invariant
+from gateway.errors import Damaged, FormatError, OffsetOutOfRange, invariant
 from gateway.log.catalog import Catalog, Upto, View
 from gateway.log.fetch import read_frames
 from gateway.log.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
@@ -263,8 +263,8 @@ class Mender:
         catalog = Catalog(self._directory)
         upto = Upto(self._indexer.indexed, 0)
         try:
-            rows = [part.copy() for part in catalog.rows(catalog.firsts.index(first), upto)]
-        except (Damaged, OSError, ValueError):
+            rows = [part.copy() for part in catalog.rows(first, upto)]
+        except (Damaged, OffsetOutOfRange, OSError):
             return  # of a segment before, or behind, whose ABORT is wanted: a later round makes it
         finally:
             catalog.close()

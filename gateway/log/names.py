@@ -6,8 +6,7 @@ reads the same at any time (C8).
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
 import numpy as np
@@ -73,29 +72,29 @@ class Names:
         """Take in what was registered since the last look; since the newest snapshot at the first, and where it was trimmed."""
         self._make_room()
         with self._looking:
-            begin = self._catalog.begin
             if not self._learned or self._learned < self._catalog.start.first - 1:
                 state = newest_snapshot(self._catalog.directory, upto.position).state
                 self._known.update(_known_to(state))
                 self._learned = state.position
-        at = max(bisect_right(self._catalog.firsts, self._learned + 1) - 1, begin)
-        while at < len(self._catalog.firsts) and self._learned < upto.position:
-            view, parts = self._rows(at, upto)
+            first = self._catalog.holding_position(self._learned + 1) or self._catalog.after(0)
+        while first and self._learned < upto.position:
+            view, parts = self._rows(first, upto)
             for rows in parts:
                 some = rows[max(self._learned + 1 - int(rows["position"][0]), 0) :]
                 if len(some):
                     self._take(view, some[np.isin(some["kind"], _KINDS)])
                     self._learned = int(some["position"][-1])
-            at += 1
+            with self._looking:
+                first = self._catalog.after(first)
 
     def _make_room(self) -> None:
         if len(self._known) > limits.NAMES_KEPT_MAX:
             self._known.clear()
             self._learned = 0  # what is in use is learned anew when it is asked for
 
-    def _rows(self, at: int, upto: Upto) -> tuple[View, list[Rows]]:
+    def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows]]:
         with self._looking:
-            return self._catalog.view(at), self._catalog.good_rows(at, upto)[0]
+            return self._catalog.view(first), self._catalog.good_rows(first, upto)[0]
 
     def _take(self, view: View, rows: Rows) -> None:
         """Take in the names that the frames of `rows` register. A damaged frame hides no other's name, and its own may stand
@@ -111,17 +110,17 @@ class Names:
         forgotten = self._forgotten(kind, number)
         if forgotten and kind == Kind.EPOCH:  # a producer's number is registered by nothing that follows
             raise forgotten
-        for at in self._places(kind, number):
-            view, parts = self._rows(at, upto)
+        for first in self._places(kind, number):
+            view, parts = self._rows(first, upto)
             for rows in parts:
                 self._take(view, _around(rows[rows["kind"] == kind], kind, number))
-            name = self._known.get((kind, number)) or self._known_at_start(at).get((kind, number))
+            name = self._known.get((kind, number)) or self._known_at_start(first).get((kind, number))
             if name is not None:
                 self._known[kind, number] = name
                 return name
         if forgotten:
             raise forgotten
-        if self._catalog.begin:
+        if self._catalog.shortened:
             raise trimmed(self._catalog.start)  # where it was registered, or the snapshot that named it, went meanwhile
         raise Damaged(
             f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
@@ -149,23 +148,21 @@ class Names:
         """All segments, the likeliest first. Producers get their numbers in order, and each snapshot at the start of a segment says
         which is the next: so a few of them tell where a producer was registered.
         """
-        begin, high = self._catalog.begin, len(self._catalog.firsts)
-        low = begin
-        count = high
+        firsts = self._catalog.firsts
+        low, high = 0, len(firsts)
         while low < high and kind == Kind.EPOCH:
             middle = (low + high) // 2
-            if self._next_number(middle) <= number:
+            if self._next_number(firsts[: middle + 1]) <= number:
                 low = middle + 1
             else:
                 high = middle
-        high = min(max(high, begin + 1), count)  # one that was registered before the begin is named by the snapshot there
-        yield from reversed(range(begin, high))
-        yield from reversed(range(high, count))
+        high = max(high, 1)  # one that was registered before the begin is named by the snapshot there
+        yield from reversed(firsts[:high])
+        yield from reversed(firsts[high:])
 
-    def _next_number(self, at: int) -> int:
-        """The next producer's number at the start of a segment, or where that is not said, at the start of one before it."""
-        for earlier in reversed(range(self._catalog.begin, at + 1)):
-            first = self._catalog.firsts[earlier]
+    def _next_number(self, firsts: Sequence[int]) -> int:
+        """The next producer's number at the start of the last of these segments, or where that is not said, of one before it."""
+        for first in reversed(firsts):
             if first not in self._numbers:
                 snapshot = self._snapshot(first)
                 if snapshot is None:
@@ -174,8 +171,8 @@ class Names:
             return self._numbers[first]
         return 0
 
-    def _known_at_start(self, at: int) -> Known:
-        snapshot = self._snapshot(self._catalog.firsts[at])
+    def _known_at_start(self, first: int) -> Known:
+        snapshot = self._snapshot(first)
         return {} if snapshot is None else _known_to(snapshot.state)
 
     def _snapshot(self, first: int) -> Snapshot | None:

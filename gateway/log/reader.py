@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,8 @@ from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, check_parts, cut
 from gateway.log.start import read_start
+
+Item = TypeVar("Item")
 
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
@@ -131,7 +133,7 @@ class LogReader:
         if not self._log:
             with self._lock:
                 self._catalog.refresh()
-                if self._catalog.firsts[self._catalog.begin :]:
+                if self._catalog.firsts:
                     self._log = read_header(self.path, self._catalog.firsts[-1]).log.hex()
         return self._log
 
@@ -216,7 +218,7 @@ class LogReader:
     def _watermark(self) -> tuple[Frontier, int]:
         stored = read_scalars(self.path)
         self._catalog.refresh()
-        firsts = self._catalog.firsts[self._catalog.begin :]
+        firsts = self._catalog.firsts
         if stored is None and firsts:
             stored = read_scalars(self.path)  # both were made since
         check_kept(self.path, stored, firsts, self._log)
@@ -232,8 +234,8 @@ class LogReader:
         return Frontier(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
 
     def _last_tick(self, upto: Upto) -> tuple[int, int]:
-        for at in reversed(range(self._catalog.begin, len(self._catalog.firsts))):
-            for rows in reversed(self._catalog.good_rows(at, upto)[0]):
+        for first in reversed(self._catalog.firsts):
+            for rows in reversed(self._catalog.good_rows(first, upto)[0]):
                 found = np.flatnonzero(rows["kind"] == Kind.TICK)
                 if len(found):
                     return int(rows["tick"][found[-1]]), int(rows["max_timestamp"][found[-1]])
@@ -351,7 +353,7 @@ class LogReader:
         """Index rows of the decided positions `start` to `last`, whatever they are, in order, some at a time."""
         return self._locked(self._catalog.positions(start, last, self._look()[1]))
 
-    def _locked(self, found: Iterator[tuple[View, Rows]]) -> Iterator[tuple[View, Rows]]:
+    def _locked(self, found: Iterator[Item]) -> Iterator[Item]:
         while True:
             with self._lock:
                 item = next(found, None)
@@ -371,15 +373,16 @@ class LogReader:
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
     def _newest_first(self, upto: Upto) -> Iterator[Rows]:
-        for at in reversed(range(self._catalog.begin, len(self._catalog.firsts))):
-            yield from reversed(self._rows(at, upto)[1])
+        with self._lock:
+            first = self._catalog.holding_position(upto.position)
+        while first:
+            with self._lock:
+                rows = self._catalog.rows(first, upto)
+            yield from reversed(rows)
+            with self._lock:
+                first = self._catalog.before(first)
         with self._lock:
             self._catalog.check_begin()  # else what was not found may stand in what is missing
-
-    def _rows(self, at: int, upto: Upto) -> tuple[View, list[Rows]]:
-        """A segment and its rows."""
-        with self._lock:
-            return self._catalog.view(at), self._catalog.rows(at, upto)
 
     def offset_for_time(self, time_us: int) -> int:
         """Offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier's if there is none.
@@ -390,16 +393,14 @@ class LogReader:
         frontier, upto = self._look()
         with self._lock:
             self._catalog.check_begin()
-        begin = self._catalog.start.offset
-        for at in range(self._catalog.begin, len(self._catalog.firsts)):
-            first = self._catalog.firsts[at]
+            begin, first = self._catalog.start.offset, self._catalog.after(0)
+        while 0 < first <= upto.position:
             with self._lock:
-                sealed = self._catalog.sealed(at)
-                whole = sealed is not None and first + sealed.rows > self._catalog.last_of(at, upto)  # no segment is missing behind
-            if sealed is not None and whole and sealed.max_timestamp < time_us:
-                continue
-            with self._lock:
-                view, (parts, damage) = self._catalog.view(at), self._catalog.good_rows(at, upto)
+                sealed = self._catalog.sealed(first)
+                if sealed is not None and sealed.max_timestamp < time_us:
+                    first += sealed.rows  # where the next one begins, or it is missing
+                    continue
+                view, (parts, damage) = self._catalog.view(first), self._catalog.good_rows(first, upto)
             for rows in parts:
                 hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us) & (rows["offset"] >= begin))
                 if len(hits):
@@ -409,6 +410,7 @@ class LogReader:
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:
                 raise damage
+            first += sum(map(len, parts))
         return frontier.offset
 
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
@@ -417,16 +419,15 @@ class LogReader:
         found: list[tuple[int, int, int]] = []
         _, upto = self._look()
         with self._lock:
-            at = max(self._catalog.holding(start - 1, upto), self._catalog.begin)
-            if at == self._catalog.begin:
+            first = self._catalog.holding(start - 1, upto)
+            if not self._catalog.before(first):
                 self._catalog.check_begin()
-        while at < len(self._catalog.firsts):
-            for rows in self._rows(at, upto)[1]:
+        for _, parts in self._locked(self._catalog.onward(first, upto)):
+            for rows in parts:
                 some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]
                 found += zip(some["tick"].tolist(), some["max_timestamp"].tolist(), some["offset"].tolist(), strict=True)
                 if len(rows) and int(rows["offset"][-1]) > end:
                     return found
-            at += 1
         return found
 
     def plan(

@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tuple[int, Part]]:
-    """The batches of a TXN in order, with the place of their segment among those that begin with positions `firsts`.
+    """The batches of a TXN in order, each with the segment that has it of those that begin with positions `firsts`; 0: none does.
 
     Raises:
         Damaged: the body is none of a TXN with so many records.
@@ -39,7 +39,8 @@ def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tupl
     positions, counts = np.array(body.staged, np.int64), np.array(body.counts, np.int64)
     if len(positions) != len(counts) or counts.sum() != row["count"]:
         raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, the index says {row['count']}")
-    segments = np.searchsorted(np.array(firsts, np.int64), positions, "right") - 1
+    begins = np.array([0, *firsts], np.int64)
+    segments = begins[np.searchsorted(begins, positions, "right") - 1]
     cuts = np.flatnonzero(np.diff(segments)) + 1
     offset, sequence = int(row["offset"]), int(row["first_sequence"])
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):

@@ -75,13 +75,18 @@ def test_nobody_waits_for_anothers_long_look(tmp_path: Path, monkeypatch: pytest
             snapshot.unlink()
         monkeypatch.setattr(names, "_registered_by", gate.before(names._registered_by))
     else:
-        rows = Catalog.rows
+        rows, onward = Catalog.rows, Catalog.onward
 
         def held_rows(*args: Any) -> Any:
             return [part.view(Held) for part in rows(*args)]
 
+        def held_onward(*args: Any) -> Any:
+            for view, parts in onward(*args):
+                yield view, [part.view(Held) for part in parts]
+
         monkeypatch.setattr(Held, "gate", gate)
         monkeypatch.setattr(Catalog, "rows", held_rows)
+        monkeypatch.setattr(Catalog, "onward", held_onward)
     answers: list[object] = []
     asking = threading.Thread(target=lambda: answers.append(asks[what](reader)))
     asking.start()

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from gateway.core.events import Scalars
 from gateway.errors import Damaged
 from gateway.log import catalog
 from gateway.log.reader import LogReader
-from tests.unit.log.history import History, decide, opened, write_log
-from tests.unit.log.test_trimming import firsts, fit, settle
+from tests.unit.log.history import History, write_log
+from tests.unit.log.test_trimming import firsts
+from tests.unit.log.written import Written
 
 BASE_US = 1_700_000_000_000_000
 SPREAD_US = 1_000_000
@@ -37,36 +37,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(catalog, "sealed_header", note)
     return noted
-
-
-class Written:
-    """A log whose writer goes on all the time: nothing makes a reader look anew but what it does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.history, self._done = path, History(), 0
-        self.writer, _, self.close = opened(path)
-        view = self.history.view_id
-        self.writer.write_scalars(Scalars(view, view, view))
-
-    def write(self) -> None:
-        """What the history has more."""
-        history = self.history
-        while self._done < len(history.frames):
-            end = min(self._done + 7, len(history.frames))
-            self.writer.append(history.frames[self._done : end])
-            self.writer.sync()
-            decide(self.writer, history, self._done + 1, end)
-            self._done = end
-
-    def trim(self, keep: int) -> int:
-        """Have the log begin some segments before its end; the offset."""
-        position = fit(self.path, self.history)[-keep]
-        begin = self.history.offset_after(position - 1)
-        self.history.trim(position, begin)
-        self.write()
-        settle(self.writer)
-        assert firsts(self.path)[0] == position
-        return begin
 
 
 def found(history: History, time_us: int, begin: int = 0) -> int:
@@ -143,8 +113,10 @@ def test_a_segment_that_goes_missing_under_an_open_reader_is_not_passed_over(tmp
         lost = firsts(tmp_path)[-1]
         write()
         behind = firsts(tmp_path)[firsts(tmp_path).index(lost) + 1]
-        wanted = history.records[history.offset_after(behind - 1) - 2].timestamp
+        wanted = history.offset_after(behind - 1) - 2
+        time_us = history.records[wanted].timestamp
         (tmp_path / "log" / f"{lost:020d}.seg").unlink()
-        with pytest.raises(Damaged, match=f"where position {lost} must be"):
-            reader.offset_for_time(wanted)
+        assert reader.offset_for_time(time_us) == wanted, "it has it mapped"
+    with closing(LogReader(tmp_path)) as reader, pytest.raises(Damaged, match=rf"{lost:020d}\.seg is missing"):
+        reader.offset_for_time(time_us)
     log.close()
