@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -20,8 +21,11 @@ def directory(text: str) -> Path:
     path = Path(text)
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no directory {text}")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise argparse.ArgumentTypeError(f"nothing can be written to {text}")
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {(error.strerror or str(error)).lower()}") from error
     return path
 
 
@@ -31,6 +35,8 @@ def new_file(text: str) -> Path:
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a directory")
     directory(str(path.parent))
+    if path.exists() and not os.access(path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} is there, and cannot be written")
     return path
 
 

@@ -146,7 +146,7 @@ def _round(directory: Path, bare: FanOut, running: Sequence[Measured]) -> dict[s
 def report(recorded: Mapping[str, Any] | None, ratios: Mapping[str, Sequence[float]]) -> tuple[str, bool]:
     """A line for each ratio, and whether none got worse."""
     moved = {one.name: one for one in compare(recorded["ratios"], ratios)} if recorded else {}
-    lines = []
+    lines = [f"{'':<54}{'this run':<26}{'recorded':<26}worse by" if moved else f"{'':<54}this run"]
     for name, rounds in ratios.items():
         said = f"{name:<54}{spread(rounds):<26}"
         if recorded and name in moved:
@@ -178,6 +178,8 @@ def main() -> int:
     print(text)
     print("; ".join(f"{name.rpartition(', ')[0]} {number(median(of))} {name.rpartition(', ')[2]}" for name, of in plain.items()))
     print(f"guard: {arguments.rounds} rounds in {time.monotonic() - begin:.0f} s, foreign CPU {foreign[0]:.2f}")
+    if foreign[0] > FOREIGN_MAX:
+        print(f"others used {foreign[0]:.2f} of a processor meanwhile: what moved may be theirs; run again when it is quiet")
     if arguments.record:
         kept = {"kind": "guard", **header("benchmarks.guard", foreign), "ratios": {name: _short(of) for name, of in ratios.items()}}
         RECORDED.write_text(json.dumps(kept, indent=1) + "\n")

@@ -68,10 +68,10 @@ class Directory:
                 if self._is_looked_into(Path(place).resolve()):
                     raise ConfigError(f"{key} {place} is where files are looked for: name a directory outside of {self.root}")
         except OSError as error:
-            raise ConfigError(
-                f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: "
-                f"name a directory that can be read, and one for done that can be written"
-            ) from error
+            advice = "make it, or name a directory that can be read" + (
+                ", and one for done that can be written" if files.done else ""
+            )
+            raise ConfigError(f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {advice}") from error
 
     def look(self) -> list[Seen]:
         """Every file that is there, in the order in which they are to be taken; those that nobody wants last.

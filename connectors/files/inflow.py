@@ -38,13 +38,14 @@ class Connector:
     """
 
     def __init__(self, config: Inflow) -> None:
-        """Prepare; nothing is looked at yet.
+        """Prepare.
 
         Raises:
-            ConfigError: the quarantine cannot be written.
+            ConfigError: the directory is not as it has to be, or the quarantine cannot be written.
         """
         self.config = config
         self.directory = Directory(config)
+        self.directory.check()  # before anything is made
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
@@ -56,13 +57,12 @@ class Connector:
         """Until `stop`, or something that trying again cannot mend.
 
         Raises:
-            ConfigError: a directory is not as it has to be.
+            ConfigError: the state cannot be written.
             Unavailable: at the start no gateway answered, or another process kept the ledger.
             Fenced: another instance of the name has taken over.
             TuttiError: ledger and log do not go together.
         """
         config = self.config
-        self.directory.check()
         ledger = Ledger(config.state, config.name, grows=config.files.grows)
         begun = False
         try:

@@ -155,7 +155,10 @@ class Ledger:
                 self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
                 self._check(place, producer)
                 if int(self._meta("epoch")) > epoch:
-                    raise Fenced(f"{self._path}: a newer instance of the connector has taken over, or it was used with another log")
+                    raise Fenced(
+                        f"{self._path}: a newer instance of the connector has taken over, or it was used with another log: "
+                        "let one of that name run"
+                    )
                 self._base.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
             self._epoch = epoch
             self._files, self._pieces = {}, {}
@@ -257,7 +260,7 @@ class Ledger:
         files, pieces = self._files, self._pieces
         with self._explained(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
-                raise Fenced(f"{self._path}: a newer instance of the connector has taken over")
+                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: let one of that name run")
             self._base.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
             self._base.executemany("INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row))
             self._base.executemany("DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None])

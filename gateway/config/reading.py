@@ -194,10 +194,10 @@ class _Reading:
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
         near = difflib.get_close_matches(path[-1], names, n=1)
         elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
-        if near:
-            hint = f"did you mean {near[0]}?"
-        elif elsewhere:
+        if elsewhere:  # spelled so somewhere else says more than spelled nearly so here
             hint = f"it belongs into {_table_text(elsewhere[0][:-1])}"
+        elif near:
+            hint = f"did you mean {near[0]}?"
         else:
             hint = f"{_table_text(path[:-1])} takes {', '.join(names)}"
         self.mistake(path, "is not known", hint)

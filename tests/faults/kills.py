@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.arguments import count
 from tests.faults.group.trial import Report, Trial
 
 GAP_S, SILENT_GAP_S = 1.0, 3.0
@@ -44,9 +45,9 @@ def figures(report: Report) -> str:
 def main() -> int:
     """As the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=count, default=100, help="how often the coordinator is killed (100)")
+    parser.add_argument("--members", type=count, default=3, help="gateways of the group (3)")
+    parser.add_argument("--seed", type=int, default=1, help="says when it is killed (1)")
     parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
     parser.add_argument("--silent", action="store_true", help="take its wire out instead: nobody is told that it is gone")
     parser.add_argument(

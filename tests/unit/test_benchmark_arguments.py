@@ -27,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
         (["--directory", "/nowhere"], "there is no directory /nowhere"),
         (["--directory", "/dev/null"], "there is no directory /dev/null"),
         (["--directory", "/proc/self"], "nothing can be written to /proc/self"),
+        (["--directory", "/sys"], "nothing can be written to /sys: "),
+        (["--json", "/sys/x.json"], "nothing can be written to /sys: "),
         (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
         (["--json", "/tmp"], "/tmp is a directory"),
         (["--rounds", "0"], "'0' is no whole number of one or more"),

@@ -415,6 +415,7 @@ GOOD = (
         (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is none of csv.columns: a"),
         (GOOD + "poll_ms = 1", "a whole number from 10 to 3600000"),
         (GOOD + "polls = 1", "is not known"),
+        (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs into [files]"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from connectors.files.directory import Directory
+from connectors.files.inflow import Connector
 from gateway.errors import ConfigError
 from tests.unit.connectors.files.model import Rig
 
@@ -31,6 +32,16 @@ def test_the_connectors_own_files_are_not_taken_for_the_sources(
         return
     with pytest.raises(ConfigError, match=f"^{key} .* is where files are looked for: name a directory outside of {rig.incoming}"):
         directory.check()
+
+
+def test_nothing_is_made_where_there_is_no_directory_of_files(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.incoming.rmdir()
+    with pytest.raises(
+        ConfigError, match=f"^files.directory {rig.incoming}: no such file or directory: make it, or name a directory"
+    ):
+        Connector(msgspec.structs.replace(rig.config, quarantine=str(tmp_path / "new")))
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
