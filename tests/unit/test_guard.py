@@ -47,4 +47,4 @@ def test_the_report_fails_for_what_got_worse_alone() -> None:
 def test_without_a_record_there_is_nothing_to_fail() -> None:
     text, well = report(None, {RATE: _around(0.8)})
     assert well
-    assert [line.split()[0] for line in text.splitlines()] == ["this", RATE.split()[0]]
+    assert [line.split()[0] for line in text.splitlines()] == ["this", RATE.split(maxsplit=1)[0]]
