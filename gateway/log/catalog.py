@@ -1,147 +1,53 @@
 """Where records are: index rows of all segments up to the frontier, whatever state their files are in.
 
-A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken,
-after one look at the CRC of each.
-Rows that neither gives are made in memory from the frames themselves (the gateway died before it wrote them, the machine was
-restarted, or an index file is damaged). A reader never writes.
+Rows that no index gives (view.py) are made in memory from the frames themselves (the gateway died before it wrote them, the machine
+was restarted, or an index file is damaged). A reader never writes.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from gateway.core import limits
-from gateway.data.frame import Frame, Kind, check_payload
+from gateway.data.frame import Kind
 from gateway.errors import Damaged, OffsetOutOfRange
-from gateway.log.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
-from gateway.log.layout import FRAMES_AT, index_path, positions_named, read_header, segment_missing, segment_path, snapshot_path
-from gateway.log.snapshot import newest_snapshot, read_snapshot, rows_before
+from gateway.log.index import Rows, Sealed, no_rows
+from gateway.log.layout import positions_named, segment_missing, segment_path, snapshot_path
+from gateway.log.snapshot import read_snapshot
 from gateway.log.splits import Range, cut_wide
 from gateway.log.start import Start, read_start
-from gateway.log.storage import read_file
 from gateway.log.transactions import batches_of, unfolded
-from gateway.log.walk import Abort, SegmentMap, Walk, abort_of, walk
+from gateway.log.view import Upto, View, ends_early, sealed_header
+from gateway.log.walk import Abort, abort_of
 
 _CHUNK = 65_536  # rows looked at together
 
 
-class Upto(NamedTuple):
-    """How far to look: the frontier's position, and the position up to which the live page vouches for index rows (0: none)."""
+class _Looked(NamedTuple):
+    """Rows of a segment: those that its index gives and those that were made; where it is damaged; where what is behind it is, and
+    the last VIEW before that (0: none).
+    """
 
-    position: int
-    indexed: int
-
-
-class View:
-    """One segment as a reader sees it."""
-
-    def __init__(self, directory: str, first: int) -> None:
-        """Map the segment; its index when it is asked for."""
-        self.directory = directory
-        self.first = first
-        self.path = segment_path(directory, first)
-        self.segment = SegmentMap(self.path, first)
-        self._index = index_path(directory, first)
-        self._sealed: Rows | None = None
-        self._bad = False
-        self._mapped = no_rows()
-        self._checked = 0
-        self._kept: Rows | None = None
-        self._walked: Walk | None = None
-        self._made: tuple[int, int, Rows] | None = None
-
-    def trusted(self, last: int, upto: Upto) -> Rows:
-        """The rows up to position `last` that need not be made."""
-        count = last - self.first + 1
-        if self._sealed is None and not self._bad:
-            self._look_at_seal()
-        if self._sealed is not None:
-            return self._sealed[:count]
-        vouched = 0 if self._bad else min(last, upto.indexed) - self.first + 1
-        if vouched > len(self._mapped):
-            found = map_rows(self._index)
-            self._mapped = found[1] if found is not None else no_rows()
-        if 0 < vouched <= len(self._mapped) and self._good(vouched):
-            return self._mapped[:vouched]
-        if self._kept is None:
-            snapshot = newest_snapshot(self.directory, upto.position)
-            kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
-            self._kept = no_rows() if kept is None else kept
-        return self._kept[:count]
-
-    def _good(self, vouched: int) -> bool:
-        """Whether the rows that the live page vouches for are as they were written: each is looked at once, while it is new."""
-        if vouched > self._checked:
-            new = self._mapped[self._checked : vouched]
-            self._bad = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
-            self._checked = 0 if self._bad else vouched
-        return not self._bad
-
-    def _look_at_seal(self) -> None:
-        header = sealed_header(self.directory, self.first)
-        if header is None:
-            return
-        mapped = map_rows(self._index)
-        if mapped is not None and index_sealed(self._index, self.first) is not None:
-            self._sealed = mapped[1][: header.rows]
-        else:
-            self._bad = True  # it was sealed and is damaged: nothing in it is believed
-
-    def walk(self, rows: Rows, last: int) -> Walk:
-        """The frames behind `rows` (the first of this segment) up to position `last`."""
-        position = self.first + len(rows)
-        found = self._walked
-        if found is not None and found.first == position and found.position == last + 1:
-            return found
-        if len(rows):
-            before = int(rows["place"][-1])
-            place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
-        else:
-            place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
-        return found
-
-    def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:
-        """Rows of the frames of a walk."""
-        if self._made is not None and self._made[:2] == (walked.first, walked.position):
-            return self._made[2]
-        headers = walked.headers()
-        rows = walked.rows(headers, aborts, offset, tick)
-        self._made = (walked.first, walked.position, rows)
-        return rows
-
-    def frame(self, row: np.void) -> Frame:
-        """The frame of a row, its payload checked; its body is a view of the segment.
-
-        Raises:
-            Damaged: another frame stands there, or the payload fails its CRC.
-        """
-        place, position = int(row["place"]), int(row["position"])
-        self.segment.will_need(place, place + int(row["size"]))
-        self.segment.populate(place, place + int(row["size"]))
-        frame = self.segment.frame(place)
-        if frame.position != position:
-            raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
-        check_payload(frame, f"{self.path} at byte {place}")
-        return frame
+    trusted: Rows
+    made: Rows
+    damage: Damaged | None = None
+    behind: Damaged | None = None
+    view: int = 0
 
 
-def sealed_header(directory: str, first: int) -> Sealed | None:
-    """The header of a segment's index if it is sealed; its rows are another look."""
-    try:
-        return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EIO):
-            raise
-        return None  # what it says is made from the frames
+class _Behind(NamedTuple):
+    """What stands behind a segment: ABORTs, the first damage, and the last VIEW before that (0: none)."""
+
+    aborts: list[Abort]
+    damage: Damaged | None = None
+    view: int = 0
 
 
 class Catalog:
@@ -256,30 +162,48 @@ class Catalog:
         return found
 
     def good_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
-        """Like `rows`; but rows before a damage are given with it. A damage in the segment before leaves those that are trusted."""
+        """Like `rows`; but rows before a damage are given with it. A damage in the segment before leaves those that are trusted.
+
+        Behind a row that is made from its frame an ABORT may stand in what is damaged: whether it is void nobody knows.
+        """
+        looked = self._look(first, upto)
+        return [part for part in (looked.trusted, looked.made) if len(part)], looked.damage
+
+    def certain_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
+        """As `good_rows`, but for those of which nobody knows whether they are void: the damage that hides it is told instead.
+
+        An ABORT voids nothing before the VIEW that it stands behind, and stands no further behind what it voids than frames can be
+        undecided (design, 4.5).
+        """
+        looked = self._look(first, upto)
+        made, damage = looked.made, looked.damage
+        hides = damage or looked.behind
+        if hides is not None and len(made):
+            views = made["position"][(made["kind"] == Kind.VIEW) & (made["position"] < hides.position)]
+            settled = max([looked.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
+            known = made[made["position"] <= settled]
+            if len(known) < len(made):
+                made, damage = known, hides
+        return [part for part in (looked.trusted, made) if len(part)], damage
+
+    def _look(self, first: int, upto: Upto) -> _Looked:
         view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
-            return [], None
+            return _Looked(no_rows(), no_rows())
         rows = view.trusted(last, upto)
         if view.first + len(rows) > last:
-            return [rows], None
+            return _Looked(rows, no_rows())
         try:
             walked = view.walk(rows, last)
             if walked.position <= last and self.refresh():
-                return self.good_rows(first, upto)
+                return self._look(first, upto)
             offset, tick = self._before(first, rows, upto)
-            aborts = walked.aborts(walked.headers()) + self._aborts_after(first, last, upto)
+            behind = self._behind(first, last, upto)
         except Damaged as error:
-            return [part for part in (rows,) if len(part)], error
-        damage = None
-        if walked.position <= last:
-            damage = Damaged(
-                f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
-                f"see `tutti log verify {self.directory}`",
-                walked.position,
-            )
-        made = view.made(walked, aborts, offset, tick)
-        return [part for part in (rows, made) if len(part)], damage
+            return _Looked(rows, no_rows(), error)
+        damage = None if walked.position > last else ends_early(view, walked)
+        made = view.made(walked, walked.aborts(walked.headers()) + behind.aborts, offset, tick)
+        return _Looked(rows, made, damage, behind.damage, 0 if damage else behind.view)
 
     def _before(self, first: int, rows: Rows, upto: Upto) -> tuple[int, int]:
         """Next offset and last tick behind `rows`, the first of a segment."""
@@ -306,17 +230,24 @@ class Catalog:
             )
         return snapshot.state.next_offset, snapshot.state.tick
 
-    def _aborts_after(self, first: int, last: int, upto: Upto) -> list[Abort]:
-        """ABORTs in later segments that may void batches up to position `last`: no more frames than that are ever undecided."""
-        found: list[Abort] = []
+    def _behind(self, first: int, last: int, upto: Upto) -> _Behind:
+        """What later segments say of batches up to position `last`: no more frames than that are ever undecided."""
+        found = _Behind([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
             rows = view.trusted(end, upto)
-            found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            aborts = [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            views, damage = rows["position"][rows["kind"] == Kind.VIEW].tolist(), None
             if view.first + len(rows) <= end:
                 walked = view.walk(rows, end)
-                found += walked.aborts(walked.headers())
+                headers = walked.headers()
+                aborts += walked.aborts(headers)
+                views += headers["position"][headers["kind"] == Kind.VIEW].tolist()
+                damage = None if walked.position > end else ends_early(view, walked)
+            found = _Behind(
+                found.aborts + aborts, found.damage or damage, found.view if found.damage else max([found.view, *views])
+            )
         return found
 
     def base(self, first: int, upto: Upto) -> int:
@@ -378,7 +309,7 @@ class Catalog:
                 raise trimmed(self.start)
             if self.base(first, upto) > start:
                 self.check_begin()
-        for view, parts in self.onward(first, upto):
+        for view, parts in self.onward(first, upto, self.certain_rows):
             for part in parts:
                 offsets = part["offset"]
                 low = max(bisect_right(offsets, start) - 1, 0)
@@ -390,9 +321,11 @@ class Catalog:
                 if high < len(part):
                     return
 
-    def onward(self, first: int, upto: Upto) -> Iterator[tuple[View, list[Rows]]]:
-        """The segments from one on, each with its rows, of which the first follows the last of the one before, whatever files come
-        and go meanwhile.
+    def onward(
+        self, first: int, upto: Upto, rows: Callable[[int, Upto], tuple[list[Rows], Damaged | None]] | None = None
+    ) -> Iterator[tuple[View, list[Rows]]]:
+        """The segments from one on, each with its rows (`good_rows`, or as `rows` gives them), of which the first follows the last
+        of the one before, whatever files come and go meanwhile.
 
         Raises:
             Damaged: as `rows`, or a segment is missing, once everything before was given.
@@ -400,7 +333,7 @@ class Catalog:
         """
         while 0 < first <= upto.position:
             view = self.view(first)
-            parts, damage = self.good_rows(first, upto)
+            parts, damage = (rows or self.good_rows)(first, upto)
             yield view, parts
             if damage is not None:
                 raise damage
@@ -419,7 +352,7 @@ class Catalog:
             if at < len(rows):
                 for segment, part in unfolded(view.frame(rows[at]), rows[at], self.firsts):
                     if segment not in found:
-                        found[segment] = self.good_rows(segment, upto)
+                        found[segment] = self.certain_rows(segment, upto)
                     batches = batches_of(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))

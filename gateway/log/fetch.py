@@ -22,10 +22,11 @@ from gateway.data.frame import (
     progress_length_at,
 )
 from gateway.errors import FormatError
-from gateway.log.catalog import Catalog, Upto
+from gateway.log.catalog import Catalog
 from gateway.log.layout import FRAMES_AT, PAGE, read_header, segment_path
 from gateway.log.segment import Segment
 from gateway.log.storage import Storage
+from gateway.log.view import Upto
 from gateway.log.walk import Abort, abort_of
 
 _ABORT = int(Kind.ABORT)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gateway.core import limits
 from gateway.data.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
 from gateway.errors import Damaged, FormatError, OffsetOutOfRange, invariant
-from gateway.log.catalog import Catalog, Upto, View
+from gateway.log.catalog import Catalog
 from gateway.log.fetch import read_frames
 from gateway.log.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
 from gateway.log.indexer import Indexer
@@ -32,6 +32,7 @@ from gateway.log.snapshot import read_snapshot
 from gateway.log.snapshots_again import Snapshots
 from gateway.log.start import read_start
 from gateway.log.storage import Storage
+from gateway.log.view import Upto, View
 
 _NEW = "mending.tmp"
 

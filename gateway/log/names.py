@@ -16,9 +16,10 @@ from gateway.data.bodies import EpochBody, RosterBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, OffsetOutOfRange
-from gateway.log.catalog import Catalog, Upto, View, trimmed
+from gateway.log.catalog import Catalog, trimmed
 from gateway.log.index import Rows
 from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
+from gateway.log.view import Upto, View
 
 _WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
 _KINDS = np.array(list(_WHAT), dtype=np.uint8)

@@ -24,7 +24,7 @@ from gateway.data.schema import decode_batch
 from gateway.data.state import LogState, Topic
 from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
-from gateway.log.catalog import Catalog, Upto, View, trimmed
+from gateway.log.catalog import Catalog, trimmed
 from gateway.log.directory import no_identity, read_identity
 from gateway.log.finding import Run, offsets_of
 from gateway.log.index import ABORTED, Rows
@@ -36,6 +36,7 @@ from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, check_parts, cut
 from gateway.log.start import read_start
+from gateway.log.view import Upto, View
 
 Item = TypeVar("Item")
 
@@ -400,7 +401,7 @@ class LogReader:
                 if sealed is not None and sealed.max_timestamp < time_us:
                     first += sealed.rows  # where the next one begins, or it is missing
                     continue
-                view, (parts, damage) = self._catalog.view(first), self._catalog.good_rows(first, upto)
+                view, (parts, damage) = self._catalog.view(first), self._catalog.certain_rows(first, upto)
             for rows in parts:
                 hits = np.flatnonzero((rows["count"] > 0) & (rows["max_timestamp"] >= time_us) & (rows["offset"] >= begin))
                 if len(hits):

@@ -20,9 +20,9 @@ from gateway.data.columns import check_columns, schema_of
 from gateway.data.frame import CODEC_FLAGS, HEADER_SIZE, Kind, padded, payload_crc
 from gateway.data.schema import BATCH_SCHEMA
 from gateway.errors import Damaged
-from gateway.log.catalog import View
 from gateway.log.index import Rows
 from gateway.log.reader import LogReader
+from gateway.log.view import View
 
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}

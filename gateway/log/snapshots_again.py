@@ -17,13 +17,13 @@ import numpy as np
 from gateway.data.frame import Frame
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull
-from gateway.log.catalog import Upto, View
 from gateway.log.index import ABORTED
 from gateway.log.layout import FRAMES_AT, snapshot_path
 from gateway.log.segment import Segment
 from gateway.log.snapshot import Snapshot, beginning, read_snapshot, write_snapshot
 from gateway.log.start import read_start
 from gateway.log.storage import Storage, read_file
+from gateway.log.view import Upto, View
 
 _LATER = "it is made again from the one before it and the records between, when those can be read"
 _FIRST = (

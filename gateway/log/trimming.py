@@ -22,7 +22,7 @@ from gateway.core.events import TrimProposed
 from gateway.data.bodies import TxnBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.errors import FormatError
-from gateway.log.catalog import Catalog, Upto
+from gateway.log.catalog import Catalog
 from gateway.log.indexer import Indexer
 from gateway.log.layout import positions_named, remove_before, segment_path, snapshot_path
 from gateway.log.live import LivePage
@@ -32,6 +32,7 @@ from gateway.log.segment import Segment
 from gateway.log.snapshot import STATE_AT, read_snapshot
 from gateway.log.start import Start, read_start, write_start
 from gateway.log.storage import Storage
+from gateway.log.view import Upto
 from gateway.log.walk import abort_of
 
 NS_PER_US = 1000

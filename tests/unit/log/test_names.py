@@ -11,10 +11,11 @@ from gateway.core import limits
 from gateway.data.frame import Kind
 from gateway.errors import Damaged
 from gateway.log import names
-from gateway.log.catalog import Catalog, View
+from gateway.log.catalog import Catalog
 from gateway.log.layout import segment_path
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
+from gateway.log.view import View
 from tests.unit.log.history import History, write_log
 
 COUNT = 600

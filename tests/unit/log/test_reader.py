@@ -248,7 +248,7 @@ def test_rows_on_sectors_that_cannot_be_read_are_made_from_the_frames(
         close()
     monkeypatch.setattr("gateway.log.index.populate", unreadable)
     if at_its_begin:
-        monkeypatch.setattr("gateway.log.catalog.read_file", first_page)
+        monkeypatch.setattr("gateway.log.view.read_file", first_page)
     reader = LogReader(tmp_path)
     assert seen(scan(reader, 0, len(history.records))) == expected(history)
     assert touched
@@ -303,10 +303,44 @@ def test_a_damaged_body_is_never_served_and_everything_before_it_is(tmp_path: Pa
     assert seen(scan(reader, after, len(history.records))) == expected(history, after)
 
 
-def test_damage_that_no_index_covers_leaves_what_is_before_readable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", [False, True])
+def test_before_a_damage_that_no_index_covers_is_read_what_is_void_for_nobody(tmp_path: Path, view: bool) -> None:
+    """Proves that no batch is given whose ABORT may stand in what is damaged: one of those behind the last VIEW."""
+    history = History()
+    for number in range(60):
+        history.batch("p", "t", [b"%d" % number * 300] * 3)
+    if view:
+        history.view()
+    void = history.batch("q", "t", [b"void" * 100] * 3)
+    for number in range(12):
+        history.batch("p", "t", [b"%d" % number * 300] * 3)
+    abort = history.abort(void.position)
+    for number in range(60):
+        history.batch("p", "t", [b"%d" % number * 300] * 3)
+    write_log(tmp_path, history)
+    firsts = positions_named(str(tmp_path), "seg")
+    before, lost = (max(first for first in firsts if first <= one.position) for one in (void, abort))
+    assert before < lost
+    no_snapshots(tmp_path)
+    no_indexes(tmp_path)
+    (tmp_path / "log" / f"{lost:020d}.seg").unlink()
+    reader, found = LogReader(tmp_path), []
+    end = history.offset_after(void.position - 1) if view else 0
+    with pytest.raises(Damaged, match=f"where position {lost} must be"):  # noqa: PT012
+        for batch in scan(reader, 0, reader.frontier().offset):
+            found += seen([batch])
+    assert found == expected(history, 0, end)
+    time_us = history.records[history.offset_after(void.position)].timestamp
+    with pytest.raises(Damaged, match=f"where position {lost} must be"):
+        reader.offset_for_time(time_us)
+
+
+def test_damage_that_no_index_covers_leaves_what_an_index_covers_readable(tmp_path: Path) -> None:
     history = sample(60, size=1500)
     write_log(tmp_path, history)
+    index = (tmp_path / "log" / f"{1:020d}.idx").read_bytes()
     no_snapshots(tmp_path)
+    (tmp_path / "log" / f"{1:020d}.idx").write_bytes(index)
     first = positions_named(str(tmp_path), "seg")[1]
     path = tmp_path / "log" / f"{first:020d}.seg"
     data = bytearray(path.read_bytes())
@@ -314,7 +348,7 @@ def test_damage_that_no_index_covers_leaves_what_is_before_readable(tmp_path: Pa
     data[place + 20] ^= 1
     path.write_bytes(data)
     reader = LogReader(tmp_path)
-    end = history.offset_after(first + 4)
+    end = history.offset_after(first - 1)
     found = []
     with pytest.raises(Damaged, match=rf"a bad header at byte {place}, where position {first + 5} must be"):  # noqa: PT012
         for batch in scan(reader, 0, reader.frontier().offset):

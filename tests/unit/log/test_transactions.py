@@ -14,7 +14,6 @@ from gateway.data.frame import Frame, Kind
 from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError, OffsetOutOfRange
 from gateway.log import trimming
-from gateway.log.catalog import sealed_header
 from gateway.log.cuts import bytes_end
 from gateway.log.digest import digest
 from gateway.log.finding import Run
@@ -24,6 +23,7 @@ from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.verify import verify
+from gateway.log.view import sealed_header
 from tests.unit.log.history import (
     SMALL,
     History,

@@ -128,7 +128,7 @@ class Steps:
         self.taken = 0
         self._when = 0
         self._act: Callable[[], object] = list
-        for name in ("good_rows", "sealed"):
+        for name in ("view", "sealed"):
             monkeypatch.setattr(Catalog, name, self._stepping(getattr(Catalog, name)))
 
     def begin(self, when: int, act: Callable[[], object]) -> None:
