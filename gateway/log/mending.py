@@ -262,9 +262,8 @@ class Mender:
         if sealed is not None and first + sealed.rows - 1 == last:
             return
         catalog = Catalog(self._directory)
-        upto = Upto(self._indexer.indexed, 0)
         try:
-            rows = [part.copy() for part in catalog.rows(first, upto)]
+            rows = [part.copy() for part in catalog.rows(first, Upto(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
             return  # of a segment before, or behind, whose ABORT is wanted: a later round makes it
         finally:

@@ -39,7 +39,6 @@ from gateway.log.start import read_start
 from gateway.log.view import Upto, View
 
 Item = TypeVar("Item")
-
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
 _LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
