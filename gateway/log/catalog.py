@@ -17,7 +17,7 @@ import numpy as np
 
 from gateway.core import limits
 from gateway.data.frame import Kind
-from gateway.errors import Damaged, OffsetOutOfRange
+from gateway.errors import Damaged, OffsetOutOfRange, invariant
 from gateway.log.index import Rows, Sealed, no_rows
 from gateway.log.layout import positions_named, segment_missing, segment_path, snapshot_path
 from gateway.log.snapshot import read_snapshot
@@ -69,7 +69,7 @@ class Catalog:
         self.start = Start()
         self.shortened = False
         self._views: OrderedDict[int, View] = OrderedDict()
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}  # of those whose index was not sealed when it was asked
         self._sealed: dict[int, Sealed] = {}  # headers: all of such a segment is decided, and stays as it is
         self.refresh()
 
@@ -173,7 +173,7 @@ class Catalog:
         """As `good_rows`, but for those of which nobody knows whether they are void: the damage that hides it is told instead.
 
         An ABORT voids nothing before the VIEW that it stands behind, and stands no further behind what it voids than frames can be
-        undecided (design, 4.5).
+        undecided (design, 4.4).
         """
         looked = self._look(first, upto)
         made, damage = looked.made, looked.damage
@@ -254,15 +254,12 @@ class Catalog:
         """Offset of the first record of a segment, or behind it."""
         found = self._offsets.get(first)
         if found is None:
-            sealed = sealed_header(self.directory, first)
-            if sealed is not None:
-                found = sealed.offset
-            else:
-                rows, _ = self.good_rows(first, upto)
-                if not rows:  # nothing to look at yet, or damage before it, which is met first
-                    return 1 << 63
-                found = int(rows[0]["offset"][0])
-            self._offsets[first] = found
+            if (sealed := self.sealed(first)) is not None:
+                return sealed.offset
+            rows, _ = self.good_rows(first, upto)
+            if not rows:  # nothing to look at yet, or damage before it, which is met first
+                return 1 << 63
+            found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
     def holding(self, offset: int, upto: Upto) -> int:
@@ -277,14 +274,30 @@ class Catalog:
                 high = middle
         return firsts[max(low - 1, 0)] if firsts else 0
 
+    def entry(self, offset: int, upto: Upto) -> int:
+        """The segment in which who reads from an offset on begins; 0 if the log is empty.
+
+        Raises:
+            Damaged: what holds it is missing at the beginning of the log.
+        """
+        while True:
+            first = self.holding(offset, upto)
+            if not first or self.base(first, upto) <= offset:
+                return first
+            if not self.before(first):
+                self.check_begin()
+                return first
+            # One that is before it came while the others were looked at.
+
     def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: Upto) -> list[Range] | None:
         """Cut a range over many segments where segments begin; None for one over few, or into parts of few.
 
         Segments take as many bytes as their files, of which some are looked at: most are of one size. Of the first the share of its
         records counts, and the last, which may be far from full, has as many bytes a record as the others.
         """
-        firsts = self.firsts
-        first, last = (bisect_left(firsts, self.holding(offset, upto)) for offset in (start, end - 1))
+        borders = [self.holding(offset, upto) for offset in (start, end - 1)]
+        firsts = self.firsts  # as they are now, for all that follows
+        first, last = (bisect_left(firsts, border) for border in borders)
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
@@ -303,12 +316,9 @@ class Catalog:
             Damaged: as `rows`, once everything before the damage was given.
             OffsetOutOfRange: records of it are gone, trimmed meanwhile.
         """
-        first = self.holding(start, upto)
-        if first and not self.before(first):
-            if start < self.start.offset:
-                raise trimmed(self.start)
-            if self.base(first, upto) > start:
-                self.check_begin()
+        first = self.entry(start, upto)
+        if start < self.start.offset:
+            raise trimmed(self.start)
         for view, parts in self.onward(first, upto, self.certain_rows):
             for part in parts:
                 offsets = part["offset"]
@@ -337,6 +347,7 @@ class Catalog:
             yield view, parts
             if damage is not None:
                 raise damage
+            invariant(parts, f"a segment that begins with position {first} has none up to {upto.position}, and is not damaged")
             first += sum(map(len, parts))
 
     def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
@@ -351,6 +362,9 @@ class Catalog:
             some = [(view, rows[done:at])]
             if at < len(rows):
                 for segment, part in unfolded(view.frame(rows[at]), rows[at], self.firsts):
+                    if not segment:
+                        self.check_begin()
+                        raise trimmed(self.start)
                     if segment not in found:
                         found[segment] = self.certain_rows(segment, upto)
                     batches = batches_of(found[segment], segment, part)

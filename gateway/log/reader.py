@@ -419,9 +419,7 @@ class LogReader:
         found: list[tuple[int, int, int]] = []
         _, upto = self._look()
         with self._lock:
-            first = self._catalog.holding(start - 1, upto)
-            if not self._catalog.before(first):
-                self._catalog.check_begin()
+            first = self._catalog.entry(start - 1, upto)
         for _, parts in self._locked(self._catalog.onward(first, upto)):
             for rows in parts:
                 some = rows[(rows["kind"] == Kind.TICK) & (rows["offset"] >= start) & (rows["offset"] <= end)]

@@ -210,6 +210,21 @@ def test_what_a_transaction_needs_is_damage_where_it_stands(tmp_path: Path) -> N
         list(scan(reader, begin, begin + 1))
 
 
+def test_a_transaction_whose_batches_are_in_a_missing_first_segment_says_so(tmp_path: Path) -> None:
+    """Proves that they are not told as trimmed, which nobody would mend."""
+    history = History()
+    part = history.batch("task", "t", [b"early"], staged=True)
+    for number in range(60):
+        history.batch("p", "t", [b"%d" % number * 300] * 3)
+    txn = history.txn("query", [part])
+    write_log(tmp_path, history)
+    first, second, *_ = positions_named(str(tmp_path), "seg")
+    assert part.position < second <= txn.position
+    (tmp_path / "log" / f"{first:020d}.seg").unlink()
+    with pytest.raises(Damaged, match=rf"{first:020d}\.seg is missing: the log goes on with position {second} only"):
+        list(scan(LogReader(tmp_path), history.offset_after(txn.position - 1), len(history.records)))
+
+
 def test_a_start_goes_on_with_what_is_staged(tmp_path: Path) -> None:
     """A TXN after the start of a gateway names what was staged before it."""
     history = sample(30, txns=True)
