@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from gateway.data.state import LogState
-from gateway.errors import DirectoryRefused, TuttiError, UsageError
+from gateway.errors import ConfigError, DirectoryRefused, TuttiError, UsageError
 from gateway.log.layout import IDENTITY, LOCK
 
 PORTS_A_GATEWAY = 10
@@ -58,10 +58,15 @@ def keeping(directory: Path) -> Iterator[None]:
 
     Raises:
         DirectoryRefused: another process keeps it.
+        ConfigError: it cannot be made, or written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{directory} cannot be made and written ({reason}): name another --data") from error
     try:
         _lock(lock, fcntl.LOCK_EX, directory, "`tutti dev`")
         os.ftruncate(lock, 0)

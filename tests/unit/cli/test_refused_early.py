@@ -87,3 +87,12 @@ def test_a_replay_into_a_directory_that_is_missing(untouched: str, tmp_path: Pat
     assert main(["replay", "--url", untouched, "--out", str(out)]) == 2
     said = f"error: --out {out}: there is no directory {out.parent}; make it first, or name another file\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null"])
+def test_a_directory_that_cannot_be_made_is_named_with_its_option(capsys: pytest.CaptureFixture[str], place: str) -> None:
+    assert main(["dev", "--data", place]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {place} cannot be made and written (")
+    assert err.endswith("): name another --data\n")
