@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gateway.data.frame import crc32c
 from gateway.data.state import LogState
 from gateway.errors import FormatError
-from gateway.log.index import Rows, map_rows, no_rows
+from gateway.log.index import Rows, crc_of_rows, map_rows, no_rows
 from gateway.log.layout import FRAMES_AT, index_path, positions_named, snapshot_path
 from gateway.log.storage import Storage, read_file
 
@@ -108,4 +108,4 @@ def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
     if mapped is None or len(mapped[1]) < count:
         return None
     rows = mapped[1][:count].copy()
-    return rows if crc32c(rows.tobytes()) == snapshot.rows_crc else None
+    return rows if crc_of_rows(rows) == snapshot.rows_crc else None
