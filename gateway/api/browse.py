@@ -175,14 +175,13 @@ class Browser:
 
     def _pieces(self, start: int, end: int, wanted: Wanted, looked: Looked) -> Iterator[list[Piece]]:
         """[start, end) in pieces of so many bytes, a segment's at a time; borders are starts of batches of the topic."""
-        numbers = None if wanted.topic is None else np.array(sorted(self._reader.topic_numbers([wanted.topic])), dtype=np.uint32)
+        pick = self._reader.picking(None if wanted.topic is None else [wanted.topic])
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
                 continue
             looked.rows(len(rows))
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
-            some = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
-            yield _cut(some, low, high)
+            yield _cut(pick(rows), low, high)
 
     def _found(self, piece: Piece, wanted: Wanted) -> pa.RecordBatch:
         """The records of a piece that are wanted, as one batch."""

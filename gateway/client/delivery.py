@@ -216,13 +216,14 @@ class Delivery(Carrier):
 
     # -- epochs
 
-    def epoch_began(self, opened: wire.EpochOpened) -> None:
-        """Settle the epoch that was, whose last word is known now, and go on after it."""
-        if self._after is None and len(self.window):
+    def epoch_began(self, opened: wire.EpochOpened, *, anew: bool) -> None:
+        """Settle the epoch that was, whose last word is known now unless the producer began anew, and go on after it."""
+        if len(self.window) and (anew or self._after is None):
             text = (
                 f"producer {self.identity.name!r} was forgotten by the log and began anew there: whether records in flight had "
                 "committed is not known"
             )
+            self.window.fail_from(0, Failure(Unknown(text)))
             self.end(Refused(text, "forgotten"))
             return
         if self._after is not None:

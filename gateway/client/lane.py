@@ -247,7 +247,7 @@ class Lane(Carrier):
         """Batches of that topic that wait to be sent fail."""
         self._ledger.topic_refused(topic, error)
 
-    def epoch_began(self, opened: wire.EpochOpened) -> None:
+    def epoch_began(self, opened: wire.EpochOpened, *, anew: bool) -> None:
         """A lane opens no epochs."""
         invariant(False, f"a lane was told {opened!r}")
 

@@ -136,8 +136,10 @@ class Session(abc.ABC):
         """Nothing that was sent counts as sent any more."""
 
     @abc.abstractmethod
-    def epoch_began(self, opened: wire.EpochOpened) -> None:
-        """The epoch that was wanted is open; it is not the one of the batches that were sent."""
+    def epoch_began(self, opened: wire.EpochOpened, *, anew: bool) -> None:
+        """The epoch that was wanted is open; it is not the one of the batches that were sent. `anew`: under another number, as the
+        log had forgotten the producer.
+        """
 
     @abc.abstractmethod
     def fenced(self, epoch: int) -> None:
@@ -268,11 +270,12 @@ class Session(abc.ABC):
         self._turn(Turn.OPENED)
         self._topic_requests.clear()
         again = self.running and answer.producer == self.number
+        anew = self.number not in (0, answer.producer)
         self.number = answer.producer
         if again:
             self.resend()
         else:
-            self.epoch_began(answer)
+            self.epoch_began(answer, anew=anew)
         self.epoch = self.wanted
         self._starting, self._tries = False, 0
 

@@ -265,7 +265,7 @@ class Catalog:
     def holding(self, offset: int, upto: Upto) -> int:
         """The segment that holds an offset, or the last one below it; 0 if the log is empty."""
         firsts = self.firsts
-        low, high = 0, len(firsts)
+        low, high = 0, bisect_right(firsts, upto.position)  # what begins behind it may go at any time
         while low < high:
             middle = (low + high) // 2
             if self.base(firsts[middle], upto) <= offset:
@@ -328,7 +328,7 @@ class Catalog:
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
-                if high < len(part):
+                if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
     def onward(

@@ -61,20 +61,20 @@ class Fetcher:
             self._aborts.pop()
         self._catalog = None  # another segment may come under a name that it knows
 
-    def read(self, first: int, last: int, decided: int) -> tuple[tuple[Frame, ...], int]:
+    def read(self, first: int, last: int, upto: Upto) -> tuple[tuple[Frame, ...], int]:
         """The frames `first` to `last`, which are in the log, as far as they are good (chain and payload) and in one segment, up to
         `limits.FETCH_BYTES`; a larger one comes alone. None if the first cannot be read.
 
         With them comes the last of their positions that no ABORT up to `last` reaches over; `first` - 1 if there is none, or if
-        that cannot be told. `decided` is the last position that is decided and indexed.
+        that cannot be told. `upto`: the last position that is decided, and the last that has its row.
         """
         try:
-            frames = self._frames(first, last, decided)
-            return frames, self._stop(frames, first, last, decided)
+            frames = self._frames(first, last, upto)
+            return frames, self._stop(frames, first, last, upto)
         except (OSError, FormatError):
             return (), first - 1  # whoever asks looks elsewhere
 
-    def _frames(self, first: int, last: int, decided: int) -> tuple[Frame, ...]:
+    def _frames(self, first: int, last: int, upto: Upto) -> tuple[Frame, ...]:
         catalog = self._known()
         at = bisect_right(catalog.firsts, first) - 1
         if at < 0 or first > last:
@@ -85,7 +85,7 @@ class Fetcher:
             if first == segment:
                 place, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
-                place = self._place(first - 1, decided)
+                place = self._place(first - 1, upto)
                 data = self._storage.read(fd, HEADER_SIZE, place)
                 place, chain = place + size_at(data, 0), decode_header(data).header_crc
             return read_frames(self._storage, fd, place, chain, first, last)
@@ -98,21 +98,21 @@ class Fetcher:
         self._catalog.refresh()
         return self._catalog
 
-    def _place(self, position: int, decided: int) -> int:
+    def _place(self, position: int, upto: Upto) -> int:
         """Where in its segment a position stands."""
-        if position <= decided:
-            for _, rows in self._known().positions(position, position, Upto(decided, decided)):
+        if position <= upto.position:
+            for _, rows in self._known().positions(position, position, upto):
                 return int(rows["place"][0])
         for segment in reversed(self._segments):
-            if segment.first <= position and (place := segment.place_of(position, decided)) is not None:
+            if segment.first <= position and (place := segment.place_of(position, upto.position)) is not None:
                 return place
         raise FormatError(f"position {position} is not in the log")
 
-    def _stop(self, frames: Sequence[Frame], first: int, last: int, decided: int) -> int:
+    def _stop(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
         stop = first + len(frames) - 1
         aborts = [abort_of(frame) for frame in frames if frame.kind == Kind.ABORT]
         try:
-            aborts += self._aborts_behind(stop, last, decided)
+            aborts += self._aborts_behind(stop, last, upto)
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
@@ -120,13 +120,13 @@ class Fetcher:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
-    def _aborts_behind(self, position: int, last: int, decided: int) -> list[Abort]:
+    def _aborts_behind(self, position: int, last: int, upto: Upto) -> list[Abort]:
         """ABORTs behind a position, in order: one that reaches over it stands no further away than frames may be undecided."""
         last = min(last, position + limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
-        for view, rows in self._known().positions(position + 1, min(last, decided), Upto(decided, decided)):
+        for view, rows in self._known().positions(position + 1, min(last, upto.position), upto):
             found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
-        return found + [abort_of(frame) for frame in self._aborts if max(position, decided) < frame.position <= last]
+        return found + [abort_of(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 
 
 def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:

@@ -94,10 +94,10 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
         last = _EVER if end is None else end
         frontier = reader.frontier().position
         for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
-            for place, offset, flags in zip(rows["place"].tolist(), rows["offset"].tolist(), rows["flags"].tolist(), strict=True):
-                frame = view.segment.frame(place)
+            for row in rows:
+                flags = int(row["flags"])
                 fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
-                yield _told(frame, offset, fate, view.path, place)
+                yield _told(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
         if last > frontier:
             for found in _pending(reader, frontier, last):
                 for index, place in enumerate(found.places):

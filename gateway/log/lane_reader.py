@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import NamedTuple
+
+import numpy as np
 
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
 from gateway.data.names import forgotten_name
 from gateway.data.state import LogState
 from gateway.errors import Behind, Damaged, OffsetOutOfRange, TuttiError
+from gateway.log.index import Rows
 from gateway.log.lanes_there import lane_at, lane_path
 from gateway.log.names import Forgotten
 from gateway.log.reader import LogReader
@@ -76,6 +79,21 @@ class LaneReader(LogReader):
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
         """Numbers of those of the topics that the ordered log knows."""
         return self._ordered.topic_numbers(names)
+
+    def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
+        """As `LogReader.picking`. A lane may be ahead of the ordered log here, so that each number in it is asked for its name."""
+        if topics is None:
+            return super().picking(None)
+        wanted, names = frozenset(topics), dict[int, str]()
+
+        def picked(rows: Rows) -> Rows:
+            for number in np.unique(rows["topic"]).tolist():
+                if number not in names:
+                    names[number] = self.name_of(Kind.TOPIC, number)
+            numbers = [number for number, name in names.items() if name in wanted]
+            return rows[np.isin(rows["topic"], np.array(numbers, dtype=np.uint32))]
+
+        return picked
 
 
 def reader_of(path: str | os.PathLike[str]) -> LogReader:

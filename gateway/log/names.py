@@ -6,8 +6,8 @@ reads the same at any time (C8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gateway.data.state import LogState
 from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.catalog import Catalog, trimmed
 from gateway.log.index import Rows
+from gateway.log.layout import segment_missing
 from gateway.log.snapshot import Snapshot, newest_snapshot, read_snapshot
 from gateway.log.view import Upto, View
 
@@ -63,47 +64,90 @@ class Names:
             name = self._known.get((kind, number))
         return self._search(kind, number, upto) if name is None else name
 
-    def topics(self, upto: Upto) -> dict[int, str]:
-        """All topics, by number."""
-        if self._learned < upto.position:
-            self._learn(upto)
-        return {number: name for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
+    def topics(self, names: Collection[str], upto: Upto) -> frozenset[int]:
+        """Numbers of those of the topics that the log knows.
 
-    def _learn(self, upto: Upto) -> None:
-        """Take in what was registered since the last look; since the newest snapshot at the first, and where it was trimmed."""
+        Raises:
+            Damaged: one is not known, and what may register it cannot be read.
+        """
+        damage = self._learn(upto) if self._learned < upto.position else None
+        found = {name: number for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
+        if damage is not None and not found.keys() >= set(names):
+            raise damage
+        return frozenset(found[name] for name in names if name in found)
+
+    def _learn(self, upto: Upto) -> Damaged | None:
+        """Take in what was registered since the last look; since the newest snapshot at the first, and where it was trimmed.
+
+        What cannot be read, and no snapshot says, is told, and is looked at again the next time.
+        """
         self._make_room()
         with self._looking:
-            if not self._learned or self._learned < self._catalog.start.first - 1:
-                state = newest_snapshot(self._catalog.directory, upto.position).state
-                self._known.update(_known_to(state))
-                self._learned = state.position
-            first = self._catalog.holding_position(self._learned + 1) or self._catalog.after(0)
-        while first and self._learned < upto.position:
-            view, parts = self._rows(first, upto)
+            begin = self._catalog.start.first
+        if not self._learned or self._learned < begin - 1:
+            self._skip(upto)
+        damage = self._go_on(upto)
+        while damage is not None and self._skip(upto):
+            damage = self._go_on(upto)
+        return damage
+
+    def _skip(self, upto: Upto) -> bool:
+        """Take what the newest snapshot says; whether that is more than is known."""
+        with self._looking:
+            state = newest_snapshot(self._catalog.directory, upto.position).state
+        if state.position <= self._learned:
+            return False
+        self._known.update(_known_to(state))
+        self._learned = state.position
+        return True
+
+    def _go_on(self, upto: Upto) -> Damaged | None:
+        """Take in what frames register, all that can be read; what was learned ends before the first that cannot, which is told."""
+        damage: Damaged | None = None
+        position = self._learned + 1
+        with self._looking:
+            first = self._catalog.holding_position(position) or self._catalog.after(0)
+        while first and position <= upto.position:
+            wrong: Damaged | None = None
+            try:
+                view, parts, behind = self._rows(first, upto)
+            except Damaged as error:  # its file went meanwhile
+                parts, behind = [], error
             for rows in parts:
-                some = rows[max(self._learned + 1 - int(rows["position"][0]), 0) :]
+                some = rows[max(position - int(rows["position"][0]), 0) :]
                 if len(some):
-                    self._take(view, some[np.isin(some["kind"], _KINDS)])
-                    self._learned = int(some["position"][-1])
+                    wrong = wrong or self._take(view, some[np.isin(some["kind"], _KINDS)])
+                    position = int(some["position"][-1]) + 1
             with self._looking:
-                first = self._catalog.after(first)
+                following = self._catalog.after(first)
+            if behind is None and position < (following or upto.position + 1):
+                behind = segment_missing(self._catalog.directory, position, following)
+            if damage is None:
+                damage = wrong or behind
+                self._learned = position - 1 if wrong is None else wrong.position - 1
+            first, position = following, max(position, following)
+        return damage
 
     def _make_room(self) -> None:
         if len(self._known) > limits.NAMES_KEPT_MAX:
             self._known.clear()
             self._learned = 0  # what is in use is learned anew when it is asked for
 
-    def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows]]:
+    def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows], Damaged | None]:
         with self._looking:
-            return self._catalog.view(first), self._catalog.good_rows(first, upto)[0]
+            return self._catalog.view(first), *self._catalog.good_rows(first, upto)
 
-    def _take(self, view: View, rows: Rows) -> None:
-        """Take in the names that the frames of `rows` register. A damaged frame hides no other's name, and its own may stand
-        elsewhere too.
+    def _take(self, view: View, rows: Rows) -> Damaged | None:
+        """Take in the names that the frames of `rows` register; the first that is damaged, which hides no other's name, and whose
+        own may stand elsewhere too.
         """
+        damage: Damaged | None = None
         for row in rows:
-            with suppress(Damaged):
+            try:
                 self._known.update(_registered_by(view.frame(row)))
+            except Damaged as error:
+                damage = damage or error
+        return damage
 
     def _search(self, kind: Kind, number: int, upto: Upto) -> str:
         """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else."""
@@ -112,7 +156,7 @@ class Names:
         if forgotten and kind == Kind.EPOCH:  # a producer's number is registered by nothing that follows
             raise forgotten
         for first in self._places(kind, number):
-            view, parts = self._rows(first, upto)
+            view, parts, _ = self._rows(first, upto)
             for rows in parts:
                 self._take(view, _around(rows[rows["kind"] == kind], kind, number))
             name = self._known.get((kind, number)) or self._known_at_start(first).get((kind, number))

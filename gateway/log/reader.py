@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -24,10 +24,11 @@ from gateway.data.schema import decode_batch
 from gateway.data.state import LogState, Topic
 from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
+from gateway.log.applied import applied
 from gateway.log.catalog import Catalog, trimmed
 from gateway.log.directory import no_identity, read_identity
 from gateway.log.finding import Run, offsets_of
-from gateway.log.index import ABORTED, Rows
+from gateway.log.index import Rows
 from gateway.log.layout import read_header
 from gateway.log.live import LiveView, open_live
 from gateway.log.marks import check_end, newest_mark
@@ -40,7 +41,6 @@ from gateway.log.view import Upto, View
 
 Item = TypeVar("Item")
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
-_LET_GO_BYTES = 4 << 20  # of frames that were looked at, before they leave this process's memory
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _NO_RECORD = -1, 0  # offset and time
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
@@ -262,15 +262,7 @@ class LogReader:
         if not state.position or state.position < first - 1 or upto.position - state.position > _SKIP_FRAMES:
             snapshot = newest_snapshot(self.path, upto.position).state
             state = max(state, snapshot, key=lambda one: one.position)
-        state = state.copy()
-        kept = 0
-        for view, rows in self.positions(state.position + 1, upto.position):
-            for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
-                state.apply(view.segment.frame(place), bool(flags & ABORTED))
-                if not kept <= place <= kept + _LET_GO_BYTES:
-                    view.segment.release(kept, place)
-                    kept = place
-        return state
+        return applied(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
         """Name of what a frame of `kind` registered under a number (a topic, a producer, also one that was forgotten, a gateway).
@@ -281,11 +273,13 @@ class LogReader:
             return self._names.of(kind, number, self._look()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Numbers of those of the topics that the log knows."""
-        wanted = set(names)
+        """Numbers of those of the topics that the log knows.
+
+        Raises:
+            Damaged: one is not known, and what may register it cannot be read.
+        """
         with self._naming:
-            topics = self._names.topics(self._look()[1])
-        return frozenset(number for number, name in topics.items() if name in wanted)
+            return self._names.topics(names, self._look()[1])
 
     def topics(self) -> list[Topic]:
         """The topics at the frontier: records and bytes of all that was ever committed, and of the first record that the log still
@@ -436,13 +430,20 @@ class LogReader:
         """
         check_parts(split_bytes, splits)
         self.check_range(start, end)
-        known = topics is None or self.topic_numbers(topics)
+        known = topics is None or bool(self.topic_numbers(topics))
         with self._lock:
             found = self._catalog.cut_wide(start, end, split_bytes, splits, self._look()[1]) if known else None
         return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
         """Index rows of the batches of `topics` that have records in [start, end), in order, some at a time."""
-        numbers = None if topics is None else np.array(sorted(self.topic_numbers(topics)), dtype=np.uint32)
+        pick = self.picking(topics)
         for _, rows in self.batches(start, end):
-            yield rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
+            yield pick(rows)
+
+    def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
+        """What leaves of rows those of batches of these topics (None: all)."""
+        if topics is None:
+            return lambda rows: rows
+        numbers = np.array(sorted(self.topic_numbers(topics)), dtype=np.uint32)
+        return lambda rows: rows[np.isin(rows["topic"], numbers)]

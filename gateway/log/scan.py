@@ -61,11 +61,11 @@ def scan(
     """
     chosen = check_columns(columns)
     schema = schema_of(chosen)
-    numbers = None if topics is None else np.array(sorted(reader.topic_numbers(topics)), dtype=np.uint32)
+    pick = reader.picking(topics)
     firsts = () if goes_on else limits.READ_FIRST_BYTES
     reaches, made = _reaches(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
-        wanted = rows if numbers is None else rows[np.isin(rows["topic"], numbers)]
+        wanted = pick(rows)
         for low, high, alone in _groups(wanted, rows_max, reaches):
             some = wanted[low:high]
             places = _places(some)

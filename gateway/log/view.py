@@ -112,12 +112,16 @@ class View:
             Damaged: another frame stands there, or the payload fails its CRC.
         """
         place, position = int(row["place"]), int(row["position"])
-        self.segment.will_need(place, place + int(row["size"]))
-        self.segment.populate(place, place + int(row["size"]))
-        frame = self.segment.frame(place)
-        if frame.position != position:
-            raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
-        check_payload(frame, f"{self.path} at byte {place}")
+        try:
+            self.segment.will_need(place, place + int(row["size"]))
+            self.segment.populate(place, place + int(row["size"]))
+            frame = self.segment.frame(place)
+            if frame.position != position:
+                raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
+            check_payload(frame, f"{self.path} at byte {place}")
+        except Damaged as error:
+            error.position = position
+            raise
         return frame
 
 

@@ -33,6 +33,7 @@ from gateway.data.frame import (
     check_payload,
     decode_frame,
     padded,
+    progress_length_at,
 )
 from gateway.descriptors import patiently
 from gateway.errors import Damaged, FormatError, WrongDirectory
@@ -92,12 +93,15 @@ class SegmentMap:
         self.buffer = pa.py_buffer(self.view)
 
     def frame(self, place: int) -> Frame:
-        """The frame that an index says stands at `place`; its body is a view of the segment.
+        """The frame that an index says stands at `place`; its body is a view of the segment, to be populated by who looks into it.
 
         Raises:
-            Damaged: none stands there, or the file ends before it does.
+            Damaged: none stands there, the file ends before it does, or the device cannot read its header.
         """
+        self.populate(place, place + HEADER_SIZE)
         try:
+            if place + HEADER_SIZE <= self.size and (length := progress_length_at(self.view, place)):
+                self.populate(place, place + HEADER_SIZE + length)
             return decode_frame(self.view, place)
         except FormatError as error:
             raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error

@@ -35,6 +35,7 @@ from gateway.log.scalars import ScalarsFile
 from gateway.log.segment import Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, size_of_next, unwritten
 from gateway.log.storage import Storage
 from gateway.log.trimming import Trimming
+from gateway.log.view import Upto
 
 _US = 1_000_000
 
@@ -351,7 +352,8 @@ class LogWriter:
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
         """The durable frames from `first` on, and up to where no later ABORT reaches over them: see `Fetcher.read`."""
-        return self._fetcher.read(first, min(last, self._marking.durable[0]), self._indexer.indexed)
+        upto = Upto(self._indexer.state.position, self._indexer.indexed)
+        return self._fetcher.read(first, min(last, self._marking.durable[0]), upto)
 
     # Deciding
 

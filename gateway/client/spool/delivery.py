@@ -81,8 +81,8 @@ class SpooledDelivery(Delivery):
             self._want_next_epoch(now)
             self._hold_back(now)
 
-    def epoch_began(self, opened: wire.EpochOpened) -> None:
-        """Settle what the log says of the spool, and go on behind that."""
+    def epoch_began(self, opened: wire.EpochOpened, *, anew: bool) -> None:
+        """Settle what the log says of the spool, and go on behind that; the spool knows by itself whether it began anew."""
         self.window.commit_upto(opened.sequence)
         self._tell()
         try:

@@ -9,7 +9,7 @@ import pytest
 from gateway.client.session import State
 from gateway.core import limits
 from gateway.data import wire
-from gateway.errors import Aborted, Fenced, Refused, TooLarge, Unavailable
+from gateway.errors import Aborted, Fenced, Refused, TooLarge, Unavailable, Unknown
 from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 
 
@@ -242,13 +242,26 @@ def test_a_nameless_producer_that_was_forgotten_while_it_was_away_begins_anew() 
 
 def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
     rig, _ = in_flight(2)
-    receipt = rig.send()
+    sent, unsent = list(rig.delivery.window), rig.send()
     rig.delivery.lost()
     asked = rig.connect()
     rig.say(wire.EpochOpened(asked.request, NUMBER + 1, 1, 0, b""))
+    assert all(isinstance(batch.failure and batch.failure.error, Unknown) for batch in sent)
     with pytest.raises(Refused, match="was forgotten"):
-        receipt.result(0)
+        unsent.result(0)
     assert rig.delivery.state is State.ENDED
+
+
+def test_what_is_in_doubt_behind_an_abort_is_not_told_as_void_where_the_producer_was_forgotten_since() -> None:
+    """Proves it of a record that had committed, whose receipt was lost with the connection."""
+    rig, _ = in_flight(2)
+    committed, aborted = list(rig.delivery.window)
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    rig.delivery.lost()
+    asked = rig.connect()
+    rig.say(wire.EpochOpened(asked.request, NUMBER + 1, asked.epoch, 0, b""))
+    assert isinstance(committed.failure and committed.failure.error, Unknown)
+    assert isinstance(aborted.failure and aborted.failure.error, Aborted)
 
 
 def test_no_progress_overtakes_a_topic_that_is_refused() -> None:
