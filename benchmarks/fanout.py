@@ -1,4 +1,4 @@
-"""What no group on this machine can beat: bare ZeroMQ from a client to one process, from there to all others, and one fdatasync on
+"""A yardstick for a group on this machine: bare ZeroMQ from a client to one process, from there to all others, and one fdatasync on
 each for all that came meanwhile; the client hears of what is synced everywhere. No headers, no log, no protocol.
 """
 

@@ -77,7 +77,9 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 
 @contextmanager
 def foreign_load(into: list[float]) -> Iterator[None]:
-    """Append the mean number of processors that others than this process and its children used inside of the block."""
+    """Append the mean number of processors that others than this process and its children used inside of the block; on a virtual
+    machine what its host gave to others (steal) is of that.
+    """
     start_s, machine, own = time.monotonic(), _machine_ticks(), _own_seconds()
     yield
     elapsed_s = max(time.monotonic() - start_s, 1e-9)
@@ -88,8 +90,8 @@ def foreign_load(into: list[float]) -> Iterator[None]:
 def _machine_ticks() -> int:
     with open("/proc/stat", encoding="ascii") as stat:
         fields = [int(value) for value in stat.readline().split()[1:]]
-    user, nice, system, _idle, _wait, interrupt, soft, *_ = fields
-    return user + nice + system + interrupt + soft
+    user, nice, system, _idle, _wait, interrupt, soft, stolen, *_ = fields
+    return user + nice + system + interrupt + soft + stolen
 
 
 def _own_seconds() -> float:

@@ -2,8 +2,8 @@
 
 Some short rounds, in each of which the limits and a group of three take turns, so that both see the same of what else the machine
 does. A ratio has moved when its median differs from the recorded one by more than the spread of the rounds lets a median differ,
-and got worse when it does so by a fifth more. The exit code is 1 then. `--record` keeps what was measured as what the next run is
-compared with.
+and got worse when it does so by a fifth more. The exit code is 1 then, and 3 where a ratio is too noisy to tell. `--record` keeps
+what was measured as what the next run is compared with, unless it is that noisy itself.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tutti import Producer
 RECORDED = Path(__file__).resolve().parent / "recorded.json"
 ROUNDS = 24
 WORSE = 0.2
+_NOISY = "too noisy to tell"
 FOREIGN_MAX = 0.1  # processors; above it what is recorded is a poor measure
 _MEMBERS = 3
 _LARGE_BYTES, _SMALL_COUNT, _UNDER_WAY, _SINGLE = 64 * MIB, 200_000, 10_000, 300
@@ -68,7 +69,7 @@ class Moved(NamedTuple):
     def verdict(self) -> str:
         """What it did."""
         if abs(self.change) <= self.noise:
-            return "as before" if self.noise <= WORSE else "too noisy to tell"
+            return "as before" if self.noise <= WORSE else _NOISY
         if self.change > WORSE + self.noise:
             return "WORSE"
         return "a little worse" if self.change > 0 else "better"
@@ -143,8 +144,8 @@ def _round(directory: Path, bare: FanOut, running: Sequence[Measured]) -> dict[s
     return found
 
 
-def report(recorded: Mapping[str, Any] | None, ratios: Mapping[str, Sequence[float]]) -> tuple[str, bool]:
-    """A line for each ratio, and whether none got worse."""
+def report(recorded: Mapping[str, Any] | None, ratios: Mapping[str, Sequence[float]]) -> tuple[str, int]:
+    """A line for each ratio, and the exit code."""
     moved = {one.name: one for one in compare(recorded["ratios"], ratios)} if recorded else {}
     lines = [f"{'':<54}{'this run':<26}{'recorded':<26}worse by" if moved else f"{'':<54}this run"]
     for name, rounds in ratios.items():
@@ -153,11 +154,23 @@ def report(recorded: Mapping[str, Any] | None, ratios: Mapping[str, Sequence[flo
             one = moved[name]
             said += f"{spread(recorded['ratios'][name]):<26}{one.change:+.0%} (noise {one.noise:.0%})  {one.verdict}"
         lines.append(said.rstrip())
-    return "\n".join(lines), all(one.verdict != "WORSE" for one in moved.values())
+    lines += [f"{name:<54}{'':<26}{spread(rounds):<26}not measured any more" for name, rounds in _gone(recorded, ratios)]
+    verdicts = {one.verdict for one in moved.values()}
+    return "\n".join(lines), 1 if "WORSE" in verdicts else 3 if _NOISY in verdicts or _gone(recorded, ratios) else 0
+
+
+def _gone(recorded: Mapping[str, Any] | None, ratios: Mapping[str, Sequence[float]]) -> list[tuple[str, Sequence[float]]]:
+    """Ratios that were recorded and are not there now."""
+    return [(name, rounds) for name, rounds in (recorded["ratios"] if recorded else {}).items() if name not in ratios]
+
+
+def too_noisy(ratios: Mapping[str, Sequence[float]]) -> list[str]:
+    """Ratios whose rounds differ so much that nothing is worse than they are."""
+    return [f"{name} (noise {_noise(rounds):.0%})" for name, rounds in ratios.items() if _noise(rounds) > WORSE]
 
 
 def main() -> int:
-    """0 when nothing got worse; 1 when something did, 2 when there is nothing to compare with."""
+    """0 when nothing got worse; 1 when something did, 2 when there is nothing to compare with, 3 when it cannot be told."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", action="store_true", help=f"keep what is measured in {RECORDED.parent.name}/{RECORDED.name}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, choices=range(3, ROUNDS + 1), metavar=f"3..{ROUNDS}")
@@ -174,12 +187,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tutti-guard-", dir=arguments.directory) as scratch, foreign_load(foreign):
         refuse_without_room(Path(scratch), _MEMBERS * _SEGMENTS * SEGMENT, "guard")
         ratios, plain = measured(Path(scratch), arguments.rounds)
-    text, well = report(recorded, ratios)
+    text, code = report(recorded, ratios)
     print(text)
     print("; ".join(f"{name.rpartition(', ')[0]} {number(median(of))} {name.rpartition(', ')[2]}" for name, of in plain.items()))
     print(f"guard: {arguments.rounds} rounds in {time.monotonic() - begin:.0f} s, foreign CPU {foreign[0]:.2f}")
     if foreign[0] > FOREIGN_MAX:
         print(f"others used {foreign[0]:.2f} of a processor meanwhile: what moved may be theirs; run again when it is quiet")
+    if arguments.record and (noisy := too_noisy(ratios)):
+        print(f"not kept, as nothing could be told from it: {'; '.join(noisy)}. Record when the machine is quiet", file=sys.stderr)
+        return 3
     if arguments.record:
         kept = {"kind": "guard", **header("benchmarks.guard", foreign), "ratios": {name: _short(of) for name, of in ratios.items()}}
         RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
@@ -187,7 +203,7 @@ def main() -> int:
     if recorded is None:
         print(f"there is no {RECORDED}: write it with --record", file=sys.stderr)
         return 2
-    return 0 if well else 1
+    return code
 
 
 def _short(rounds: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The machine's own limits: what no log on this disk and no message over this loopback can beat."""
+"""The machine's yardsticks: plain programs on its disk, its loopback and its memory."""
 
 from __future__ import annotations
 

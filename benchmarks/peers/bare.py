@@ -43,7 +43,7 @@ class _Bare(Running):
 
 
 class Machine:
-    """What nothing on this machine can beat: no log, no order, no protocol."""
+    """A yardstick: no log, no order, no protocol."""
 
     name = MACHINE
     promise = "bare messages, synced on all three: a limit"

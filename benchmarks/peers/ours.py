@@ -16,7 +16,7 @@ from benchmarks.peers.side import OURS
 from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
 from tutti import Producer
 
-_LOADS = 3  # of the whole volume: records of 1 KB, batches of 64 and 256 KiB
+_LOADS = 4  # of the whole volume, with headers: records of 1 KB and 100 B, batches of 64 and 256 KiB
 _SEGMENTS_MAX = 64  # that a gateway keeps ready
 
 

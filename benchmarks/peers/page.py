@@ -23,13 +23,15 @@ medians, in brackets the smallest and the largest). `make bench-peers ARGS="--js
 benchmarks.peers.page FILE` makes this page. {machine}; servers, clients and everything else share its processors and its
 one disk. {foreign}
 
-- **Tutti** {tutti}: three gateways, `send()` of its Python client. A receipt says: {promise}.
+- **Tutti** {tutti}: three gateways with the timers of a local network (`preset = "local"`), segments of zeros written before
+  it is timed; `send()` of its Python client, which is led to the coordinator. A receipt says: {promise}.
 - **Kafka** 4.1.0 (KRaft), one partition, because that is what has one order; confluent-kafka with `acks=all`, idempotent,
   `linger.ms` 5 for rates and 0 for latencies. *synced* is `flush.messages=1`.
 - **JetStream**: NATS server 2.15.2, three servers, three replicas on file, its own `nats bench` as the client, written in
-  Go. *synced* is `sync_interval: always`.
+  Go, told of one server, which may not be the leader (0.2 ms more). It sends the next 200 when all of the 200 under way
+  are told, and paces with one under way. *synced* is `sync_interval: always`. Kafka and JetStream keep their timers.
 - **The machine**: bare ZeroMQ from a client to one process, from there to two others, each of which syncs; in messages of 256 KiB
-  for 1 KB. A limit beside which *Tutti is better by* is the share of it that Tutti reaches.
+  for 1 KB. A yardstick beside which *Tutti is better by* is the share of it that Tutti reaches.
 - **JGroups** 5.5.6: SEQUENCER, its own MPerf with all three members sending; what each member delivers. It keeps nothing,
   and a sender has no receipt: a limit of what ordering alone costs, not the same promise. That it
   is slower in records of 100 B than of 1 KB was seen with 8 and 100 threads a member, and is not explained.

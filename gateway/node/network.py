@@ -8,7 +8,6 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.actions import Dropped, Peers, Send
-from gateway.core.events import LinkChanged, Received
 from gateway.transport.interface import Transport
 
 
@@ -68,10 +67,6 @@ class Network:
         if known != self._introduced:
             self._introduced = known
             self._transport.introduce(*known)
-
-    def drain(self, messages_max: int, bytes_max: int) -> list[Received | LinkChanged]:
-        """What came."""
-        return self._transport.drain(messages_max, bytes_max)
 
     def dropped(self, action: Dropped) -> None:
         """The stack did not take messages of a member."""

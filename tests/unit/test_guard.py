@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.guard import compare, report
+from benchmarks.guard import compare, report, too_noisy
 
 RATE, TIME = "1 KB, share of the bare fan-out", "one at a time p50, times a sync and two round trips"
 
@@ -34,17 +34,27 @@ def test_what_the_rounds_scatter_is_taken_for_noise() -> None:
 
 
 def test_the_report_fails_for_what_got_worse_alone() -> None:
-    text, well = report({"ratios": {RATE: _around(0.8), TIME: _around(4.0)}}, {RATE: _around(0.8), TIME: _around(8.0)})
-    assert not well
+    text, code = report({"ratios": {RATE: _around(0.8), TIME: _around(4.0)}}, {RATE: _around(0.8), TIME: _around(8.0)})
+    assert code == 1
     head, *lines = text.splitlines()
     assert ["WORSE" in line for line in lines] == [False, True]
     assert [head.index(word) for word in ("this run", "recorded", "worse by")] == [
         lines[1].index(word) for word in ("8", "4", "+1")
     ]
-    assert report({"ratios": {RATE: _around(0.8)}}, {RATE: _around(0.8)})[1]
+    assert report({"ratios": {RATE: _around(0.8)}}, {RATE: _around(0.8)})[1] == 0
+
+
+def test_what_cannot_be_told_is_no_success() -> None:
+    """Proves it of noise, of a ratio that is measured no more, and that neither hides what got worse."""
+    assert report({"ratios": {TIME: _around(1.0)}}, {TIME: _around(1.0, 0.9)})[1] == 3
+    text, code = report({"ratios": {RATE: _around(0.8), "as it was called": _around(1.0)}}, {RATE: _around(0.8)})
+    assert code == 3
+    assert "not measured any more" in text
+    assert report({"ratios": {RATE: _around(0.8), TIME: _around(1.0)}}, {RATE: _around(0.4), TIME: _around(1.0, 0.9)})[1] == 1
+    assert [name.partition(" (")[0] for name in too_noisy({RATE: _around(0.8), TIME: _around(1.0, 0.9)})] == [TIME]
 
 
 def test_without_a_record_there_is_nothing_to_fail() -> None:
-    text, well = report(None, {RATE: _around(0.8)})
-    assert well
+    text, code = report(None, {RATE: _around(0.8)})
+    assert code == 0
     assert [line.split()[0] for line in text.splitlines()] == ["this", RATE.split(maxsplit=1)[0]]
