@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -101,6 +102,7 @@ class Process:
         self._pulse = Pulse(self.reader.beat_us)
         self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials())
+        self.reader.noticed = partial(self.gateway.elsewhere, "")
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
         connections = Connections()
         self._crowd = Crowd(connections)

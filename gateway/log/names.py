@@ -84,6 +84,8 @@ class Names:
         self._make_room()
         with self._looking:
             begin = self._catalog.start.first
+        for gone in [first for first in self._numbers if first < begin]:
+            del self._numbers[gone]
         if not self._learned or self._learned < begin - 1:
             self._skip(upto)
         damage = self._go_on(upto)

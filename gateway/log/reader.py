@@ -7,12 +7,9 @@ frontier that one reader shows never moves back.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -25,23 +22,22 @@ from gateway.data.state import LogState, Topic
 from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from gateway.log import live as page
 from gateway.log.applied import applied
-from gateway.log.catalog import Catalog, trimmed
+from gateway.log.catalog import Catalog
 from gateway.log.directory import no_identity, read_identity
 from gateway.log.finding import Run, offsets_of
 from gateway.log.index import Rows
 from gateway.log.layout import read_header
 from gateway.log.live import LiveView, open_live
+from gateway.log.looking import Looking
 from gateway.log.marks import check_end, newest_mark
 from gateway.log.names import Names
 from gateway.log.scalars import check_kept, read_scalars
 from gateway.log.snapshot import newest_snapshot
 from gateway.log.splits import Range, check_parts, cut
-from gateway.log.start import read_start
 from gateway.log.view import Upto, View
 
 Item = TypeVar("Item")
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _NO_RECORD = -1, 0  # offset and time
 _SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
 
@@ -63,32 +59,11 @@ class Frontier(NamedTuple):
     live: bool
 
 
-class _Lock:
-    """A lock held where files are looked at: what the system refuses there is told as a refusal of the directory.
-
-    The one that all share is held for a look alone, never while what was found is worked through: else one caller's scan would
-    stop every other's frontier. Others, for what takes longer, are taken before it.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lock.release()
-        if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
-            raise trimmed(start) from error  # whoever looks again sees what is there
-        if isinstance(error, OSError):
-            file = f" ({error.filename})" if error.filename else ""
-            advice = "raise the limit of open files" if error.errno in _TOO_MANY else "check its owner and mode"
-            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {advice}") from error
-
-
 class LogReader:
     """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked.
+
+    Attributes:
+        noticed: is told of a position whose frame says something of the log, and is damaged.
 
     Raises (all methods):
         DirectoryRefused: the system does not let it be read (any more), or another directory stands in its place.
@@ -112,16 +87,17 @@ class LogReader:
             raise no_identity(self.path)
         self.name = identity.gateway
         self._damaged = damaged
-        self._lock = _Lock(self.path)
+        self.noticed: Callable[[int], object] = lambda _: None
+        self._lock = Looking(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._naming = _Lock(self.path)
+        self._naming = Looking(self.path)
         self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _SAME_S
         self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
-        self._advancing = _Lock(self.path)
+        self._advancing = Looking(self.path)
         self._state = LogState()
         self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record behind a trim, once looked
         self._log = identity.log
@@ -245,7 +221,7 @@ class LogReader:
 
     def state(self) -> LogState:
         """The LogState at the frontier. It is not to be changed; later calls give other objects."""
-        with self._advancing:
+        with self._advancing, self._noticing():
             _, upto = self._look()
             if self._state.position < upto.position:
                 first = self._catalog.start.first
@@ -278,8 +254,16 @@ class LogReader:
         Raises:
             Damaged: one is not known, and what may register it cannot be read.
         """
-        with self._naming:
+        with self._naming, self._noticing():
             return self._names.topics(names, self._look()[1])
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except Damaged as error:
+            self.noticed(error.position)
+            raise
 
     def topics(self) -> list[Topic]:
         """The topics at the frontier: records and bytes of all that was ever committed, and of the first record that the log still

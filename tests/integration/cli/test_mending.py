@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.data.frame import HEADER_SIZE, padded
+from gateway.data.frame import HEADER_SIZE, Kind, padded
+from gateway.errors import Damaged
 from gateway.log.layout import FRAMES_AT, read_header
+from gateway.log.reader import LogReader
 from gateway.log.walk import SegmentMap, walk
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, shell, tutti, until
+from tutti import Reader
 
 BATCHES = 40
 
@@ -70,6 +74,29 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Thre
     assert verified.code == 0, verified.out
     told = [shell("log", "digest", str(group[one].data), "--end", str(frontier)).lines[0] for one in ("g1", name)]
     assert told[0].split()[0] == told[1].split()[0]
+
+
+def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(group: Three) -> None:
+    """Proves it where every record of the topic is whole, and but the frame that gives it its number is not."""
+    assert tutti("produce", "--topic", "late", given=b"1\n2\n3\n", url=group.url).code == 0
+    url, directory = group["g3"].url, group["g3"].data
+    frontier = tutti("status", "--json", url=group.url).json["frontier"]
+    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    with closing(LogReader(directory)) as reader:
+        for view, rows in reader.positions(1, reader.frontier().position):
+            for row in rows[rows["kind"] == Kind.TOPIC]:
+                file, place = Path(view.path), int(row["place"])
+    mended = tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"]
+    with file.open("r+b") as opened:
+        opened.seek(place + HEADER_SIZE + 3)
+        byte = opened.read(1)[0]
+        opened.seek(place + HEADER_SIZE + 3)
+        opened.write(bytes([byte ^ 1]))
+    with suppress(Damaged), Reader(url, topics=["late"], start=0) as late:
+        assert sum(batch.num_rows for batch in late) == 3
+    until(lambda: tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] > mended)
+    with Reader(url, topics=["late"], start=0) as late:
+        assert sum(batch.num_rows for batch in late) == 3
 
 
 def member(group: Three, name: str) -> dict[str, Any]:

@@ -66,11 +66,14 @@ def test_a_topic_whose_frame_is_damaged_is_not_taken_for_one_that_is_not_there(l
     """Proves it for each byte of its body, and that the same reader has the topic once the frame is whole again."""
     path, history = log
     position = last(history, Kind.TOPIC).position
+    noticed: list[int] = []
     with closing(LogReader(path)) as reader:
+        reader.noticed = noticed.append
         flip(path, position, byte)
         with pytest.raises(Damaged) as told:
             by_topic(reader, ["late"])
         assert told.value.position == position
+        assert noticed == [position]
         with pytest.raises(Damaged):
             list(reader.rows(0, reader.frontier().offset, ["late"]))
         assert by_topic(reader, ["topic0"]) == sum(record.topic == "topic0" for record in history.records)
@@ -102,10 +105,13 @@ def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path
     path, history = log
     frame = last(history, kind)
     flip(path, frame.position, HEADER_SIZE + frame.body_length - 1)
+    noticed: list[int] = []
     with closing(LogReader(path)) as reader:
+        reader.noticed = noticed.append
         with pytest.raises(Damaged) as told:
             reader.state()
         assert told.value.position == frame.position
+        assert noticed == [frame.position]
         with pytest.raises(Damaged):
             list(inspect(path))
         flip(path, frame.position, HEADER_SIZE + frame.body_length - 1)
