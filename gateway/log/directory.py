@@ -105,7 +105,7 @@ class Directory:
         self.storage = storage
         self._lock = lock
         self._writing = threading.Lock()  # the disk's thread writes the identity, and whoever hears that the group left this disk
-        self._settled = False
+        self._settled = self._stale = False
         self._noted_at = 0.0
         self.copied = _copied(path, identity)
         self.renewed = ""
@@ -157,6 +157,7 @@ class Directory:
         Raises:
             SyncFailed: the disk failed. What else fails is tried again as late: what was noted is still true.
         """
+        self._stale = True
         if time.monotonic() - self._noted_at < after_us / _US:
             return
         try:
@@ -165,6 +166,11 @@ class Directory:
             raise
         except OSError:
             self._noted_at = time.monotonic()
+
+    def rested(self, after_us: int) -> None:
+        """The disk rests: do so, if something was promised or voted for since it was done, so long ago. Raises as `freshen`."""
+        if self._stale:
+            self.freshen(after_us)
 
     def renew(self) -> None:
         """The directory is a copy in a group of several, or holds files of an earlier time: it becomes another disk, with a log to
@@ -182,7 +188,7 @@ class Directory:
     def _write(self, **changes: str | int) -> None:
         with self._writing:
             self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, **changes), self.storage)
-            self._noted_at = time.monotonic()
+            self._stale, self._noted_at = False, time.monotonic()
 
     def close(self) -> None:
         """Let the directory go; where a gateway ran, copies that were made of its files meanwhile are none of what it leaves."""

@@ -34,6 +34,9 @@ class Home(Protocol):
     def freshen(self, after_us: int) -> None:
         """Something was promised or voted for: have that told from copies made before, if that was last done so long ago."""
 
+    def rested(self, after_us: int) -> None:
+        """The disk rests: have that told, if something was since it was done, so long ago."""
+
     def renew(self) -> None:
         """The directory becomes another disk, as it holds files of an earlier time."""
 

@@ -41,6 +41,9 @@ class Owner(Protocol):
     def freshen(self, after_us: int) -> None:
         """Something was promised or voted for: have that told from copies made before."""
 
+    def rested(self, after_us: int) -> None:
+        """The disk rests: have that told, if something was."""
+
 
 class LaneHome:
     """The directory of one lane. Whoever holds the lock of the gateway's directory writes it.
@@ -84,6 +87,10 @@ class LaneHome:
     def freshen(self, after_us: int) -> None:
         """A lane of an earlier time is told by the directory that it is in."""
         self._owner.freshen(after_us)
+
+    def rested(self, after_us: int) -> None:
+        """Likewise."""
+        self._owner.rested(after_us)
 
     def renew(self) -> None:
         """It has nobody's vote: that is its gateway's."""

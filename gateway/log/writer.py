@@ -390,8 +390,8 @@ class LogWriter:
     # Beside the writing
 
     def idle(self) -> bool:
-        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync, and what was
-        trimmed goes. True while something is left to do: call again within 10 ms.
+        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync, copies are told from
+        this directory when it rests, and what was trimmed goes. True while something is left to do: call again within 10 ms.
 
         Raises:
             DiskFull: there is no room for the mark.
@@ -400,13 +400,15 @@ class LogWriter:
         self._check_usable()
         if self._cutting or not self._segments:
             return False
-        if self._marking.behind or self._marking.durable != self._end:
-            if time.monotonic() - self._synced_at < (limits.MARK_IDLE_US - limits.MARK_LATE_US) / _US:
-                return True
-            with self._watching("marking"):
+        rest_us = (time.monotonic() - self._synced_at) * _US
+        with self._watching("marking"):
+            if self._marking.behind or self._marking.durable != self._end:
+                if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
+                    return True
                 self._write_slot(self._segments[-1])
                 self._sync()
-                self._directory.freshen(limits.IDENTITY_FRESH_US)
+            elif rest_us >= limits.IDENTITY_REST_US:
+                self._directory.rested(limits.IDENTITY_FRESH_US)
         with self._watching("trimming"):
             return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
 

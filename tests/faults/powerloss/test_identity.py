@@ -22,6 +22,7 @@ SEEDS = range(12)
 
 def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.core.limits.IDENTITY_FRESH_US", 0)
+    monkeypatch.setattr("gateway.core.limits.IDENTITY_REST_US", 0)
     recorder, history, begun = Recorder(), sample(4), 0
     for start in range(3):
         writer, _, close = opened(tmp_path, SMALL, recorder)
@@ -32,6 +33,7 @@ def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, 
             decide(writer, history, 1, len(history.frames))
         while writer.idle():
             continue
+        writer.idle()
         writer.write_scalars(Scalars(start + 1, 0, 0))
         close()
     identity = str(tmp_path / "identity.json")

@@ -31,6 +31,9 @@ class Owner:
     def freshen(self, after_us: int) -> None:
         self.freshened += 1
 
+    def rested(self, after_us: int) -> None:
+        self.freshened += 1
+
 
 class LaneHistory:
     """The frames of one lane in order. `frames[i]` has position i + 1."""

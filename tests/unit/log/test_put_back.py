@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -135,6 +136,35 @@ def test_an_older_copy_that_is_put_back_is_another_disk(tmp_path: Path, put_back
     assert identity_of(path).incarnation == after.incarnation
 
 
+def until_noted(writer: LogWriter, path: Path) -> None:
+    """Have the disk rest until the identity is written anew."""
+    before = identity_of(path)
+    while identity_of(path) == before:
+        writer.idle()
+        time.sleep(0.002)
+
+
+def test_what_is_noted_is_noted_in_a_rest_and_not_between_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a short pause of what comes steadily is not taken for one, as that takes syncs of several files."""
+    monkeypatch.setattr(limits, "IDENTITY_FRESH_US", 0)
+    monkeypatch.setattr(limits, "IDENTITY_REST_US", 50_000)
+    writer, _ = LogWriter.open(opened_here(tmp_path), SMALL)
+    for frame in HISTORY.frames[:10]:
+        writer.append([frame])
+        writer.sync()
+        before = identity_of(tmp_path)
+        while writer.idle():  # until the mark is up to date, 7 ms after the sync
+            time.sleep(0.001)
+        writer.idle()
+        assert identity_of(tmp_path) == before
+    until_noted(writer, tmp_path)
+    after = identity_of(tmp_path)
+    for _ in range(3):
+        time.sleep(0.06)
+        writer.idle()
+    assert identity_of(tmp_path) == after  # nothing was voted for since
+
+
 @pytest.mark.parametrize("put_back", WAYS)
 @pytest.mark.parametrize("since", ["sync", "idle", "promise"])
 def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between(
@@ -154,8 +184,8 @@ def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between
     else:
         writer.append(HISTORY.frames[3:])
         writer.sync()
-    while since == "idle" and writer.idle():
-        continue
+    if since == "idle":
+        until_noted(writer, path)
     kill(directory)
     assert not copied(path)
     put_back(old, path)
