@@ -6,6 +6,7 @@ from gateway.core import limits
 
 # Both directions
 KAFKA_S = 10.0  # for Kafka, or a gateway, to answer a question
+MADE_S, MADE_AGAIN_S = 3.0, 0.05  # until every broker knows a topic that was made, and between two questions
 RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, limits.RETRY_US_MAX / 1e6  # before something begins again; doubled
 LOOK_S = 0.5  # between two looks at how much there is to bring across
 SAME_LINE_S, LINES_MAX = 600.0, 1000  # the same line of Kafka's client is told again after so long; so many are remembered

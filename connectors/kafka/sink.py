@@ -303,9 +303,15 @@ class Sink:
             )
 
     def _told_of(self, name: str) -> Any:
-        """The configuration of a topic."""
-        asked = ConfigResource(ResourceType.TOPIC, name)
-        return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
+        """The configuration of a topic; not every broker knows one that was made just now."""
+        asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.MADE_S
+        while True:
+            try:
+                return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_TOPIC or time.monotonic() >= until:
+                    raise
+            time.sleep(limits.MADE_AGAIN_S)
 
     def _partitions_of(self, name: str) -> int:
         try:

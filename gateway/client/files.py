@@ -206,6 +206,8 @@ class Files:
         raise OffsetOutOfRange(f"no directory holds offset {position}: {', '.join(self.paths)}")
 
     def _check_known(self, topics: Sequence[str]) -> None:
+        if len(self._ask(lambda reader: reader.topic_numbers(topics))) == len(set(topics)):
+            return
         known = [topic.name for topic in self.topics()]
         for name in topics:
             if name not in known:

@@ -131,20 +131,22 @@ export class Overview {
     if (first === this.changesShown) return;
     this.changesShown = first;
     this.changes.replaceChildren(...newest.map((change) => {
-      const before = changes[changes.indexOf(change) - 1];
-      return h("li", {}, h("time", {}, moment(change.time_us)), h("span", { class: "state", "data-state": change.state }, change.state), h("span", {}, difference(before, change)));
+      const at = changes.indexOf(change);
+      const viewed = changes.slice(0, at).findLast((one) => one.view !== 0);
+      return h("li", {}, h("time", {}, moment(change.time_us)), h("span", { class: "state", "data-state": change.state }, change.state), h("span", {}, difference(changes[at - 1], change, viewed)));
     }));
   }
 }
 
-// What changed, in words; the whole of the first one.
-function difference(before, change) {
+// What changed, in words; the whole of the first one. `viewed`: the last one before that had a view, as in between there may be none.
+function difference(before, change, viewed) {
   if (!before || before.state === "unknown" || change.state === "unknown") return describe(change).replace(/^\w+: /, "");
   const words = [];
   if (before.pid !== change.pid) words.push("the gateway was started again");
   if (before.view !== change.view) words.push(change.view ? `view ${change.view_text}, ${change.coordinator || "nobody"} coordinates` : "no view");
-  const left = change.view === 0 ? [] : before.members.filter((name) => !change.members.includes(name));
-  const came = change.members.filter((name) => !before.members.includes(name));
+  const members = change.view === 0 ? change.members : (viewed ?? before).members;
+  const left = members.filter((name) => !change.members.includes(name));
+  const came = change.members.filter((name) => !members.includes(name));
   if (left.length) words.push(`without ${left.join(", ")}`);
   if (came.length) words.push(`with ${came.join(", ")}`);
   const lost = change.silent.filter((name) => !before.silent.includes(name));

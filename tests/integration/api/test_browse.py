@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,8 +158,8 @@ class Uneven:
     def offset_for_time(self, _time_us: int) -> int:
         return 0
 
-    def topic_numbers(self, _names: list[str]) -> list[int]:
-        return [9]
+    def picking(self, _topics: list[str]) -> Callable[[Any], Any]:
+        return lambda rows: rows[rows["topic"] == 9]
 
     def batches(self, start: int, end: int) -> Iterator[tuple[None, Any]]:
         while start < end:
