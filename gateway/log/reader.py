@@ -235,9 +235,13 @@ class LogReader:
 
     def _advanced(self, upto: Upto, first: int) -> LogState:
         state = self._state
-        if not state.position or state.position < first - 1 or upto.position - state.position > _SKIP_FRAMES:
-            snapshot = newest_snapshot(self.path, upto.position).state
-            state = max(state, snapshot, key=lambda one: one.position)
+        if state.position and state.position >= first - 1 and upto.position - state.position <= _SKIP_FRAMES:
+            try:
+                return applied(state.copy(), self.positions(state.position + 1, upto.position))
+            except Damaged:
+                if newest_snapshot(self.path, upto.position).position <= state.position + 1:
+                    raise  # else it may stand behind what is damaged
+        state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return applied(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:

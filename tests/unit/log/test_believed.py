@@ -119,6 +119,20 @@ def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path
         assert reader.state().topic_number("late")
 
 
+def test_a_snapshot_behind_what_is_damaged_says_what_the_log_does(tmp_path: Path) -> None:
+    path, history = tmp_path / "g1", sample(60, size=1500)
+    write_log(path, history)
+    with closing(LogReader(path)) as reader:
+        assert not reader.state().topic_number("late")
+        damaged = history.topic("late").position
+        for _ in range(100):
+            history.batch("p", "topic1", [b"f" * 3000])
+        write_log(path, history)
+        flip(path, damaged, HEADER_SIZE + 3)
+        assert reader.state().topic_number("late")
+        assert reader.state().position == len(history.frames)
+
+
 @pytest.mark.parametrize("byte", [60, 40, 72], ids=["count", "time", "length"])
 def test_nor_of_a_header_nor_of_progress_that_is(log: tuple[Path, History], byte: int) -> None:
     path, history = log
