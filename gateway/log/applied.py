@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.core import limits
-from gateway.data.frame import Kind, chained, check_payload
+from gateway.data.frame import HEADER_SIZE, Kind, chained, check_payload
 from gateway.data.state import LogState
 from gateway.errors import Damaged, FormatError
 from gateway.log.index import ABORTED, Rows
 from gateway.log.view import View
+from gateway.log.walk import AHEAD_BYTES
 
 _LET_GO_BYTES = 4 * limits.MIB  # of a segment that was looked at, before its pages leave the process
 
@@ -22,10 +23,12 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
         Damaged: a frame does not continue the chain, its CRC does not fit, or it cannot be read.
     """
     for view, rows in found:
-        kept = int(rows["place"][0])
+        kept, there = int(rows["place"][0]), 0
         for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
+            if place + HEADER_SIZE > there:
+                there = view.segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
             try:
-                _apply(state, view, place, bool(flags & ABORTED))
+                _apply(state, view, place, there, bool(flags & ABORTED))
             except FormatError as error:
                 raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
             if place > kept + _LET_GO_BYTES:
@@ -34,12 +37,13 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
     return state
 
 
-def _apply(state: LogState, view: View, place: int, aborted: bool) -> None:
-    where = f"{view.path} at byte {place}"
-    frame = view.segment.frame(place)
+def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> None:
+    """Apply the frame at a place; the segment was populated up to `there`."""
+    frame = view.segment.frame(place, there)
     if frame.position != state.position + 1 or not chained(frame, state.chain):
-        raise Damaged(f"{where} has a header that does not continue the log at position {state.position + 1}")
+        raise Damaged(f"{view.path} at byte {place} has a header that does not continue the log at position {state.position + 1}")
     if frame.kind != Kind.BATCH or frame.progress:
-        view.segment.populate(place, place + frame.size)
-        check_payload(frame, where)
+        if place + frame.size > there:
+            view.segment.populate(place, place + frame.size)
+        check_payload(frame, f"{view.path} at byte {place}")
     state.apply(frame, aborted)

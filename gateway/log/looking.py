@@ -14,8 +14,8 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class Looking:
-    """The one that all share is held for a look alone, never while what was found is worked through: else one caller's scan would
-    stop every other's frontier. Others, for what takes longer, are taken before it.
+    """One lock of a reader. The one that all share is held for a look alone, never while what was found is worked through: else one
+    caller's scan would stop every other's frontier. Others, for what takes longer, are taken before it.
     """
 
     def __init__(self, path: str) -> None:

@@ -108,7 +108,9 @@ class Names:
         damage: Damaged | None = None
         position = self._learned + 1
         with self._looking:
-            first = self._catalog.holding_position(position) or self._catalog.after(0)
+            first = self._catalog.holding_position(position)
+            if not first and (first := self._catalog.after(0)):
+                damage = segment_missing(self._catalog.directory, position, first)
         while first and position <= upto.position:
             wrong: Damaged | None = None
             try:

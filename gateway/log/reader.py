@@ -418,7 +418,7 @@ class LogReader:
         """
         check_parts(split_bytes, splits)
         self.check_range(start, end)
-        known = topics is None or bool(self.topic_numbers(topics))
+        known = topics is None or self.topic_numbers(topics)
         with self._lock:
             found = self._catalog.cut_wide(start, end, split_bytes, splits, self._look()[1]) if known else None
         return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)

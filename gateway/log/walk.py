@@ -40,7 +40,7 @@ from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
 from gateway.log.paging import advise, map_file, populate
 
-_AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
+AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
 _BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
@@ -92,16 +92,20 @@ class SegmentMap:
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
 
-    def frame(self, place: int) -> Frame:
+    def frame(self, place: int, there: int = 0) -> Frame:
         """The frame that an index says stands at `place`; its body is a view of the segment, to be populated by who looks into it.
+        `there`: up to where it was populated a moment ago.
 
         Raises:
             Damaged: none stands there, the file ends before it does, or the device cannot read its header.
         """
-        self.populate(place, place + HEADER_SIZE)
+        if place + HEADER_SIZE > there:
+            self.populate(place, place + HEADER_SIZE)
         try:
-            if place + HEADER_SIZE <= self.size and (length := progress_length_at(self.view, place)):
-                self.populate(place, place + HEADER_SIZE + length)
+            if place + HEADER_SIZE <= self.size:
+                end = place + HEADER_SIZE + progress_length_at(self.view, place)
+                if end > max(there, place + HEADER_SIZE):
+                    self.populate(place, end)
             return decode_frame(self.view, place)
         except FormatError as error:
             raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error
@@ -258,7 +262,7 @@ def walk(
             found.stop = Stop.FULL
             break
         if place + HEADER_SIZE > populated:
-            populated = segment.readable(place, place + _AHEAD_BYTES, place + HEADER_SIZE)
+            populated = segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
             if not populated:
                 found.stop = Stop.UNREADABLE
                 break

@@ -100,6 +100,18 @@ def test_a_topic_of_a_segment_that_went_is_known_by_a_later_snapshot(tmp_path: P
         assert sum(batch.num_rows for batch in found) == LATE
 
 
+def test_a_topic_of_what_is_missing_at_the_begin_is_not_taken_for_one_that_is_not_there(tmp_path: Path) -> None:
+    """Proves it where nothing says what was there: its snapshots are gone, too."""
+    path, history = tmp_path / "g1", History()
+    for _ in range(60):
+        history.batch("p", "early", [b"v" * 3000])
+    write_log(path, history)
+    for file in [*(path / "log").glob("*.snap"), Path(segment_path(str(path), 1))]:
+        file.unlink()
+    with closing(LogReader(path)) as reader, pytest.raises(Damaged):
+        reader.topic_numbers(["early"])
+
+
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.EPOCH, Kind.OFFSETS, Kind.TICK])
 def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path, History], kind: Kind) -> None:
     path, history = log
