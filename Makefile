@@ -43,7 +43,7 @@ bench-laws: $(READY) java ## how cost grows with members, sizes, producers, topi
 bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 25 minutes, Go for NATS
 	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
-bench-quick: $(READY) ## ratios to the machine's limits beside those recorded last: 1 where one got worse; under three minutes
+bench-quick: $(READY) ## ratios to what the machine does beside those recorded last: 1 where one got worse, 3 where noise hides it; under three minutes
 	@$(RUN)/python -m benchmarks.guard $(ARGS)
 
 soak: $(READY) lab ## a real group under load, every kind of fault mixed for MINUTES, the contract checked from outside

@@ -68,10 +68,12 @@ class Moved(NamedTuple):
     @property
     def verdict(self) -> str:
         """What it did."""
-        if abs(self.change) <= self.noise:
-            return "as before" if self.noise <= WORSE else _NOISY
         if self.change > WORSE + self.noise:
             return "WORSE"
+        if self.noise > WORSE:
+            return _NOISY
+        if abs(self.change) <= self.noise:
+            return "as before"
         return "a little worse" if self.change > 0 else "better"
 
 
@@ -182,6 +184,8 @@ def main() -> int:
         print(f"recorded on another one: {recorded['machine']}; a change may be the machine's", flush=True)
     if recorded and max(recorded["foreign_cpu"]) > FOREIGN_MAX:
         print(f"recorded while others used {max(recorded['foreign_cpu']):.2f} of a processor: record again when it is quiet")
+    if recorded and (noisy := too_noisy(recorded["ratios"])):
+        print(f"recorded when little could be told of {'; '.join(noisy)}: record again when it is quiet")
     foreign: list[float] = []
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tutti-guard-", dir=arguments.directory) as scratch, foreign_load(foreign):

@@ -39,12 +39,20 @@ class Bench:
         self.found[measure].setdefault(place, []).append(value)
 
 
+FIRST, LAST = "the first", "the last"  # places of a law that are not known by name
+
+
 class Held(NamedTuple):
-    """What a measure is held to at a place: at least, or at most, as the measure is better."""
+    """What a measure is held to at a place: at least, or at most, as the measure is better.
+
+    Attributes:
+        than: where this is set, of what the measure is at `place` as a multiple of what it is there.
+    """
 
     measure: str
     place: str
     asked: float
+    than: str = ""
 
 
 class Law(NamedTuple):

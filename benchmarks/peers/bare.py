@@ -46,7 +46,7 @@ class Machine:
     """A yardstick: no log, no order, no protocol."""
 
     name = MACHINE
-    promise = "bare messages, synced on all three: a limit"
+    promise = "bare messages, synced on all three: a yardstick"
 
     def __init__(self, volume: int) -> None:
         """`volume`: bytes of a load."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 
 from benchmarks.figures import Figure, number
-from benchmarks.laws.law import Law
+from benchmarks.laws.law import FIRST, LAST, Law
 from benchmarks.laws.names import LAWS
 from benchmarks.pages import Found, Measure, by_place, medians, plot, spread, table
 from benchmarks.peers.page import the_machine
@@ -55,14 +55,20 @@ def _beside_machine(peers: Found, measure: str, best: str) -> str:
 def _held(law: Law, found: Found) -> list[list[str]]:
     rows = []
     for held in law.held:
-        rounds = found.get(held.measure, {}).get(held.place)
-        if rounds is None:
+        places = found.get(held.measure, {})
+        known = {FIRST: next(iter(places), ""), LAST: next(reversed(places), "")}
+        place, than = known.get(held.place, held.place), known.get(held.than, held.than)
+        if place not in places or (than and than not in places):
             continue
         unit, better = law.measures[held.measure]
-        missed = median(rounds) < held.asked if better == "more" else median(rounds) > held.asked
+        value, said = median(places[place]), f"{spread(places[place])} {unit}"
+        name = f"{law.title}: {held.measure}, {place}"
+        if than:
+            value /= median(places[than])
+            name, said = f"{name} to {than}", f"{number(value)} x"
+        missed = value < held.asked if better == "more" else value > held.asked
         sign = ">=" if better == "more" else "<="
-        name = f"{law.title}: {held.measure}, {held.place}"
-        rows.append([name, f"{spread(rounds)} {unit}", f"{sign} {number(held.asked)}", _MISSED if missed else "", ""])
+        rows.append([name, said, f"{sign} {number(held.asked)}", _MISSED if missed else "", ""])
     return rows
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.access import ANYBODY, Access
-from gateway.api.faults import Fault
+from gateway.api.faults import Fault, sent_on
 from gateway.api.gateway import GatewayLink
 from gateway.api.pages import topic_line
 from gateway.api.plans import Plans
@@ -107,7 +107,8 @@ class Actions:
         if action is None:
             raise Fault("unknown_action", f"there is no action {kind[:100]!r}; there are {', '.join(ACTIONS)}", name=kind[:100])
         began = time.monotonic_ns()
-        answer = getattr(self, action.method)(body, given_up)
+        with sent_on(self._gateway.elsewhere, ""):
+            answer = getattr(self, action.method)(body, given_up)
         if kind not in _MAY_WAIT:
             self.act_us.add((time.monotonic_ns() - began) // 1000)
         if kind == "topics" and not access.may_read_all:
@@ -142,7 +143,8 @@ class Actions:
         asked = decode(TimeAsk, body, "the body of offset_for_time")
         served = self._shelf.of(asked.lane)
         served.ranges.frontier(asked, given_up)
-        return {"offset": served.reader.offset_for_time(asked.time_us)}
+        with sent_on(self._gateway.elsewhere, asked.lane):
+            return {"offset": served.reader.offset_for_time(asked.time_us)}
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
         """The ticks of a range."""

@@ -7,9 +7,10 @@ ASCII take six bytes there) arrives as an internal one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -71,6 +72,28 @@ class Fault(TuttiError):
     def without_hint(self) -> Fault:
         """The same, told to somebody who may not read everything."""
         return Fault(self.code, self._message, **self.fields)
+
+
+def of_damage(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, **fields: object) -> Fault:
+    """What is told to who met damage: to read at another gateway while this one mends it (`unavailable`), or that it is `damaged`
+    where there is nobody else. `elsewhere` is told of the lane (empty: the log) and the position, and says whether others hold it.
+    """
+    if elsewhere(lane, error.position):
+        return Fault("unavailable", f"{error}; another gateway is asked for it: read there meanwhile", **fields)
+    return Fault("damaged", str(error), **fields)
+
+
+@contextlib.contextmanager
+def sent_on(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
+    """Raise damage that is met within as `of_damage` tells it.
+
+    Raises:
+        Fault: it.
+    """
+    try:
+        yield
+    except Damaged as error:
+        raise of_damage(error, elsewhere, lane) from error
 
 
 def flight_error(error: BaseException) -> flight.FlightError:

@@ -62,15 +62,19 @@ class GatewayLink:
         """Of each lane why nothing can follow in it here, as of `state`; empty for one that is well."""
         return {lane["lane"]: lane["halted"] for lane in self._lately().get("lanes", ())}
 
-    def elsewhere(self, lane: str, position: int) -> bool:
+    def tell(self, lane: str, position: int) -> None:
         """Tell the gateway that a position (0: unknown) of the log, or something in a lane (its name; empty for the log), could not
-        be read, so that it looks and mends; whether there are others.
+        be read, so that it looks and mends. Waits for nothing.
         """
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
             with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
                 self._socket.send(word, socket.MSG_DONTWAIT)
+
+    def elsewhere(self, lane: str, position: int) -> bool:
+        """Tell the gateway, as `tell`; whether there are others that who reads can go to."""
+        self.tell(lane, position)
         return bool(self.others())
 
     def _lately(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from pyarrow import flight
 
+from gateway.api.faults import sent_on
 from gateway.api.ranges import Range
 from gateway.api.requests import Command, Ticket, encode
 from gateway.api.shelf import Served, Shelf
@@ -38,27 +39,37 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 class Plans:
     """Cuts ranges."""
 
-    def __init__(self, shelf: Shelf, locations: Callable[[Callable[[], bool]], Sequence[str]]) -> None:
-        """Cut ranges of the logs of `shelf`, which gateways at `locations` hold: URIs, given whether who asks has gone away."""
+    def __init__(
+        self,
+        shelf: Shelf,
+        locations: Callable[[Callable[[], bool]], Sequence[str]],
+        elsewhere: Callable[[str, int], bool],
+    ) -> None:
+        """Cut ranges of the logs of `shelf`, which gateways at `locations` hold: URIs, given whether who asks has gone away;
+        `elsewhere` as in `sent_on`.
+        """
         self._shelf = shelf
         self._locations = locations
+        self._elsewhere = elsewhere
 
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
         """The action `plan`."""
         served = self._shelf.of(command.lane)
-        wanted = served.ranges.of(command, given_up)
-        end = wanted.frontier.offset if wanted.end is None else wanted.end
-        parts = _parts(served, command, wanted.start, end)
+        with sent_on(self._elsewhere, command.lane):
+            wanted = served.ranges.of(command, given_up)
+            end = wanted.frontier.offset if wanted.end is None else wanted.end
+            parts = _parts(served, command, wanted.start, end)
         return Plan(served.reader.log, wanted.start, end, wanted.frontier.offset, parts, served.lane)
 
     def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
         """The answer of `get_flight_info`."""
         served = self._shelf.of(command.lane)
-        wanted = served.ranges.of(command, given_up)
-        if wanted.end is None or command.follow:
-            parts = [Part(wanted.start, -1, -1, -1)]
-        else:
-            parts = _parts(served, command, wanted.start, wanted.end)
+        with sent_on(self._elsewhere, command.lane):
+            wanted = served.ranges.of(command, given_up)
+            if wanted.end is None or command.follow:
+                parts = [Part(wanted.start, -1, -1, -1)]
+            else:
+                parts = _parts(served, command, wanted.start, wanted.end)
         whole = command.topics is None and not command.follow
         locations = self._locations(given_up)
         return flight.FlightInfo(

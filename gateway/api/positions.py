@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gateway.data.bodies import OffsetsBody, decode_body
 from gateway.data.frame import Kind
-from gateway.errors import OffsetOutOfRange
+from gateway.errors import Damaged, OffsetOutOfRange
 from gateway.log.reader import LogReader
 
 _SKIP_FRAMES = 100_000  # above it the log's state, which snapshots shorten, is faster
@@ -51,6 +51,10 @@ class Positions:
                 for row in rows[rows["kind"] == Kind.OFFSETS]:
                     found |= decode_body(OffsetsBody, view.frame(row).body).readers
         except OffsetOutOfRange:  # trimmed meanwhile
+            self._take_state()
+            return
+        except Damaged as error:  # a snapshot behind it may say it
+            self._reader.noticed(error.position)
             self._take_state()
             return
         self._saved |= found

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.api.connections import Call
-from gateway.api.faults import Fault, flight_error
+from gateway.api.faults import Fault, flight_error, of_damage, sent_on
 from gateway.api.ranges import Range
 from gateway.api.requests import Ticket
 from gateway.api.room import Room
@@ -107,7 +107,8 @@ class Streams:
         served = self._shelf.of(ticket.lane)
         if ticket.follow:
             not_silent(served)
-        wanted = served.ranges.of(ticket, given_up)
+        with sent_on(self._elsewhere, ticket.lane):
+            wanted = served.ranges.of(ticket, given_up)
         schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
         if ticket.follow or wanted.end is None:
             batches = self._follow(served, ticket, wanted, given_up)
@@ -148,9 +149,7 @@ class Streams:
                 del batch  # the next one is made without this one in memory
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
-            if self._elsewhere(served.lane, error.position):
-                raise Fault("unavailable", f"{error}; another gateway is asked for it: read there meanwhile", **where) from error
-            raise Fault("damaged", str(error), **where) from error
+            raise of_damage(error, self._elsewhere, served.lane, **where) from error
 
     def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self.room.for_a_batch():

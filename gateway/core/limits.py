@@ -145,8 +145,8 @@ MARK_IDLE_US = 10_000  # after which a mark names what was synced
 MARK_LATE_US = 3_000  # of it, that the mark waits for later syncs while frames are written
 INDEX_LATE_US = 5_000  # rows of what is decided wait so long for more, while frames are written
 INDEX_FRAMES = 64  # but no longer than until they are so many
-IDENTITY_FRESH_US = 1_000_000  # a copy of a running gateway's files is told when it is put back if it is that much older
-IDENTITY_FRESH_BUSY_US = 10_000_000  # the same where the disk never rests
+IDENTITY_FRESH_US = 1_000_000  # a copy of a running gateway's files is told when it is put back if it is so much older,
+IDENTITY_FRESH_BUSY_US = 10_000_000  # or so much, where the disk has no rest (five syncs a second and more)
 IDENTITY_REST_US = 200_000  # without a sync: a rest, in which that is noted; sooner it would be in the way of what comes next
 
 # What a message of another gateway may hold; numbers of gateways are u16 in frames, positions and view ids i64 in columns

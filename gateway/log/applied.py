@@ -23,22 +23,24 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
         Damaged: a frame does not continue the chain, its CRC does not fit, or it cannot be read.
     """
     for view, rows in found:
-        kept, there = int(rows["place"][0]), 0
+        kept = end = int(rows["place"][0])
+        there = 0
         for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
             if place + HEADER_SIZE > there:
                 there = view.segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
             try:
-                _apply(state, view, place, there, bool(flags & ABORTED))
+                end = _apply(state, view, place, there, bool(flags & ABORTED))
             except FormatError as error:
                 raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
-            if place > kept + _LET_GO_BYTES:
-                view.segment.release(kept, place)
-                kept = place
+            if end > kept + _LET_GO_BYTES:
+                view.segment.release(kept, end)
+                kept = end
+        view.segment.release(kept, max(end, there))
     return state
 
 
-def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> None:
-    """Apply the frame at a place; the segment was populated up to `there`."""
+def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> int:
+    """Apply the frame at a place; where it ends. The segment was populated up to `there`."""
     frame = view.segment.frame(place, there)
     if frame.position != state.position + 1 or not chained(frame, state.chain):
         raise Damaged(f"{view.path} at byte {place} has a header that does not continue the log at position {state.position + 1}")
@@ -47,3 +49,4 @@ def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -
             view.segment.populate(place, place + frame.size)
         check_payload(frame, f"{view.path} at byte {place}")
     state.apply(frame, aborted)
+    return place + frame.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from gateway.errors import Behind, Damaged, OffsetOutOfRange, TuttiError
 from gateway.log.index import Rows
 from gateway.log.lanes_there import lane_at, lane_path
 from gateway.log.names import Forgotten
-from gateway.log.reader import LogReader
+from gateway.log.reader import LogReader, of_topics
 
 
 class End(NamedTuple):
@@ -81,17 +81,21 @@ class LaneReader(LogReader):
         return self._ordered.topic_numbers(names)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """As `LogReader.picking`. A lane may be ahead of the ordered log here, so that each number in it is asked for its name."""
+        """As `LogReader.picking`. A lane may be ahead of the ordered log here: while a name is not known there, or what may
+        register it cannot be read, each number in the lane is asked for its name.
+        """
         if topics is None:
             return super().picking(None)
         wanted, names = frozenset(topics), dict[int, str]()
+        with suppress(Damaged):
+            if len(known := self.topic_numbers(topics)) == len(wanted):
+                return of_topics(known)
 
         def picked(rows: Rows) -> Rows:
             for number in np.unique(rows["topic"]).tolist():
                 if number not in names:
                     names[number] = self.name_of(Kind.TOPIC, number)
-            numbers = [number for number, name in names.items() if name in wanted]
-            return rows[np.isin(rows["topic"], np.array(numbers, dtype=np.uint32))]
+            return of_topics([number for number, name in names.items() if name in wanted])(rows)
 
         return picked
 

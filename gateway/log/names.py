@@ -58,11 +58,12 @@ class Names:
         """
         if not number:
             return ""
+        damage: Damaged | None = None
         name = self._known.get((kind, number))
         if name is None and self._learned < upto.position:
-            self._learn(upto)
+            damage = self._learn(upto)
             name = self._known.get((kind, number))
-        return self._search(kind, number, upto) if name is None else name
+        return self._search(kind, number, upto, damage) if name is None else name
 
     def topics(self, names: Collection[str], upto: Upto) -> frozenset[int]:
         """Numbers of those of the topics that the log knows.
@@ -120,11 +121,12 @@ class Names:
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
                 if len(some):
-                    wrong = wrong or self._take(view, some[np.isin(some["kind"], _KINDS)])
+                    new = self._take(view, some[np.isin(some["kind"], _KINDS)])
+                    wrong = wrong or new
                     position = int(some["position"][-1]) + 1
             with self._looking:
-                following = self._catalog.after(first)
-            if behind is None and position < (following or upto.position + 1):
+                following, last = self._catalog.after(first), self._catalog.last_of(first, upto)
+            if behind is None and position <= last:
                 behind = segment_missing(self._catalog.directory, position, following)
             if damage is None:
                 damage = wrong or behind
@@ -153,8 +155,10 @@ class Names:
                 damage = damage or error
         return damage
 
-    def _search(self, kind: Kind, number: int, upto: Upto) -> str:
-        """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else."""
+    def _search(self, kind: Kind, number: int, upto: Upto, damage: Damaged | None) -> str:
+        """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else.
+        `damage`: the first that was met on the way here, which hides it if nothing says it.
+        """
         self._make_room()
         forgotten = self._forgotten(kind, number)
         if forgotten and kind == Kind.EPOCH:  # a producer's number is registered by nothing that follows
@@ -173,7 +177,8 @@ class Names:
             raise trimmed(self._catalog.start)  # where it was registered, or the snapshot that named it, went meanwhile
         raise Damaged(
             f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
-            f"see `tutti log verify {self._catalog.directory}`"
+            f"see `tutti log verify {self._catalog.directory}`",
+            0 if damage is None else damage.position,
         )
 
     def _forgotten(self, kind: Kind, number: int) -> Forgotten | None:

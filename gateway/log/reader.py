@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -249,7 +249,7 @@ class LogReader:
 
         Empty for 0.
         """
-        with self._naming:
+        with self._naming, self._noticing():
             return self._names.of(kind, number, self._look()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
@@ -431,7 +431,10 @@ class LogReader:
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
         """What leaves of rows those of batches of these topics (None: all)."""
-        if topics is None:
-            return lambda rows: rows
-        numbers = np.array(sorted(self.topic_numbers(topics)), dtype=np.uint32)
-        return lambda rows: rows[np.isin(rows["topic"], numbers)]
+        return (lambda rows: rows) if topics is None else of_topics(self.topic_numbers(topics))
+
+
+def of_topics(numbers: Collection[int]) -> Callable[[Rows], Rows]:
+    """What leaves of rows those of batches of these topics."""
+    wanted = np.array(sorted(numbers), dtype=np.uint32)
+    return lambda rows: rows[np.isin(rows["topic"], wanted)]

@@ -41,6 +41,7 @@ from gateway.log.index import Rows, build_rows
 from gateway.log.paging import advise, map_file, populate
 
 AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
+_AROUND_BYTES = 2 << 20  # the kernel maps so much around a page that is touched (a large folio): all of it is let go, or would stay
 _BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
@@ -148,9 +149,8 @@ class SegmentMap:
         """The bytes are not needed soon: they leave this process's memory (the page cache keeps them as it likes)."""
         if self.map is None:
             return
-        page = mmap.PAGESIZE
-        start += -start % page
-        end -= end % page
+        start -= start % _AROUND_BYTES
+        end = min(end + -end % _AROUND_BYTES, len(self.map))
         if start < end:
             self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
 

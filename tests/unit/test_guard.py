@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.guard import compare, report, too_noisy
+from benchmarks.guard import Moved, compare, report, too_noisy
 
 RATE, TIME = "1 KB, share of the bare fan-out", "one at a time p50, times a sync and two round trips"
 
@@ -29,8 +29,13 @@ def test_a_small_change_is_said_and_no_failure() -> None:
 def test_what_the_rounds_scatter_is_taken_for_noise() -> None:
     (moved,) = compare({TIME: _around(1.0, 0.9)}, {TIME: _around(1.5)})
     assert moved.verdict == "too noisy to tell"
-    (moved,) = compare({TIME: _around(1.0, 0.2)}, {TIME: _around(1.35)})
+    (moved,) = compare({TIME: _around(1.0, 0.15)}, {TIME: _around(1.35)})
     assert moved.verdict == "a little worse"  # by a third, of which a sixth may be noise
+
+
+def test_noise_above_what_is_looked_for_hides_all_but_what_is_beyond_it() -> None:
+    assert [Moved("", change, 0.47).verdict for change in (0.1, 0.6, -0.6)] == ["too noisy to tell"] * 3
+    assert Moved("", 0.7, 0.47).verdict == "WORSE"
 
 
 def test_the_report_fails_for_what_got_worse_alone() -> None:

@@ -35,8 +35,9 @@ def test_what_falls_short_is_said() -> None:
 
 def test_the_machine_is_a_limit_and_no_peer() -> None:
     found = _found(**{"send_batch of 64 KiB": {"Tutti": [450.0], MACHINE: [900.0]}})
-    (told,) = verdicts(found)
-    assert (told.missed, told.best) == (False, "")
+    rate, share = verdicts(found)
+    assert (rate.missed, rate.best) == (False, "")
+    assert (share.missed, share.reached, share.asked) == (True, "0.5 times the machine", ">= 0.65")
 
 
 def test_a_system_without_a_way_for_it_has_a_dash() -> None:

@@ -61,6 +61,21 @@ def test_a_law_is_held_to_what_it_says() -> None:
     assert "missed" not in targets(Kept([_laws(readers=found)]))
 
 
+def test_a_law_is_held_to_how_much_it_grows() -> None:
+    """Proves it between places that have a name, and from the first to the last where these are what was asked for."""
+    found = {"one at a time, p50": {"1": [0.5], "3": [1.0], "4": [1.6, 1.4, 1.2], "7": [9.0]}}
+    assert "| Members: one at a time, p50, 4 to 1 | 2.8 x | <= 3 |  |" in targets(Kept([_laws(members=found)]))
+    found = {"one at a time, p50": {"1": [0.5], "3": [1.0]}}
+    assert "Members" not in targets(Kept([_laws(members=found)]))
+    found = {
+        "coordinator": {"6 min": [100.0], "12 min": [150.0], "18 min": [112.0]},
+        "another": {"6 min": [100.0], "18 min": [101.0]},
+    }
+    told = targets(Kept([_laws(hours=found)]))
+    assert "coordinator, 18 min to 6 min | 1.12 x | <= 1.1 | **missed** |" in told
+    assert "another, 18 min to 6 min | 1.01 x | <= 1.1 |  |" in told
+
+
 def test_a_law_has_its_sentence_its_growth_a_plot_a_measure_and_a_table() -> None:
     found = {"one at a time, p50": {"1": [0.5], "3": [1.0], "7": [2.0, 1.0, 3.0]}, "send() of 1 KB": {"1": [900.0], "7": [90.0]}}
     text = laws(Kept([_laws(members=found)]))

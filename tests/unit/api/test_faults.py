@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.api.faults import Fault, flight_error, told
+from gateway.api.faults import Fault, flight_error, sent_on, told
 from gateway.core import limits
 from gateway.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
 
@@ -34,6 +34,20 @@ def test_each_error_has_its_kind_and_code(error: Exception, kind: type, code: st
     assert type(made) is kind
     assert info(made)["code"] == code
     assert info(made)["message"] == str(error)
+
+
+@pytest.mark.parametrize(("others", "code"), [(True, "unavailable"), (False, "damaged")])
+def test_damage_is_told_to_who_mends_it_and_sends_on_where_there_are_others(others: bool, code: str) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def elsewhere(lane: str, position: int) -> bool:
+        asked.append((lane, position))
+        return others
+
+    with pytest.raises(Fault) as told_of, sent_on(elsewhere, "a lane"):
+        raise Damaged("a frame is not whole", 7)
+    assert (told_of.value.code, asked) == (code, [("a lane", 7)])
+    assert "a frame is not whole" in str(told_of.value)
 
 
 def test_fields_travel() -> None:

@@ -20,19 +20,20 @@ OTHER = LaneName(2, bytes(range(16, 32)))
 
 @dataclass
 class Owner:
-    """A gateway's directory; `freshened` counts how often something was promised or voted for."""
+    """A gateway's directory; `freshened` counts how often something was promised or voted for, `rests` rests of the disk."""
 
     path: str
     incarnation: bytes = OWN.incarnation
     gateway: str = "g1"
     group: str = "test"
     freshened: int = 0
+    rests: int = 0
 
     def freshen(self, after_us: int) -> None:
         self.freshened += 1
 
     def rested(self, after_us: int) -> None:
-        self.freshened += 1
+        self.rests += 1
 
 
 class LaneHistory:

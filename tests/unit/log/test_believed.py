@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.storage import Storage
 from tests.unit.log import lanes
-from tests.unit.log.history import History, decide, opened, sample, seen, write_log
+from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
 from tests.unit.log.test_trimming import firsts
 
 LATE = 10
@@ -82,6 +83,42 @@ def test_a_topic_whose_frame_is_damaged_is_not_taken_for_one_that_is_not_there(l
         assert by_topic(reader, ["none such"]) == 0
 
 
+def test_a_number_whose_frame_is_damaged_is_told_with_its_place(log: tuple[Path, History]) -> None:
+    """Proves that who mends it hears of it from those too who read all topics, and want their names."""
+    path, history = log
+    frame = last(history, Kind.TOPIC)
+    noticed: list[int] = []
+    with closing(LogReader(path)) as reader:
+        reader.noticed = noticed.append
+        flip(path, frame.position, HEADER_SIZE)
+        with pytest.raises(Damaged) as told:
+            reader.name_of(Kind.TOPIC, frame.topic)
+        assert (told.value.position, noticed) == (frame.position, [frame.position])
+        flip(path, frame.position, HEADER_SIZE)
+        assert reader.name_of(Kind.TOPIC, frame.topic) == "late"
+
+
+def test_a_topic_is_not_there_also_while_segments_are_begun_that_nobody_decided(tmp_path: Path) -> None:
+    """Proves that what lies between the frontier and a segment that is begun already is not missing, wherever the frontier is."""
+    path, history = tmp_path / "g1", History(voters=3)
+    for _ in range(60):
+        history.batch("p", "t", [b"v" * 3000])
+    writer, _, close = opened(path)
+    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    writer.append(history.frames)
+    writer.sync()
+    second, third = firsts(path)[1:3]
+    decided = 0
+    with closing(LogReader(path)) as reader:
+        for upto in (second - 2, second - 1, second, third - 2, third - 1):
+            decide(writer, history, decided + 1, upto)
+            decided = upto
+            assert not reader.topic_numbers(["none such"])
+            assert len(reader.topic_numbers(["t"])) == 1
+            assert sum(part.rows for part in reader.plan(0, reader.frontier().offset, ["none such"])) == 0
+    close()
+
+
 def test_a_topic_of_a_segment_that_went_is_known_by_a_later_snapshot(tmp_path: Path) -> None:
     path, history = tmp_path / "g1", sample(60, size=1500)
     write_log(path, history)
@@ -110,6 +147,34 @@ def test_a_topic_of_what_is_missing_at_the_begin_is_not_taken_for_one_that_is_no
         file.unlink()
     with closing(LogReader(path)) as reader, pytest.raises(Damaged):
         reader.topic_numbers(["early"])
+
+
+def resident_kib(directory: Path) -> int:
+    """How much of the segments of a directory is in this process's memory."""
+    found, within = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.partition(" ")[0]:  # where a mapping begins
+            within = line.endswith(".seg") and str(directory) in line
+        elif within and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+def test_a_state_keeps_no_page_of_what_it_went_over(tmp_path: Path) -> None:
+    """Proves it for many small steps, as of who asks again and again while the log grows."""
+    path, history = tmp_path / "g1", History(voters=3)
+    for _ in range(600):
+        history.batch("p", "t", [b"v" * 3000])
+    writer, _, close = opened(path, replace(SMALL, segment_bytes=4 << 20))
+    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    writer.append(history.frames)
+    writer.sync()
+    with closing(LogReader(path)) as reader:
+        for upto in range(10, len(history.frames) + 1, 10):
+            decide(writer, history, upto - 9, upto)
+            assert reader.state().position == upto
+            assert resident_kib(path) <= 256  # of two thousand: a touch of one page maps some that lie around it
+    close()
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.EPOCH, Kind.OFFSETS, Kind.TICK])
@@ -208,6 +273,29 @@ def test_a_lane_that_is_ahead_of_the_names_is_not_read_as_without_the_topic(tmp_
         assert not list(scan(reader, 0, 2, topics=["others"]))
     logs.close()
     close()
+
+
+def test_a_lane_is_read_by_topic_though_the_name_of_another_is_damaged(tmp_path: Path) -> None:
+    path, history = tmp_path / "g1", History()
+    history.epoch("p")
+    history.topic("readings")
+    damaged = history.topic("others").position
+    write_log(path, history)
+    flip(path, damaged, HEADER_SIZE)
+    lane = lanes.LaneHistory()
+    lane.view()
+    lane.batch(b"of another", producer=1, topic=2)
+    lane.batch(b"21.4 C", b"21.5 C", producer=1, topic=1)
+    logs, _ = lanes.opened(path)
+    logs.persist(lane.write(1, 3))
+    logs.sync()
+    logs.frontier(lane.lane, 3, 3)
+    logs.decided(lane.deliver(1, 3))
+    with closing(LaneReader(LogReader(path), lane.lane)) as reader:
+        assert [one["value"] for one in seen(scan(reader, 0, 3, topics=["readings"], columns=["value"]))] == [b"21.4 C", b"21.5 C"]
+        with pytest.raises(Behind):
+            list(scan(reader, 0, 3, topics=["others"]))
+    logs.close()
 
 
 def test_a_range_needs_nothing_behind_its_end(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Named readers are where the log says, also where a frame that says so is damaged and a later snapshot is not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.api.positions import Positions
+from gateway.data.frame import HEADER_SIZE
+from gateway.errors import Damaged
+from gateway.log.reader import LogReader
+from tests.unit.log.history import sample, write_log
+from tests.unit.log.test_believed import flip
+
+
+@pytest.mark.parametrize("more", [0, 100], ids=["no snapshot behind it", "a snapshot behind it"])
+def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int) -> None:
+    path, history = tmp_path / "g1", sample(60, size=1500)
+    history.offsets("a reader", 10)
+    write_log(path, history)
+    noticed: list[int] = []
+    with closing(LogReader(path)) as reader:
+        reader.noticed = noticed.append
+        positions = Positions(reader)
+        assert positions.of("a reader").offset == 10
+        assert positions.of("nobody").offset == -1
+        damaged = history.offsets("a reader", 40).position
+        for _ in range(more):
+            history.batch("p", "topic1", [b"f" * 3000])
+        history.tick()
+        write_log(path, history)
+        flip(path, damaged, HEADER_SIZE + 3)
+        if more:
+            assert positions.of("a reader").offset == 40
+        else:
+            with pytest.raises(Damaged):
+                positions.of("a reader")
+            assert noticed[-1] == damaged
+            flip(path, damaged, HEADER_SIZE + 3)
+            assert positions.of("a reader").offset == 40
