@@ -229,8 +229,20 @@ class Window:
 
     def _committed(self, batch: Batch, offset: int) -> None:
         if batch.last_sequence > self.committed.sequence:
-            self.committed = Resume(batch.last_sequence, batch.progress or self.committed.progress)
+            self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
         self._settle(batch, offset, None)
+
+    def _progress_before(self, batch: Batch) -> bytes:
+        """The last progress before a batch that committed: what was sent before it has committed too, also where its own outcome
+        comes later, as that of a copy which another gateway had ordered may.
+        """
+        progress = self.committed.progress
+        for one in self._unanswered:
+            if one is batch:
+                break
+            if one.progress and one.failure is None:
+                progress = one.progress
+        return progress
 
     def _settle(self, batch: Batch, offset: int, failure: Failure | None) -> None:
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
