@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.arguments import add_places, count
+from benchmarks.arguments import add_places, count, run_command
 from benchmarks.figures import Figure, foreign_load
 from benchmarks.kept import about, kept_figures
 from benchmarks.registry import BENCHMARKS
@@ -22,13 +22,13 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
     parser.add_argument("--quick", action="store_true", help="smaller volumes and one round")
-    parser.add_argument("--rounds", type=count, default=3, help="rounds of each figure (3); the median counts")
+    parser.add_argument("--rounds", type=count, default=None, help="rounds of each figure (3; 1 with --quick); the median counts")
     add_places(parser, kept="write the figures to this file too")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
-    times = 1 if arguments.quick else arguments.rounds
+    times = arguments.rounds or (1 if arguments.quick else 3)
     print(about(), flush=True)
     figures: list[Figure] = []
     foreign: list[float] = []
@@ -50,4 +50,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

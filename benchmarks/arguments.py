@@ -1,12 +1,34 @@
-"""Arguments that several command lines take, refused before anything is measured."""
+"""What several command lines have in common: arguments, refused before anything is measured, and how they end."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
+import signal
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+_INTERRUPTED, _ENDED = 130, 143  # exit codes
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Run a command and end with its code. SIGTERM, as of `timeout`, ends it as Ctrl-C does: what it has on the disk goes."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = _INTERRUPTED
+    raise SystemExit(code)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what it cleans up is not to be interrupted
+    raise SystemExit(_ENDED)
 
 
 def add_places(parser: argparse.ArgumentParser, kept: str = "") -> None:

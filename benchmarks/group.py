@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from benchmarks.arguments import run_command
 from benchmarks.fanout import bare
 from benchmarks.figures import Figure, figure, foreign_load, number, percentile
 from benchmarks.fleet import Measured, coordinator_of, gateways
@@ -178,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

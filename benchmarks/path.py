@@ -192,4 +192,6 @@ def _measure(checkouts: list[Path], members: int, records: int, rounds: int, dir
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from benchmarks.arguments import run_command
+
+    run_command(main)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import zmq
 
+from benchmarks.arguments import run_command
 from benchmarks.figures import Figure, figure, seconds_of
 from gateway.core import limits
 from gateway.core.events import Received
@@ -207,4 +208,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

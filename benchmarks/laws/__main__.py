@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.arguments import add_places, amount, count
+from benchmarks.arguments import add_places, amount, count, run_command
 from benchmarks.figures import Figure, foreign_load
 from benchmarks.kept import about, header, refuse_without_room
 from benchmarks.laws.law import Asked, Bench
@@ -36,6 +36,7 @@ class Run:
     def measure(self, name: str) -> None:
         """One law, or what Spark does; the machine's limits just before."""
         begin = time.monotonic()
+        print(f"{name} ...", flush=True)
         for what, value in machine.one_round(self._directory).items():
             self._machine[what][MACHINE].append(value)
         with foreign_load(self._foreign):
@@ -79,8 +80,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
-    parser.add_argument("--quick", action="store_true", help="small sizes and one round, to see that it works")
-    parser.add_argument("--rounds", type=count, default=3, help="rounds (3); medians count")
+    parser.add_argument("--quick", action="store_true", help="small sizes, and one round, to see that it works")
+    parser.add_argument("--rounds", type=count, default=None, help="rounds (3; 1 with --quick); medians count")
     parser.add_argument("--log-gb", type=amount, default=None, help="how large a log grows, GB (10; 0.5 with --quick)")
     parser.add_argument("--hours", type=amount, default=None, help="of the load that goes on (0.05; 0.01 with --quick)")
     parser.add_argument("--sustained-gb", type=amount, default=None, help="written in one go, GB (10; 1 with --quick)")
@@ -94,7 +95,7 @@ def main() -> int:
         given if given is not None else few if quick else many
         for given, few, many in ((arguments.log_gb, 0.5, 10.0), (arguments.hours, 0.01, 0.05), (arguments.sustained_gb, 1.0, 10.0))
     ]
-    return _run(arguments.names or names, Asked(quick, *sizes), 1 if quick else arguments.rounds, arguments)
+    return _run(arguments.names or names, Asked(quick, *sizes), arguments.rounds or (1 if quick else 3), arguments)
 
 
 def _run(names: list[str], asked: Asked, times: int, arguments: argparse.Namespace) -> int:
@@ -114,4 +115,4 @@ def _run(names: list[str], asked: Asked, times: int, arguments: argparse.Namespa
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

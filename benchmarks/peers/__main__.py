@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.arguments import add_places, count
+from benchmarks.arguments import add_places, count, run_command
 from benchmarks.figures import foreign_load
 from benchmarks.kept import about
 from benchmarks.peers.bare import Machine
@@ -70,4 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -86,20 +87,17 @@ def measured(name: str, of: Rounds) -> str:
 
 def main() -> int:
     """Write the page; 2 for a file that is none."""
-    if len(sys.argv) != 2:
-        print(
-            "usage: python -m benchmarks.peers.page FILE; FILE is what python -m benchmarks.peers --json FILE wrote",
-            file=sys.stderr,
-        )
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.page", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", metavar="FILE", help="what python -m benchmarks.peers --json FILE wrote")
+    file = parser.parse_args().file
     try:
-        kept = json.loads(Path(sys.argv[1]).read_bytes())
+        kept = json.loads(Path(file).read_bytes())
         text = page(kept)
     except (OSError, ValueError, KeyError) as error:
         why = (
             error.strerror if isinstance(error, OSError) else f"{error} is not in it" if isinstance(error, KeyError) else str(error)
         )
-        print(f"page: {sys.argv[1]} has no figures of python -m benchmarks.peers --json: {why}", file=sys.stderr)
+        print(f"page: {file} has no figures of python -m benchmarks.peers --json: {why}", file=sys.stderr)
         return 2
     PAGE.write_text(text)
     print(f"page: {PAGE}")

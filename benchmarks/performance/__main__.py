@@ -1,12 +1,14 @@
-"""`python -m benchmarks.performance FILE ...`: docs/performance.md from its template and what runs kept with --json."""
+"""`python -m benchmarks.performance FILE ...`: makes docs/performance.md anew of its template and what runs kept with --json."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.arguments import new_file
 from benchmarks.performance.kept import Kept, read
 from benchmarks.performance.sections import SECTIONS
 
@@ -20,23 +22,30 @@ def page(template: str, kept: Kept) -> str:
     return PLACE.sub(lambda found: SECTIONS[found[1]](kept), template)
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; 2 for a file that has no figures, and without any."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.performance", description=(__doc__ or "").partition(": ")[2])
+    parser.add_argument("names", nargs="*", metavar="FILE", help="what a run wrote with --json; of what two have the later counts")
+    parser.add_argument("--page", type=new_file, default=PAGE, help=f"where it is written, in place of docs/{PAGE.name}")
+    given = parser.parse_args(arguments)
     files = []
-    if not names:
+    if not given.names:
         print("performance: of which files? Name those that were written with --json", file=sys.stderr)
         return 2
-    for name in names:
+    for name in given.names:
         try:
             files.append(read(Path(name)))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             print(f"performance: {name}: {why}", file=sys.stderr)
             return 2
-    PAGE.write_text(page(TEMPLATE.read_text(), Kept(files)))
-    print(f"performance: {PAGE} of {len(files)} files")
+    given.page.write_text(page(TEMPLATE.read_text(), Kept(files)))
+    print(f"performance: {given.page} of {len(files)} files")
+    for one in files:
+        if one.get("asked", {}).get("quick"):
+            print(f"performance: `{one['command']}` measured too little for a page that others are to read", file=sys.stderr)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

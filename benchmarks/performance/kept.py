@@ -12,7 +12,8 @@ from benchmarks.machine import MEASURES
 from benchmarks.pages import Found
 from benchmarks.peers.side import MACHINE
 
-KINDS = ("peers", "laws", "figures")
+_EACH = ("machine", "versions", "command", "foreign_cpu")
+KINDS = {"peers": ("rounds", "systems"), "laws": ("laws", "machine_limits"), "figures": ("figures",)}
 
 
 class Kept:
@@ -76,4 +77,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"it is no JSON file of --json: {error}") from error
     if not isinstance(kept, dict) or kept.get("kind") not in KINDS:
         raise ValueError("it has no figures of benchmarks, benchmarks.laws or benchmarks.peers")
+    lacking = [name for name in (*_EACH, *KINDS[kept["kind"]]) if name not in kept]
+    if lacking:
+        raise ValueError(f"it is not whole: {', '.join(lacking)} of it is missing")
     return kept

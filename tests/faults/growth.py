@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from gateway.cli.dev import GATEWAYS_MAX
 from tests.faults.group.trial import NS, RATE, Report, Trial, table
 
 KILL = "kill-coordinator"
@@ -62,6 +63,8 @@ def main() -> int:
     parser.add_argument("--keys", action="store_true", help="encrypt what the gateways say to each other")
     parser.add_argument("--keep", action="store_true", help="keep the directory also when nothing was found")
     options = parser.parse_args()
+    if max(options.to) > GATEWAYS_MAX:
+        parser.error(f"sizes are {GATEWAYS_MAX} at most, as all are on this machine")
     if min(options.to) < 2 or sorted(set(options.to)) != options.to:
         parser.error("sizes are two or more, each larger than the one before")
     root = Path(tempfile.mkdtemp(prefix="tutti-growth-"))

@@ -1,14 +1,19 @@
-"""Proves that what a benchmark cannot use is refused before it measures anything, in a line that names it."""
+"""Proves that what a benchmark cannot use is refused before it measures anything, in a line that names it; and how one ends."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.arguments import a_checkout, add_places, amount, count
 from benchmarks.performance import __main__ as page
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -65,3 +70,28 @@ def test_without_files_the_page_of_figures_stays(capsys: pytest.CaptureFixture[s
     assert "No such file" in said
     assert "it is no JSON file of --json" in said
     assert page.PAGE.read_bytes() == before
+
+
+_COMMAND = """
+import tempfile, time
+from benchmarks.arguments import run_command
+def main():
+    with tempfile.TemporaryDirectory() as scratch:
+        print(scratch, flush=True)
+        time.sleep(60)
+    return 0
+run_command(main)
+"""
+
+
+@pytest.mark.parametrize(("told", "code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")])
+def test_what_is_ended_leaves_nothing_on_the_disk(told: signal.Signals, code: int, said: str) -> None:
+    command = [sys.executable, "-c", _COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout is not None
+        scratch = Path(running.stdout.readline().strip())
+        assert scratch.is_dir()
+        running.send_signal(told)
+        _, errors = running.communicate(timeout=30)
+    assert (running.returncode, errors) == (code, said)
+    assert not scratch.exists()
