@@ -131,7 +131,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(ValueError, match="no figures"):
         read(other)
     assert made.main([str(other)]) == 2
-    for text, lacks in (('{"kind": "peers"}', "rounds"), (json.dumps(_laws() | {"foreign_cpu": None}), "")):
+    for text, lacks in (('{"kind": "peers"}', "rounds"), ('{"kind": "laws", "laws": {}}', "foreign_cpu, machine_limits")):
         other.write_text(text)
         with pytest.raises(ValueError, match=lacks):
             read(other)
