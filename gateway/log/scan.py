@@ -77,8 +77,9 @@ def scan(
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            for first, last in places:
-                view.segment.release(first, last)  # the consumer is done: the frames need not stay in this process's memory
+            # The consumer is done: the frames need not stay in this process's memory. All that lies between them at once, as there
+            # may be thousands; nothing of it is there.
+            view.segment.release(min(first for first, _ in places), max(last for _, last in places))
 
 
 class _Reach(NamedTuple):

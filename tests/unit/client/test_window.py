@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from gateway.client.producer import Producer
 from gateway.client.receipt import Batch, Failure, Resume
 from gateway.client.window import Window
+from gateway.data.wire import SUBMIT
 from gateway.errors import Aborted
+from tests.unit.client.fake import FakeGateway
 
 
 def admitted(*progress: bytes) -> Window:
@@ -44,3 +50,29 @@ def test_what_an_epoch_says_is_committed_has_its_progress() -> None:
     window = admitted(b"a", b"", b"b", b"", b"c")
     window.commit_upto(4)
     assert window.committed == Resume(4, b"b")
+
+
+class _Late(FakeGateway):
+    """Tells the outcome of the first batches after that of the second ones."""
+
+    kept: Sequence[bytes] | None = None
+
+    def answers(self, routing: bytes, parts: list[bytes]) -> Any:
+        told = list(super().answers(routing, parts))
+        if parts[0][:1] != SUBMIT:
+            return told
+        if self.kept is None:
+            self.kept = told
+            return []
+        late, self.kept = self.kept, []
+        return [*told, *late]
+
+
+def test_a_running_producer_resumes_behind_all_that_has_committed() -> None:
+    """Proves it by a connection, where an outcome overtakes that of what was sent before."""
+    records = pa.RecordBatch.from_pydict({"value": [b"v"]})
+    with _Late() as gateway, Producer(gateway.url, producer="p") as p:
+        first = p.send_batch("t", records, progress=b"place 1")
+        second = p.send_batch("t", records)
+        assert (second.result(10), first.result(10)) == (1, 0)
+        assert p.resume() == Resume(2, b"place 1")

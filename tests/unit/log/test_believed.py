@@ -21,9 +21,11 @@ from gateway.log.index import ROW, IndexWriter, index_sealed, rows_good
 from gateway.log.inspect import inspect
 from gateway.log.lane_reader import LaneReader
 from gateway.log.layout import index_path, segment_path
+from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.scan import scan
 from gateway.log.storage import Storage
+from gateway.log.writer import LogWriter
 from tests.unit.log import lanes
 from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
 from tests.unit.log.test_trimming import firsts
@@ -45,6 +47,15 @@ def log(tmp_path: Path) -> tuple[Path, History]:
 def last(history: History, kind: Kind) -> Frame:
     """The last frame of a kind."""
     return next(frame for frame in reversed(history.frames) if frame.kind == kind)
+
+
+def undecided(path: Path, history: History, options: LogOptions = SMALL) -> tuple[LogWriter, Callable[[], None]]:
+    """A writer whose disk has a history of which nothing is decided, and how to let it go."""
+    writer, _, close = opened(path, options)
+    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    writer.append(history.frames)
+    writer.sync()
+    return writer, close
 
 
 def flip(path: Path, position: int, byte: int) -> None:
@@ -103,10 +114,7 @@ def test_a_topic_is_not_there_also_while_segments_are_begun_that_nobody_decided(
     path, history = tmp_path / "g1", History(voters=3)
     for _ in range(60):
         history.batch("p", "t", [b"v" * 3000])
-    writer, _, close = opened(path)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
-    writer.append(history.frames)
-    writer.sync()
+    writer, close = undecided(path, history)
     second, third = firsts(path)[1:3]
     decided = 0
     with closing(LogReader(path)) as reader:
@@ -165,10 +173,7 @@ def test_a_state_keeps_no_page_of_what_it_went_over(tmp_path: Path) -> None:
     path, history = tmp_path / "g1", History(voters=3)
     for _ in range(600):
         history.batch("p", "t", [b"v" * 3000])
-    writer, _, close = opened(path, replace(SMALL, segment_bytes=4 << 20))
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
-    writer.append(history.frames)
-    writer.sync()
+    writer, close = undecided(path, history, replace(SMALL, segment_bytes=4 << 20))
     with closing(LogReader(path)) as reader:
         for upto in range(10, len(history.frames) + 1, 10):
             decide(writer, history, upto - 9, upto)
@@ -251,10 +256,7 @@ def test_a_lane_that_is_ahead_of_the_names_is_not_read_as_without_the_topic(tmp_
     history.epoch("p")
     known = len(history.frames)
     history.topic("readings")
-    writer, _, close = opened(path)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
-    writer.append(history.frames)
-    writer.sync()
+    writer, close = undecided(path, history)
     decide(writer, history, 1, known)  # the topic is decided elsewhere, and here soon
     lane = lanes.LaneHistory()
     lane.view()
@@ -316,10 +318,7 @@ def test_a_cut_of_undecided_segments_beside_a_read_is_no_damage(tmp_path: Path, 
     path, history = tmp_path / "g1", History(voters=3)
     for _ in range(40):
         history.batch("p", "t", [b"v" * 3000])
-    writer, _, close = opened(path)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
-    writer.append(history.frames)
-    writer.sync()
+    writer, close = undecided(path, history)
     decided = firsts(path)[-1] - 3
     decide(writer, history, 1, decided)
     with closing(LogReader(path)) as reader:
@@ -342,10 +341,7 @@ def test_frames_whose_rows_wait_for_room_are_read_for_others(tmp_path: Path, mon
     history = History(voters=3)
     for number in range(20):
         history.batch("p", "t", [b"v%d" % number])
-    writer, _, close = opened(tmp_path)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
-    writer.append(history.frames)
-    writer.sync()
+    writer, close = undecided(tmp_path, history)
     decide(writer, history, 1, 10)
 
     def full(_act: Callable[[], None], what: str) -> None:
