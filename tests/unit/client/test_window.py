@@ -14,7 +14,7 @@ from gateway.client.receipt import Batch, Failure, Resume
 from gateway.client.window import Window
 from gateway.data.wire import SUBMIT
 from gateway.errors import Aborted
-from tests.unit.client.fake import FakeGateway
+from tests.unit.client.fake import FakeGateway, until
 
 
 def admitted(*progress: bytes) -> Window:
@@ -53,13 +53,14 @@ def test_what_an_epoch_says_is_committed_has_its_progress() -> None:
 
 
 class _Late(FakeGateway):
-    """Tells the outcome of the first batches after that of the second ones."""
+    """Tells the outcome of the first batches, once it is `late`, after that of the next ones."""
 
+    late = False
     kept: Sequence[bytes] | None = None
 
     def answers(self, routing: bytes, parts: list[bytes]) -> Any:
         told = list(super().answers(routing, parts))
-        if parts[0][:1] != SUBMIT:
+        if parts[0][:1] != SUBMIT or not self.late:
             return told
         if self.kept is None:
             self.kept = told
@@ -72,7 +73,10 @@ def test_a_running_producer_resumes_behind_all_that_has_committed() -> None:
     """Proves it by a connection, where an outcome overtakes that of what was sent before."""
     records = pa.RecordBatch.from_pydict({"value": [b"v"]})
     with _Late() as gateway, Producer(gateway.url, producer="p") as p:
+        assert p.send("t", b"makes the topic").result(10) == 0
+        gateway.late = True
         first = p.send_batch("t", records, progress=b"place 1")
+        until(lambda: gateway.kept is not None)
         second = p.send_batch("t", records)
-        assert (second.result(10), first.result(10)) == (1, 0)
-        assert p.resume() == Resume(2, b"place 1")
+        assert (second.result(10), first.result(10)) == (2, 1)
+        assert p.resume() == Resume(3, b"place 1")
