@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -58,7 +57,10 @@ class _Late(FakeGateway):
     late = False
     kept: Sequence[bytes] | None = None
 
-    def answers(self, routing: bytes, parts: list[bytes]) -> Any:
+    def __enter__(self) -> _Late:
+        return self
+
+    def answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
         told = list(super().answers(routing, parts))
         if parts[0][:1] != SUBMIT or not self.late:
             return told
