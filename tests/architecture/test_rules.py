@@ -15,7 +15,7 @@ IGNORE, NOQA, HOLLOW = "# type: ig" + "nore", "# no" + "qa", "assert " + "True"
 @pytest.mark.parametrize(
     ("rule", "planted", "clean"),
     [
-        (rules.length, "x = 1\n" * 451, "x = 1\n" * 450),
+        (rules.length, "x = 1\n" * 701, "x = 1\n" * 700),
         (rules.function_length, "def f():\n" + "    x = 1\n" * 70, "def f():\n" + "    x = 1\n" * 69),
         (rules.function_length, "async def f():\n" + "    x = 1\n" * 70, "async def f():\n    x = 1\n"),
         (rules.swallowed_errors, "try:\n    f()\nexcept:\n    g()\n", "try:\n    f()\nexcept OSError:\n    g()\n"),
