@@ -2,12 +2,15 @@
 
     archive.json                                               the marker: format, log
     ranges/FIRST-END.json                                      the manifest of the records [FIRST, END)
-    data/topic=NAME/ticks=A-B/FIRST-END-HASH.parquet           the records of one topic in a range
-    data/topics/ticks=A-B/FIRST-END-HASH.parquet               those of all topics that have no file of their own
+    data/ticks=A-B/FIRST-END-HASH.parquet                      records of a range: of one topic, or of all without a file
 
 Offsets are of 20 digits, so that names are in the order of the log; A and B are the ticks of the first and the last record. HASH is
 the beginning of the file's SHA-256: whoever writes the same writes the same file, and nobody writes over another one. A manifest
 is a line of JSON and, on the next one, the SHA-256 of that line.
+
+No directory names a topic. Engines take the value of a directory `topic=NAME` for the column's and guess its type: topic 007 became
+the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and `data/topics/` for
+the rest; readers go by the paths in the manifests.
 """
 
 from __future__ import annotations
@@ -136,10 +139,9 @@ def range_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def data_name(topic: str | None, ticks: tuple[int, int], span: tuple[int, int], sha256: str) -> str:
-    """Where the records of a topic (None: of several) in a range stand below the archive."""
-    room = "topics" if topic is None else f"topic={topic}"
-    return f"{DATA}/{room}/ticks={ticks[0]}-{ticks[1]}/{span[0]:020}-{span[1]:020}-{sha256[:_HASH_CHARACTERS]}.parquet"
+def data_name(ticks: tuple[int, int], span: tuple[int, int], sha256: str) -> str:
+    """Return the path below the archive of a file of a range."""
+    return f"{DATA}/ticks={ticks[0]}-{ticks[1]}/{span[0]:020}-{span[1]:020}-{sha256[:_HASH_CHARACTERS]}.parquet"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

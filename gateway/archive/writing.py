@@ -128,7 +128,7 @@ def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[in
     # Each row group of one piece: how batches were cut on their way here leaves no trace in the file.
     groups = [group.combine_chunks() for group in groups_of(table)]
     made = encode(groups)
-    path = data_name(topic, ticks, span, made.sha256)
+    path = data_name(ticks, span, made.sha256)
     archive.store.write(path, made.data)
     _check(f"{archive.where}/{path}", archive.store.read_back(path), made.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)

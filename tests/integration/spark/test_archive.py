@@ -21,6 +21,8 @@ from streaming.origin import pieces_of
 from streaming.planning import RecordsPartition
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
+from tests.unit.archive.logs import Log
+from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
 from tutti import Producer
 
 pytestmark = pytest.mark.spark
@@ -107,3 +109,15 @@ def test_with_the_gateway_gone_files_and_archive_serve_and_the_archive_alone(spa
             writer.start().awaitTermination(60)
     finally:
         short.gateway.start()
+
+
+def test_spark_reads_the_files_of_any_topics_as_they_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With topics that share a file, and names that Spark would take for numbers, times or null in a directory's name."""
+    monkeypatch.setattr(limits, "ARCHIVE_FILES_MAX", len(ODD_TOPICS) - 2)
+    column = TABLE.schema.get_field_index("topic")
+    topics = [ODD_TOPICS[number % len(ODD_TOPICS)] for number in range(COUNT)]
+    archived(tmp_path, Log(TABLE.set_column(column, TABLE.schema.field(column), [topics])))
+    found = spark.read.parquet(str(tmp_path / "data")).select("offset", "topic").orderBy("offset").collect()
+    assert [tuple(row) for row in found] == list(enumerate(topics[:CLOSED]))

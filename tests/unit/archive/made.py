@@ -16,6 +16,8 @@ COUNT = 1050
 TABLE = table_of(COUNT)
 SETTINGS = Settings("archive", ticks=2)  # ranges of 200 records, the last one of which is open
 CLOSED = 1000
+#: Names that an engine could take for something else than text: numbers, times, nothing, and two that differ in case alone.
+ODD_TOPICS = ("007", "7", "1e5", "2024-01-01", "__HIVE_DEFAULT_PARTITION__", "null", "NaN", "true", "_hidden", "A", "a", "x" * 249)
 
 
 def archived(where: object, log: Log | None = None, settings: Settings = SETTINGS) -> Archive:

@@ -8,10 +8,14 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import dataset
 
 from gateway.archive.archiver import Archiver, Settings
 from gateway.archive.catalog import Archive
@@ -23,9 +27,10 @@ from gateway.archive.store import LocalStore
 from gateway.client.archive_source import ArchiveSource
 from gateway.core import limits
 from gateway.data.columns import COLUMNS
+from gateway.data.names import is_name
 from gateway.errors import ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
 from tests.unit.archive.logs import LOG, Log, table_of
-from tests.unit.archive.made import CLOSED, COUNT, SETTINGS, TABLE, archived, files, read_table
+from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
 
 
 def of(table: pa.Table, topics: list[str] | None) -> pa.Table:
@@ -391,19 +396,34 @@ def test_once_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_files_of_no_range_are_told_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = archived(tmp_path)
-    (tmp_path / "data" / "topic=a" / "left.parquet").write_bytes(b"left")
+    (tmp_path / "data" / "ticks=0-1" / "left.parquet").write_bytes(b"left")
     assert verify(archive).orphans == ()  # somebody may be about to name it
     monkeypatch.setattr(limits, "ARCHIVE_ORPHAN_US", -60_000_000)
     found = verify(archive)
-    assert (found.good, found.orphans) == (True, ("data/topic=a/left.parquet",))
+    assert (found.good, found.orphans) == (True, ("data/ticks=0-1/left.parquet",))
 
 
 def test_any_engine_reads_the_files_as_they_are(tmp_path: Path) -> None:
     archived(tmp_path)
-    from pyarrow import dataset
-
     found = dataset.dataset(tmp_path / "data", format="parquet").to_table().sort_by("offset")
     assert found.select(list(COLUMNS)).equals(TABLE.slice(0, CLOSED))
+
+
+NAMES = st.text("AaZz09._-", min_size=1, max_size=249).filter(is_name) | st.sampled_from(ODD_TOPICS)
+
+
+@settings(max_examples=20)
+@given(st.lists(NAMES, min_size=1, max_size=8, unique=True), st.integers(1, 8))
+def test_an_engine_that_reads_directories_as_columns_finds_each_topic_by_its_name(names: list[str], most: int) -> None:
+    """No directory says what a column holds: of `topic=007` an engine makes the number 7."""
+    topic = TABLE.schema.get_field_index("topic")
+    column = pa.array([names[number % len(names)] for number in range(COUNT)], pa.string())
+    table = TABLE.set_column(topic, TABLE.schema.field(topic), column)
+    with TemporaryDirectory() as where, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "ARCHIVE_FILES_MAX", most)
+        archived(where, Log(table))
+        found = dataset.dataset(Path(where, "data"), format="parquet", partitioning="hive").to_table().sort_by("offset")
+    assert found.select(list(COLUMNS)).equals(table.slice(0, CLOSED))
 
 
 def test_names_that_are_no_manifests_are_passed_over(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_what_an_archive_has_lost_and_the_log_still_has_is_archived_again(tmp_pa
     whole = {path: path.read_bytes() for path in files(tmp_path)}
     for first in (200 * number for number in lost):
         (tmp_path / "ranges" / range_name(first, first + 200)).unlink()
-        next((tmp_path / "data").glob(f"*/*/{first:020}-*.parquet")).write_bytes(b"damaged")
+        next((tmp_path / "data").glob(f"*/{first:020}-*.parquet")).write_bytes(b"damaged")
     archive = Archive(tmp_path)
     archiver = Archiver(log, archive, SETTINGS)
     archiver.begin()
