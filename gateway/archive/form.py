@@ -9,8 +9,8 @@ the beginning of the file's SHA-256: whoever writes the same writes the same fil
 is a line of JSON and, on the next one, the SHA-256 of that line.
 
 No directory names a topic. Engines take the value of a directory `topic=NAME` for the column's and guess its type: topic 007 became
-the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and `data/topics/` for
-the rest; readers go by the paths in the manifests.
+the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and `data/topics/`
+for the rest; readers go by the paths in the manifests.
 """
 
 from __future__ import annotations
