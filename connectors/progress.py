@@ -25,7 +25,7 @@ class JsonProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         try:
             return msgspec.json.decode(progress, type=cls)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(
                 f"the progress of producer {producer!r} in the log, {progress[:60]!r}, is none of this connector ({error}): "
                 f"give the connector another `name`"

@@ -77,7 +77,7 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
         raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no such file; {made_by}")
     try:
         return tomllib.loads(data.decode()), found
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an integer of thousands of digits, nested too deeply
         raise ConfigError(f"{path} is not TOML ({error}): {made_by}") from None
 
 

@@ -192,7 +192,7 @@ class Lockstep:
         text = os.pread(self._state, os.fstat(self._state).st_size, 0)
         try:
             return dict(json.loads(text)) if text else dict(_NEW)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unavailable(f"what lockstep {self._name!r} shares is cut short: start the query again") from error
 
     @contextmanager

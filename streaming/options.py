@@ -257,7 +257,7 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
             raise wrong("gateways", given["gateways"], str(error)) from error
         return given["gateways"].strip(), ()
     if many is not None:
-        names = tuple(str(name) for name in json.loads(many))
+        names = _listed(many)
     elif "path" in given:
         names = _names("path", given["path"])
     elif "archive" in given:
@@ -265,6 +265,14 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
     else:
         raise UsageError(f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed")
     return None, tuple(os.path.abspath(_local(name)) for name in names)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """The paths of `load([...])`, which Spark passes as a list in JSON."""
+    try:
+        return tuple(str(name) for name in json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise wrong("path", text[:60], f"not a list in JSON ({error})") from error
 
 
 def local_path(name: str) -> str | None:

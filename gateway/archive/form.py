@@ -29,6 +29,8 @@ _RANGE = re.compile(r"(\d{20})-(\d{20})\.json")
 _HASH_CHARACTERS = 16
 _DATA = re.compile(rf"(\d{{20}})-(\d{{20}})-[0-9a-f]{{{_HASH_CHARACTERS}}}\.parquet")
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A row group of a file.
@@ -172,7 +174,7 @@ def decode_manifest(data: bytes, where: str, name: str) -> Manifest:
     _check_format(line, where)
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Damaged(f"the manifest {where} cannot be read ({error}); {PUT_BACK}") from error
     if range_name(manifest.first, manifest.end) != name or manifest.first >= manifest.end or not manifest.files:
         raise Damaged(f"the manifest {where} is that of [{manifest.first}, {manifest.end}): it was renamed; {PUT_BACK}")
@@ -194,14 +196,14 @@ def decode_marker(data: bytes, where: str) -> Marker:
     _check_format(data, where)
     try:
         return msgspec.json.decode(data, type=Marker)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Damaged(f"{where}/{MARKER} cannot be read ({error}); {PUT_BACK_MARKER}") from error
 
 
 def _check_format(data: bytes, where: str) -> None:
     try:
         told = msgspec.json.decode(data)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return  # what reads it whole says what is wrong
     found = told.get("format") if isinstance(told, dict) else None
     if isinstance(found, int) and found > FORMAT:

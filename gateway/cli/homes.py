@@ -166,7 +166,7 @@ def _founders(config: Path) -> dict[str, str]:
     try:
         members = tomllib.loads(config.read_text())["group"]["members"]
         return {str(name): str(address) for name, address in members.items()}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 Path = tuple[str, ...]
+_DEPTH = 8  # of a key, more than any configuration has; deeper ones are on the line of the key that holds them
 
 _PART = r'(?:[A-Za-z0-9_-]+|"[^"]*"|\'[^\']*\')'
 _DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -23,10 +24,10 @@ def key_lines(text: str) -> dict[Path, int]:
     table: Path = ()
     for number, line in _outside_of_long_strings(text):
         if heading := _TABLE.match(line):
-            table = _parts(heading[1])
+            table = _parts(heading[1])[:_DEPTH]
             lines.setdefault(table, number)
         elif key := _KEY.match(line):
-            path = table + _parts(key[1])
+            path = (table + _parts(key[1]))[: len(table) + _DEPTH]
             for length in range(len(table) + 1, len(path) + 1):
                 lines.setdefault(path[:length], number)
     return lines
@@ -34,7 +35,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
     """The line of `path`, else of the nearest thing that holds it; None when the text holds nothing of it."""
-    for length in range(len(path), 0, -1):
+    for length in range(min(len(path), 2 * _DEPTH), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
     return None

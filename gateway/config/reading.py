@@ -100,6 +100,10 @@ def _tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
         what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"
         do = 'write `key = value`, text in "quotes", tables as [name]'
         return {}, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
+    except RecursionError:
+        return {}, [Mistake("", None, "nests arrays or tables too deeply to be read", "no key takes more than a list or a table")]
+    except ValueError as error:  # an integer of thousands of digits
+        return {}, [Mistake("", None, f"has a value that cannot be read ({error})", "correct the value")]
 
 
 def _beside(config: Config, directory: Path) -> Config:

@@ -250,7 +250,7 @@ def read(directory: Path) -> State | None:
         held = json.loads(file.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{file} is no ledger ({error}): restore it, or fill another table") from error
     if held.get("version") != VERSION:
         raise UsageError(f"{file} has version {held.get('version')!r}, and this release reads {VERSION}: use a newer release")

@@ -204,6 +204,8 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
         ("[tokens.a]\nexpires = 'soon'\n" + GOOD, "takes a time with a zone"),
         ("[tokens.a]\n" + GOOD + "[tokens.b]\n" + GOOD, "a and b are one token"),
         ("[tokens", "is not TOML"),
+        ("token = " + "[" * 5_000, "is not TOML"),
+        ("token = " + "9" * 5_000, "is not TOML"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(path: Path, text: str, said: str) -> None:

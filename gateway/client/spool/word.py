@@ -101,7 +101,7 @@ def decode_state(data: bytes) -> State:
         if form != FORMAT:
             raise FormatError(f"format {form} of a spool is not known, this release reads {FORMAT}: use a newer release")
         return msgspec.json.decode(line, type=State)
-    except (msgspec.MsgspecError, AttributeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, AttributeError) as error:
         raise Damaged(f"spool.json is not what a spool writes: {error}") from error
 
 

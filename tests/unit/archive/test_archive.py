@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import threading
@@ -201,6 +202,10 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
             read_table(Archive(tmp_path), 390, 410)
     victim.write_bytes(files(tmp_path / "ranges")[1].read_bytes())
     with pytest.raises(Damaged, match=r"is that of \[200, 400\): it was renamed"):
+        read_table(Archive(tmp_path), 400, 410)
+    deep = b'{"format":1,"log":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    victim.write_bytes(deep + b"\n" + hashlib.sha256(deep).hexdigest().encode() + b"\n")
+    with pytest.raises(Damaged, match=f"{victim.name} cannot be read"):
         read_table(Archive(tmp_path), 400, 410)
     newer = whole.replace(b'"format":1', b'"format":9')
     with pytest.raises(Damaged, match="another one"):

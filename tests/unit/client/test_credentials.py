@@ -63,6 +63,8 @@ def test_the_environment_names_the_file(file: Path, monkeypatch: pytest.MonkeyPa
         ('token = "x"\n', "lists no public keys of gateways"),
         ('token = "x"\n[gateways]\njfk = "short"\n', "40 characters of Z85"),
         ('token = "x', "is not TOML"),
+        ("token = " + "[" * 5_000, "is not TOML"),
+        ("token = " + "9" * 5_000, "is not TOML"),
     ],
 )
 def test_a_file_that_cannot_serve_says_why_and_not_what_is_in_it(file: Path, text: str, said: str) -> None:

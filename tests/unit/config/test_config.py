@@ -354,6 +354,19 @@ def test_what_is_no_toml_names_the_line() -> None:
     assert said.startswith("f.toml:4: is not TOML (")
 
 
+@pytest.mark.parametrize("depth", [50, 500, 900, 5_000, 50_000])
+@pytest.mark.parametrize(("opening", "inner", "closing"), [("[", "1", "]"), ("{a=", "1", "}"), ("a.", "a = 1", "")])
+def test_what_nests_too_deeply_is_a_mistake_of_the_file(depth: int, opening: str, inner: str, closing: str) -> None:
+    key = "" if opening == "a." else "name = "
+    said = mistakes_of(GOOD.replace('name = "jfk"', "") + "\n" + key + opening * depth + inner + closing * depth + "\n")
+    assert any("f.toml" in line for line in said)
+
+
+def test_a_number_of_thousands_of_digits_is_a_mistake_of_the_file() -> None:
+    [said] = mistakes_of(GOOD + "[log]\nsegment_bytes = " + "9" * 5_000)
+    assert said.startswith("f.toml: has a value that cannot be read (")
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     missing = tmp_path / "none.toml"
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read \(no such file or directory\): name a TOML file"):
