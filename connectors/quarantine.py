@@ -15,7 +15,7 @@ import orjson
 
 from connectors import limits
 from gateway.durable import sync_directory
-from gateway.errors import ConfigError, TuttiError
+from gateway.errors import ConfigError, TuttiError, remedy
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -40,7 +40,8 @@ class Quarantine:
             with tempfile.TemporaryFile(dir=self._directory):
                 pass  # that it can be written is learned now, not with the first record
         except OSError as error:
-            raise ConfigError(f"quarantine {directory}: {error.strerror}: name a directory that can be written") from error
+            advice = remedy(error, "name a directory that can be written")
+            raise ConfigError(f"quarantine {directory}: {error.strerror}: {advice}") from error
 
     def put(self, label: str, source: Sequence[str], reason: str, record: Mapping[str, Any]) -> bool:
         """Keep a record; it is on the disk when this returns. False if it was there already.

@@ -6,6 +6,8 @@ returns: 1 failed, 2 wrong use, 3 unavailable, 4 damage found.
 
 from __future__ import annotations
 
+import errno
+
 
 class TuttiError(Exception):
     """Base of everything that Tutti raises on purpose."""
@@ -124,3 +126,26 @@ def invariant(condition: object, message: str) -> None:
     """Raise `InvariantViolated` unless `condition` holds. Unlike `assert` it stays on under `python -O`."""
     if not condition:
         raise InvariantViolated(message)
+
+
+_DISK = "the disk or its file system failed: see the kernel's log (dmesg), and repair or replace it"
+_REMEDIES = {
+    errno.EIO: _DISK,
+    errno.EUCLEAN: _DISK,
+    errno.EBADMSG: _DISK,
+    errno.ENXIO: _DISK,
+    errno.ENODEV: _DISK,
+    errno.ENOSPC: "free space on its file system",
+    errno.EDQUOT: "free space there, or raise the quota of this account",
+    errno.EROFS: "its file system is mounted read-only: mount it for writing; after errors of the disk it mounts itself so (dmesg)",
+    errno.EMFILE: "raise the limit of open files of this process (ulimit -n, LimitNOFILE=)",
+    errno.ENFILE: "raise the limit of open files of this machine (fs.file-max)",
+    errno.ENOMEM: "free memory on this machine, or raise the limit of this process",
+    errno.ESTALE: "its network file system lost it: mount that again",
+    errno.ENOLCK: "its file system gives no locks: use a local one",
+}
+
+
+def remedy(error: OSError, otherwise: str = "check the path, its owner and mode") -> str:
+    """Return what to do about an error of the operating system; `otherwise` where the path or its permissions are wrong."""
+    return _REMEDIES.get(error.errno or 0, otherwise)

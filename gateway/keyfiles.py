@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core import limits
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, remedy
 
 FILE_BYTES_MAX = 1 * limits.MIB
 
@@ -72,7 +72,7 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
             found = os.fstat(file.fileno())
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {made_by}") from None
+        raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, made_by)}") from None
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no such file; {made_by}")
     try:
@@ -149,7 +149,9 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
         ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{error.filename or certificate} cannot be read ({reason}): name a file of PEM") from None
+        raise ConfigError(
+            f"{error.filename or certificate} cannot be read ({reason}): {remedy(error, 'name a file of PEM')}"
+        ) from None
 
 
 def _no_password() -> str:

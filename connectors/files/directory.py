@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connectors.files import limits
 from gateway.data.names import is_name
-from gateway.errors import ConfigError, Unavailable
+from gateway.errors import ConfigError, Unavailable, remedy
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
@@ -71,7 +71,9 @@ class Directory:
             advice = "make it, or name a directory that can be read" + (
                 ", and one for done that can be written" if files.done else ""
             )
-            raise ConfigError(f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {advice}") from error
+            raise ConfigError(
+                f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {remedy(error, advice)}"
+            ) from error
 
     def look(self) -> list[Seen]:
         """Every file that is there, in the order in which they are to be taken; those that nobody wants last.

@@ -16,7 +16,7 @@ from connectors.http.bodies import Records
 from connectors.http.problems import Problem
 from connectors.http.producers import Outcome, hand_over, known_offset
 from gateway.client import Producer, Receipt
-from gateway.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown
+from gateway.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown, remedy
 from gateway.keyfiles import write_new
 
 #: Of what ends the spool's producer: what is on the disk stays there, and commits when the next one is let in.
@@ -45,7 +45,7 @@ class Spool:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ConfigError(
-                f"spool: {directory} cannot be used ({reason}): name a directory that this process may write"
+                f"spool: {directory} cannot be used ({reason}): {remedy(error, 'name a directory that this process may write')}"
             ) from error
         self.producer = Producer(
             url,

@@ -21,7 +21,7 @@ from pyarrow import fs as arrow_fs
 
 from gateway.core import limits
 from gateway.durable import sync_directory
-from gateway.errors import ConfigError, DiskFull, Unavailable
+from gateway.errors import ConfigError, DiskFull, Unavailable, remedy
 from gateway.waits import Doubling
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class LocalStore:
         except OSError as error:
             if error.errno in _NO_PLACE:
                 where = f"archive {self.where} cannot be written"
-                raise ConfigError(f"{where} ({error.strerror}): name a directory that can be") from error
+                raise ConfigError(f"{where} ({error.strerror}): {remedy(error, 'name a directory that can be')}") from error
 
     def read(self, path: str) -> pa.Buffer:
         """As `Store.read`."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from gateway.data.state import LogState
-from gateway.errors import ConfigError, DirectoryRefused, TuttiError, UsageError
+from gateway.errors import ConfigError, DirectoryRefused, TuttiError, UsageError, remedy
 from gateway.log.layout import IDENTITY, LOCK
 
 PORTS_A_GATEWAY = 10
@@ -66,7 +66,7 @@ def keeping(directory: Path) -> Iterator[None]:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{directory} cannot be made and written ({reason}): name another --data") from error
+        raise ConfigError(f"{directory} cannot be made and written ({reason}): {remedy(error, 'name another --data')}") from error
     try:
         _lock(lock, fcntl.LOCK_EX, directory, "`tutti dev`")
         os.ftruncate(lock, 0)

@@ -8,7 +8,7 @@ import click
 
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json, print_table
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, remedy
 
 
 @click.group()
@@ -42,7 +42,7 @@ def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
         *secrets, public = generate(directory, names)
     except OSError as error:
         what = f"{error.filename or directory}: keys cannot be made there ({(error.strerror or str(error)).lower()})"
-        raise ConfigError(f"{what}: name a directory with --out in which files can be made") from error
+        raise ConfigError(f"{what}: {remedy(error, 'name a directory with --out in which files can be made')}") from error
     if as_json:
         print_json({"secrets": {name: str(path) for name, path in zip(names, secrets, strict=True)}, "public": str(public)})
         return

@@ -10,7 +10,7 @@ import click
 from gateway.access import Access
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json, print_table
-from gateway.errors import ConfigError, UsageError
+from gateway.errors import ConfigError, UsageError, remedy
 
 _US = 1_000_000
 
@@ -133,7 +133,7 @@ def _write_client(path: Path, text: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"{path} cannot be written ({reason}), and the token is made: remove it, and name another file"
+            f"{path} cannot be written ({reason}), and the token is made: remove it; {remedy(error, 'name another file')}"
         ) from error
 
 
@@ -210,4 +210,5 @@ def _change(path: Path, change: Callable[[dict[str, Access]], None]) -> None:
         change_tokens(path, change)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{path} cannot be changed ({reason}): name a file that can be written with --file") from error
+        advice = remedy(error, "name a file that can be written with --file")
+        raise ConfigError(f"{path} cannot be changed ({reason}): {advice}") from error

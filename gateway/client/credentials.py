@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.errors import ConfigError, UsageError
+from gateway.errors import ConfigError, UsageError, remedy
 from gateway.keyfiles import check_private, read_toml
 
 if TYPE_CHECKING:  # the crypto, for those alone who have keys
@@ -182,7 +182,7 @@ def _text_of(path: Path) -> str:
         return path.read_text("ascii", "replace")
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name a file of certificates"
+            f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, 'name a file of certificates')}"
         ) from None
 
 

@@ -17,7 +17,7 @@ from gateway.config.lines import key_lines, line_of
 from gateway.config.mistakes import KeyPath, Mistake
 from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from gateway.config.relations import Relations
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, remedy
 from gateway.keyfiles import check_certificate
 
 AStruct = TypeVar("AStruct", bound=Struct)
@@ -87,7 +87,9 @@ def _text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
     try:
         return Path(path).read_text("utf-8-sig"), []  # editors of some systems begin a file with a mark
     except OSError as error:
-        return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", "name a TOML file")]
+        return None, [
+            Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
+        ]
     except UnicodeDecodeError as error:
         return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
 

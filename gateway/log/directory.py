@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.data.lanes import REPLACE
-from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
+from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, remedy
 from gateway.log.birth import Birth, birth_of
 from gateway.log.lanes_there import lane_at
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
@@ -64,7 +64,7 @@ def read_identity(path: str) -> Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; check its owner and mode") from error
+        raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; {remedy(error)}") from error
     try:
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
@@ -256,14 +256,12 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
         _look(path, gateway, group, create)  # before the lock is made: what is refused stays as it was
         lock = _lock(path, when_in_use)
     except OSError as error:
-        raise DirectoryRefused(
-            f"data directory {path} cannot be used: {error.strerror}; check the path, its owner and mode"
-        ) from error
+        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
     try:
         return Directory(path, _own(path, gateway, group, create, storage), lock, storage)
     except OSError as error:
         os.close(lock)
-        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; check its owner and mode") from error
+        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
     except BaseException:
         os.close(lock)
         raise

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from types import TracebackType
 
-from gateway.errors import DirectoryRefused
+from gateway.errors import DirectoryRefused, remedy
 from gateway.log.catalog import trimmed
 from gateway.log.start import read_start
-
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class Looking:
@@ -31,5 +28,4 @@ class Looking:
             raise trimmed(start) from error  # whoever looks again sees what is there
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
-            advice = "raise the limit of open files" if error.errno in _TOO_MANY else "check its owner and mode"
-            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {advice}") from error
+            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error

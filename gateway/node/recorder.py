@@ -22,7 +22,7 @@ from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.events import Event, Now, StackConfig
 from gateway.core.record import encode_lean_actions, encode_lean_event
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, remedy
 from gateway.node.edges import Stack
 from gateway.node.recording import SUFFIX, Closed, Header, Item, Raised, Stepped, block_bytes, item_bytes, start_bytes
 from gateway.node.threads import ended
@@ -162,7 +162,9 @@ class Recorder:
 
 
 def _cannot(directory: str, error: OSError) -> ConfigError:
-    return ConfigError(f"the run cannot be recorded in {directory}: {error.strerror}; name a directory to write in")
+    return ConfigError(
+        f"the run cannot be recorded in {directory}: {error.strerror}; {remedy(error, 'name a directory to write in')}"
+    )
 
 
 def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Header:

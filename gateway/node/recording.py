@@ -22,7 +22,7 @@ import pyarrow as pa
 from gateway.core import limits
 from gateway.core.events import StackConfig
 from gateway.data.frame import Buffer, crc32c
-from gateway.errors import Damaged, FormatError, UsageError
+from gateway.errors import Damaged, FormatError, UsageError, remedy
 
 MAGIC = b"TUTTIRUN"
 VERSION = 1  # of this form; what the events and actions in it look like is the release's
@@ -116,7 +116,7 @@ class Recording:
             self._file: BinaryIO = self._path.open("rb")
         except OSError as error:
             raise UsageError(
-                f"{self._path} cannot be read: {error.strerror}; name a file that tutti serve --record made"
+                f"{self._path} cannot be read: {error.strerror}; {remedy(error, 'name a file that tutti serve --record made')}"
             ) from error
         try:
             self.size = self._path.stat().st_size

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gateway.cli.output import bytes_text
 from gateway.core import limits
+from gateway.errors import remedy
 
 PACKAGES = ("tutti-ingest", "pyarrow", "pyzmq", "numpy", "msgspec", "orjson", "google-crc32c")
 PORT_NAMES = ("clients", "group", "reads", "admin")
@@ -141,7 +142,9 @@ def sync_time(directory: Path) -> Finding:
                 times_ms.append((time.perf_counter() - begun) * 1000)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        return Finding("fdatasync", False, f"{place}: {reason}", "name a directory that can be written to: --data DIR")
+        return Finding(
+            "fdatasync", False, f"{place}: {reason}", remedy(error, "name a directory that can be written to: --data DIR")
+        )
     times_ms.sort()
     middle, late = times_ms[_SYNCS // 2], times_ms[-1]
     do = "put the data on a faster disk: no commit is quicker than this"

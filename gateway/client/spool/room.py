@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from gateway.core import limits
-from gateway.errors import DirectoryRefused, WrongDirectory
+from gateway.errors import DirectoryRefused, WrongDirectory, remedy
 from gateway.log.storage import Storage, SyncFailed
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -34,7 +34,7 @@ def no_room(error: OSError) -> bool:
 def unusable(error: OSError, spool: str) -> DirectoryRefused:
     """Why a spool cannot be opened: whoever named it has to see to it, unless it passes."""
     kind = WrongDirectory if error.errno in _NO_PLACE else DirectoryRefused
-    return kind(f"spool {spool} cannot be used: {error.strerror}; check the path, its owner and mode")
+    return kind(f"spool {spool} cannot be used: {error.strerror}; {remedy(error)}")
 
 
 def replace(storage: Storage, path: str, data: bytes) -> None:

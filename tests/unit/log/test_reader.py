@@ -404,7 +404,7 @@ def test_what_the_system_refuses_is_told_as_the_directorys_and_passes(tmp_path: 
     end = reader.frontier().offset
     no_directory(tmp_path)
     for question in (reader.frontier, reader.state, lambda: reader.check_range(0, 1), lambda: LogReader(tmp_path)):
-        with pytest.raises(DirectoryRefused, match=rf"{tmp_path} cannot be read: Not a directory .*; check its owner and mode"):
+        with pytest.raises(DirectoryRefused, match=rf"{tmp_path} cannot be read: Not a directory .*; check the path, its owner"):
             question()
     (tmp_path / "log").unlink()
     (tmp_path / "log.away").rename(tmp_path / "log")

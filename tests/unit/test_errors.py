@@ -1,0 +1,59 @@
+"""Proves that an error of the operating system comes with advice that fits it, wherever a path is opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from connectors.quarantine import Quarantine
+from gateway.config.reading import load_config
+from gateway.errors import TuttiError, remedy
+from gateway.keyfiles import read_toml
+from gateway.log.directory import open_directory
+from tutti import Producer
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EIO, "see the kernel's log"),
+        (errno.EROFS, "mounted read-only"),
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "quota"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.ENAMETOOLONG, "check the path"),
+        (errno.ENOTDIR, "check the path"),
+        (errno.EACCES, "its owner and mode"),
+        (errno.EPERM, "its owner and mode"),
+        (errno.ENOENT, "check the path"),
+    ],
+)
+def test_the_advice_fits_the_error(code: int, advice: str) -> None:
+    assert advice in remedy(OSError(code, os.strerror(code)))
+
+
+@pytest.mark.parametrize(
+    ("patched", "use"),
+    [
+        ("pathlib.Path.read_text", load_config),
+        ("pathlib.Path.open", lambda path: read_toml(path, "made by hand")),
+        ("pathlib.Path.mkdir", lambda path: Quarantine(str(path))),
+        ("gateway.log.directory.read_file", lambda path: open_directory(str(path), gateway="g1", group="g")),
+        ("gateway.log.directory._lock", lambda path: open_directory(str(path), gateway="g1", group="g")),
+        ("gateway.client.spool.store.take_lock", lambda path: Producer("tutti://127.0.0.1:1", "p", spool=path)),
+    ],
+)
+def test_a_failing_disk_is_no_matter_of_owner_and_mode(
+    patched: str, use: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
+
+    monkeypatch.setattr(patched, fail)
+    with pytest.raises(TuttiError, match=r"(?i)input/output error.*the disk or its file system failed: see the kernel's log"):
+        use(tmp_path / "place")
