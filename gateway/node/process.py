@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -25,7 +25,7 @@ from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
 from gateway.core.survey import Survey
 from gateway.data.lanes import LaneName
-from gateway.errors import DiskFull
+from gateway.errors import Damaged, DiskFull
 from gateway.log.directory import Directory, open_directory
 from gateway.log.lane_reader import end_told
 from gateway.log.lanes import LaneLogs, path_of_disk
@@ -93,12 +93,14 @@ class Gateway:
         self._waited_s = 0
         self._reads = reads
         name, group = config.name, config.group
-        self._directory = open_directory(config.data, gateway=name, group=group.name)
+        with _remedy_named(config):
+            self._directory = open_directory(config.data, gateway=name, group=group.name)
         opened.callback(self._close_directory)
         self._keyring, self._tokens = _security(config)
         self._port = opened.enter_context(contextlib.closing(self._open_port()))
         options = _log_options(config)
-        writer, self._recovered = LogWriter.open(self._directory, options)
+        with _remedy_named(config):
+            writer, self._recovered = LogWriter.open(self._directory, options)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
         writing = opened.enter_context(contextlib.ExitStack())
@@ -373,3 +375,20 @@ def _log_options(config: Config) -> LogOptions:
         keep_for=tuple(retention.keep_for),
         vote_mark=log.vote_mark,
     )
+
+
+@contextlib.contextmanager
+def _remedy_named(config: Config) -> Iterator[None]:
+    """Add to the error of a damaged directory what to do about it: that depends on whether other gateways have the log."""
+    try:
+        yield
+    except Damaged as error:
+        name, group = config.name, config.group
+        if group.members.keys() - {name}:
+            what = (
+                f"The other gateways of group {group.name!r} have the log: move {config.data} aside, start {name} with an empty "
+                f"directory there, and run `tutti members replace {name}`"
+            )
+        else:
+            what = f"No other gateway of group {group.name!r} has the log: what is lost here is only in a copy, or in the archive"
+        raise Damaged(f"{error}. {what}", error.position) from error
