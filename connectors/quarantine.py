@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from connectors import limits
-from gateway.durable import sync_directory
+from gateway.durable import make_directory, sync_directory
 from gateway.errors import ConfigError, TuttiError, remedy
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -35,7 +35,7 @@ class Quarantine:
         """
         self._directory = Path(directory)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             self.count = self._counted()
             with tempfile.TemporaryFile(dir=self._directory):
                 pass  # that it can be written is learned now, not with the first record

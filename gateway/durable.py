@@ -1,13 +1,25 @@
-"""What a crash of the machine must not take back: a file's name is in its directory, which has to be synced as the file has."""
+"""Directories that hold records: who may read them, and how names in them survive a crash of the machine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+#: Of a directory for records: its account and group, whatever the umask leaves to all others. What exists keeps its mode.
+DIRECTORY_MODE = 0o750
+
+
+def make_directory(directory: str | Path) -> None:
+    """Make a directory for records, and those above it, where there is none.
+
+    Raises:
+        OSError: it cannot be made, or is a file.
+    """
+    os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
+
 
 def sync_directory(directory: str | Path) -> None:
-    """Make names made, changed or taken away in the directory durable.
+    """Make names that were added, changed or removed in the directory durable: a file's own sync does not.
 
     Raises:
         OSError: they may not be.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from connectors.files.directory import ASIDE
 from connectors.files.ledger import File, Ledger, State
-from gateway.durable import sync_directory
+from gateway.durable import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
@@ -141,7 +141,7 @@ class After:
     def _folder(self, file: File) -> Path:
         """The directory that it is moved to."""
         folder = (self._done / file.name).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         return folder
 
     def _tell(self, file: File, text: str, *more: object) -> None:

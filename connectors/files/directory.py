@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connectors.files import limits
 from gateway.data.names import is_name
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, Unavailable, remedy
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Directory:
                 raise ConfigError(f'files.directory {self.root} cannot be changed, and after is "{files.after}": give the right to')
             if files.done:
                 done = Path(files.done)
-                done.mkdir(parents=True, exist_ok=True)
+                make_directory(done)
                 if done.stat().st_dev != self.root.stat().st_dev:
                     raise ConfigError(f"files.done {done} is on another file system than {self.root}: name one on the same")
                 if done.resolve() == self.root.resolve():

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from connectors.files import limits
 from connectors.files.place import Place
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 
 Kind = TypeVar("Kind")
@@ -101,7 +102,7 @@ class Ledger:
         self._files: dict[int, File | None] = {}
         self._pieces: dict[int, Piece | None] = {}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self._path.parent)
             self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.OperationalError) as error:
             raise ConfigError(f"state {directory}: {error}: name a directory that can be written") from error

@@ -16,6 +16,7 @@ from connectors.http.bodies import Records
 from connectors.http.problems import Problem
 from connectors.http.producers import Outcome, hand_over, known_offset
 from gateway.client import Producer, Receipt
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown, remedy
 from gateway.keyfiles import write_new
 
@@ -86,7 +87,7 @@ class Spool:
 
 def _name_in(place: Path, prefix: str) -> str:
     """The producer's name: it stays with the directory, wherever that is moved."""
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place)
     file = place / "producer"
     if not file.exists():
         new = place / f"producer.{os.getpid()}"

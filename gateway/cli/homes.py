@@ -13,6 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from gateway.data.state import LogState
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, DirectoryRefused, TuttiError, UsageError, remedy
 from gateway.log.layout import IDENTITY, LOCK
 
@@ -61,7 +62,7 @@ def keeping(directory: Path) -> Iterator[None]:
         ConfigError: it cannot be made, or written.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         # The lock is on the open file, which no child inherits: it goes with this process, however that ends.
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:

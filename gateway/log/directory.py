@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.data.lanes import REPLACE
+from gateway.durable import DIRECTORY_MODE
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, remedy
 from gateway.log.birth import Birth, birth_of
 from gateway.log.lanes_there import lane_at
@@ -268,12 +269,12 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
 
 
 def _make(path: str, storage: Storage) -> None:
-    missing = []
+    missing: list[str] = []
     while not os.path.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
-        os.mkdir(directory)
+        os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
         storage.sync_directory(os.path.dirname(directory))
 
 

@@ -22,6 +22,7 @@ from gateway.core import limits
 from gateway.core.actions import Action
 from gateway.core.events import Event, Now, StackConfig
 from gateway.core.record import encode_lean_actions, encode_lean_event
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, remedy
 from gateway.node.edges import Stack
 from gateway.node.recording import SUFFIX, Closed, Header, Item, Raised, Stepped, block_bytes, item_bytes, start_bytes
@@ -51,7 +52,7 @@ class Recorder:
         name = f"{header.gateway}-{started:%Y%m%dT%H%M%S.%fZ}{SUFFIX}"
         self.path = Path(directory, name)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             _make_room(self.path.parent, header.gateway)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -38,6 +38,7 @@ from gateway.cli.demo.gateways import addresses, url_from
 from gateway.cli.demo.picture import Kill, write_picture
 from gateway.cli.demo.processes import Failed, Household, Running, wait_until
 from gateway.cli.output import counted
+from gateway.durable import make_directory
 from gateway.errors import Unavailable, UsageError
 from streaming.jobs.departures import CLOSING_RECORD, TOPIC
 
@@ -106,7 +107,7 @@ def prepare_directory(directory: Path) -> Iterator[None]:
     """
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
         raise UsageError(f"{directory} is not empty and no demo's: name another directory with --data")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     # The lock is on the open file, which no child inherits (O_CLOEXEC is Python's default): it goes with this process, however that
     # ends. The marker itself is never deleted, so all demos lock the same file.
     marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)

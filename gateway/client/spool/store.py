@@ -41,6 +41,7 @@ from gateway.client.spool.word import State, Word, decode_state, encode_state, u
 from gateway.core import limits
 from gateway.data.frame import payload_crc
 from gateway.data.schema import BATCH_SCHEMA, decode_batch
+from gateway.durable import make_directory
 from gateway.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
 from gateway.log.storage import Storage, Unreadable
 
@@ -79,7 +80,7 @@ class Store:
         self._cursor: Cursor | None = None
         self._lock = -1
         try:
-            os.makedirs(self.path, exist_ok=True)
+            make_directory(self.path)
             self._look()
             self._lock = take_lock(self._file(LOCK), self.path)
         except OSError as error:
@@ -325,7 +326,7 @@ class Store:
         data = sink.getvalue().to_pybytes()
         try:
             if not os.path.isdir(directory):
-                os.mkdir(directory)
+                make_directory(directory)
                 self.storage.make_names_durable(self.path)
             replace(self.storage, path, data)
         except OSError as failed:
