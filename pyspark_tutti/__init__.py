@@ -28,6 +28,9 @@ def register(spark: SparkSession) -> None:
     by itself runs with PYSPARK_DRIVER_PYTHON where that is set, on executors too; one that is registered, with PYSPARK_PYTHON.
     Harmless elsewhere, and when it is called again. With Spark Connect the server plans, and must have the package itself.
 
+    A thread of the driver's program calls it before it writes: Spark looks a sink up in the session that is active in the calling
+    thread, and a new thread has none (DATA_SOURCE_NOT_FOUND).
+
     Raises:
         UsageError: the Spark of this session is of a version that the source does not know.
     """
@@ -43,4 +46,6 @@ def register(spark: SparkSession) -> None:
             context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
         if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
+        if context._jvm is not None:
+            context._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     spark.dataSource.register(DefaultSource)

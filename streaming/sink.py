@@ -7,7 +7,6 @@ was committed is not committed again, by this driver or another one (`sink_repea
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +21,18 @@ from gateway.client.control import Control
 from gateway.client.receipt import Receipt
 from gateway.client.transactions import Part, Staging, Transactor
 from gateway.core import limits
-from gateway.errors import TuttiError, Unknown, UsageError
+from gateway.errors import Refused, TuttiError, Unknown, UsageError
+from streaming.accumulator import Accumulator
 from streaming.sink_options import SinkOptions
 from streaming.sink_repeats import Write, digests, standing
 
 _BINARY = pa.binary()
 _PATIENCE_S = limits.READ_RETRY_US / 1e6
 _FORGET_S = 5.0  # for what only tidies up
+_FEWER_BATCHES = (
+    "Each task stages at least one batch for each of its topics: repartition by topic before the write, so that a topic is in one "
+    "task, or write fewer records at a time (maxRecordsPerTrigger)"
+)
 _NOTHING = pa.record_batch({"value": pa.array([b""], _BINARY)})
 
 
@@ -62,18 +66,17 @@ class _Sink:
         receipts: list[Receipt] = []
         payload: dict[str, int] = {}
         try:
-            for batch in iterator:
-                for topic, records in by_topic(batch, self._options.topic):
-                    if staging is None:
-                        staging = Staging(
-                            self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials
-                        )
-                    receipts += staging.stage(topic, records)
-                    payload[topic] = payload.get(topic, 0) + _payload(records)
+            for topic, records in _gathered(iterator, self._options.topic):
+                if staging is None:
+                    staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+                receipts += staging.stage(topic, records)
+                payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
-        except BaseException:
+        except BaseException as error:
             if staging is not None:
                 self._forget([(staging.name, staging.instance)])
+            if isinstance(error, Refused) and error.code == "limit":
+                raise Refused(f"{error}. {_FEWER_BATCHES}", error.code) from error
             raise
         finally:
             if staging is not None:
@@ -173,6 +176,14 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # likewise
         self._let_go(messages)
 
 
+def _gathered(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A task's records by topic, in batches of a good size."""
+    accumulator = Accumulator(topic)
+    for batch in batches:
+        yield from accumulator.add(batch)
+    yield from accumulator.drain()
+
+
 def _finds_out(name: str | None) -> str:
     """What to do about a commit whose outcome is not known."""
     if name is None:
@@ -210,36 +221,3 @@ def _property(name: str) -> str:
     """What Spark's driver says to the tasks of a job, empty if nothing."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context is not None else "") or ""
-
-
-def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The records of a batch for each topic, as `send_batch` takes them; `topic` is for all, else each has its own.
-
-    Raises:
-        UsageError: a record has no topic.
-    """
-    if not batch.num_rows:
-        return
-    columns = {name: batch.column(name) for name in batch.schema.names if name != "topic"}
-    for name in ("value", "key"):
-        if name in columns and not pa.types.is_binary(columns[name].type):
-            columns[name] = columns[name].cast(_BINARY)
-    if "timestamp" in columns and columns["timestamp"].null_count:
-        columns["timestamp"] = _present_where_null(columns["timestamp"])
-    records = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    if topic is not None:
-        yield topic, records
-        return
-    names = batch.column("topic").dictionary_encode()
-    if names.null_count:
-        raise UsageError("a record's column 'topic' is null: give each record one, or all of them by the option 'topic'")
-    if len(names.dictionary) == 1:
-        yield names.dictionary[0].as_py(), records
-        return
-    codes = names.indices
-    for code, one in enumerate(map(str, names.dictionary.to_pylist())):
-        yield one, records.filter(pc.equal(codes, pa.scalar(code, codes.type)))
-
-
-def _present_where_null(times: pa.Array[Any]) -> pa.Array[Any]:
-    return pc.fill_null(times, pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC")).cast(times.type))

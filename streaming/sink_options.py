@@ -31,6 +31,12 @@ _HINTS = {
     "topics": "records go to one topic, or each to that of its column 'topic': use `topic`.",
     "url": "use gateways.",
 }
+#: INSERT, insertInto and CREATE TABLE AS SELECT reach a sink in Python without the options of the table (Spark 4.2 and 4.3).
+_OF_A_TABLE = (
+    "Spark does not pass a table's own options to a write: name them in the statement, "
+    "INSERT INTO t WITH ('gateways' = 'tutti://HOST:PORT', 'topic' = 'NAME') SELECT ..., or in "
+    "df.writeTo('t').option('gateways', ...).append()"
+)
 _CANONICAL = {name.lower(): name for name in TAKES}
 _TEXT = (StringType, BinaryType)
 COLUMNS = ("value", "key", "topic", "timestamp", "headers")
@@ -65,7 +71,7 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
             raise UsageError(f"option {key!r} ({value}) is not taken: {hint} Options of a write are {', '.join(TAKES)}")
         given[name] = value.strip()
     if "gateways" not in given:
-        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}")
+        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_OF_A_TABLE}")
     try:
         parse_url(given["gateways"])
     except ConfigError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import itertools
 
 from gateway.client.feed import Feed
 from gateway.client.receipt import Batch
 from gateway.client.session import Identity, Session, State
 from gateway.client.window import Window
+from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Buffer
 from gateway.errors import FormatError
@@ -63,6 +65,19 @@ class Carrier(Session):
     def _may_send(self, now: float) -> bool:
         """Whether the gateway takes batches at this moment."""
         return self.state is State.OPEN and self._retry_at <= now and not self.drop
+
+    def knows_topic(self, batch: Batch) -> bool:
+        """Return whether the topic of the queue's first batch has its number.
+
+        If not, ask for it and for the topics of the batches after it: one by one, each costs a round trip.
+        """
+        if self.topics.get(batch.topic, 0):
+            return True
+        with self.feed.lock:
+            topics = dict.fromkeys(one.topic for one in itertools.islice(self.feed.queue, limits.TOPICS_AHEAD))
+        for topic in topics:
+            self.topic_number(topic)
+        return False
 
     def _send_window(self, now: float) -> list[list[Buffer]]:
         """Send what has a sequence and is to be sent (again); what was sent."""

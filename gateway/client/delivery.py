@@ -5,6 +5,7 @@ Theory of operation and failure cases: NOTES.md.
 
 from __future__ import annotations
 
+import copy
 import logging
 
 from gateway.client.carrier import NOT_KNOWN_YET, Carrier
@@ -108,7 +109,7 @@ class Delivery(Carrier):
     def _send_batches(self, now: float) -> None:
         window, queue = self.window, self.feed.queue
         while not self._ending and (batch := self.feed.head()) is not None:
-            if not window.has_room(batch) or not self.topic_number(batch.topic):
+            if not window.has_room(batch) or not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
         if self._send_window(now):
@@ -226,6 +227,7 @@ class Delivery(Carrier):
             self.window.fail_from(0, Failure(Unknown(text)))
             self.end(Refused(text, "forgotten"))
             return
+        cause = self._refused[1] if self._refused is not None else self._after
         if self._after is not None:
             self.window.commit_upto(opened.sequence)
             if len(self.window):
@@ -235,15 +237,21 @@ class Delivery(Carrier):
                 self._fail_unsent(self._after)  # what came in meanwhile: the application is only told now
             self._after = self._refused = None
         if self.epoch and self._has_staged:
-            text = (
-                f"epoch {self.epoch} of producer {self.identity.name!r} is over, and with it what it staged: stage all of it again"
-            )
-            self.end(Refused(text, "staged"))
+            self.end(self._staged_lost(cause))
             return
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
         self._tell()
         self.feed.set_opened(self.window.committed)
+
+    def _staged_lost(self, cause: Failure | None) -> TuttiError:
+        """The end of a producer whose staged batches went with their epoch: the failure that ended it comes first."""
+        lost = f"all that producer {self.identity.name!r} staged went with its epoch {self.epoch}: stage it again"
+        if cause is None:
+            return Refused(f"the log opened another epoch: {lost}", "staged")
+        error = copy.copy(cause.error)
+        error.args = (f"{cause.error}; {lost}",)
+        return error
 
     def fenced(self, epoch: int) -> None:
         """That epoch has begun elsewhere, or its floor was raised: this instance is over."""

@@ -148,7 +148,7 @@ class Lanes:
         taker = self._taker
         if taker is None or not taker.ready(now) or self._clearing(now):
             return
-        while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.topic_number(batch.topic):
+        while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.knows_topic(batch):
             self._ledger.hand_over(taker.lane, taker.window)
 
     # -- outcomes

@@ -88,7 +88,8 @@ class Transactor(Producer):
         if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX or records >= _RECORDS_END:
             raise UsageError(
                 f"a transaction of {len(parts)} batches with {records} records cannot be: it takes 1 to "
-                f"{limits.STAGED_BATCHES_MAX} batches, and less than {_RECORDS_END} records"
+                f"{limits.STAGED_BATCHES_MAX} batches, and fewer than {_RECORDS_END} records: stage fewer, larger batches, or "
+                "commit several transactions"
             )
         feed = self._check(parts[0].topic, None, "total", progress)
         batch = Batch(parts[0].topic, 0, time.monotonic() + feed.options.delivery_timeout, feed.passing)

@@ -360,6 +360,7 @@ LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
 FLIGHT_BEAT_MS = 12_000  # likewise of a reader in the middle of an answer
 FLIGHT_SILENT_MS_MAX = 5_000  # that process has the least of a busy machine
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # before what a gateway could not take is sent again; doubled
+TOPICS_AHEAD = 64  # queued batches whose topics a producer asks for at once: fewer than REQUESTS_A_SESSION_MAX
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
 SPOOL_BYTES = 1024 * MIB  # of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB

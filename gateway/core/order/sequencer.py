@@ -137,7 +137,11 @@ class Sequencer:
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
             if received.staged_count >= limits.STAGED_BATCHES_MAX:
-                code, reason = "limit", f"{limits.STAGED_BATCHES_MAX} batches of transactions wait to be made visible, in all"
+                code = "limit"
+                reason = (
+                    f"{limits.STAGED_BATCHES_MAX} staged batches of all producers wait for their transactions, and there may be no "
+                    "more: stage fewer, larger batches, or commit smaller transactions"
+                )
         elif line.undecided:
             self._judge(origin, frame, line)
             return False

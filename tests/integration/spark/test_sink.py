@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, struct, to_json
 from pyspark.sql.streaming.query import StreamingQuery
 
+import pyspark_tutti
 from gateway.client.control import Control
 from gateway.client.transactions import Staging
 from streaming.sink import Staged, StreamSink
@@ -228,6 +232,93 @@ def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: Gateway
 def test_a_write_that_names_no_gateways_is_refused(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="a write needs the option 'gateways'"):
         spark.range(3).selectExpr("'x' as value").write.format("tutti").option("topic", "t").mode("append").save()
+
+
+@pytest.fixture
+def table(spark: SparkSession, own_gateway: GatewayProcess) -> Iterator[str]:
+    """A table of the session's catalog over a topic."""
+    spark.sql(f"CREATE TABLE out (value STRING) USING tutti OPTIONS (gateways '{own_gateway.url}', topic 'out')")
+    yield f"'gateways' = '{own_gateway.url}', 'topic' = 'out'"
+    spark.sql("DROP TABLE out")
+
+
+def test_a_table_is_inserted_into_with_the_options_of_the_statement(
+    spark: SparkSession, own_gateway: GatewayProcess, table: str
+) -> None:
+    spark.sql(f"INSERT INTO out WITH ({table}) VALUES ('sql')")  # noqa: S608 - the test's own
+    row = spark.sql("SELECT 'frame' AS value")
+    row.writeTo("out").option("gateways", own_gateway.url).option("topic", "out").append()
+    row.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append").saveAsTable("out")
+    assert [record.value for record in records(own_gateway, "out")] == [b"sql", b"frame", b"frame"]
+    with pytest.raises(PySparkException, match="the log is only appended to"):
+        spark.sql(f"INSERT OVERWRITE out WITH ({table}) VALUES ('x')")  # noqa: S608 - likewise
+
+
+@pytest.mark.parametrize("insert", ["INSERT INTO out VALUES ('x')", "CREATE TABLE other USING tutti AS SELECT 'x' AS value"])
+def test_an_insert_without_options_says_where_they_go(spark: SparkSession, table: str, insert: str) -> None:
+    """Fails when Spark begins to pass a table's options to a write: then docs/spark.md is to say so."""
+    with pytest.raises(PySparkException, match=r"Spark does not pass a table's own options.*INSERT INTO t WITH \('gateways'"):
+        spark.sql(insert)
+
+
+def in_thread(thread: type[threading.Thread], work: Callable[[], None]) -> None:
+    """Run it in a thread and raise what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except (PySparkException, Py4JJavaError) as error:
+            raised.append(error)
+
+    started = thread(target=run)
+    started.start()
+    started.join()
+    if raised:
+        raise raised[0]
+
+
+def test_a_thread_of_the_driver_writes_once_it_has_registered(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+    """Fails when Spark finds a sink in a thread without a session: then nobody needs `register` there."""
+
+    def write() -> None:
+        row = spark.sql("SELECT 'x' AS value")
+        row.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append").save()
+
+    def register_and_write() -> None:
+        pyspark_tutti.register(spark)
+        write()
+
+    with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+        in_thread(threading.Thread, write)
+    in_thread(threading.Thread, register_and_write)
+    assert [record.value for record in records(own_gateway, "out")] == [b"x"]
+
+
+def test_a_thread_of_foreach_batch_is_known_by_its_micro_batch(
+    spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
+) -> None:
+    """Proves that an InheritableThread that has registered writes once though the micro-batch runs again."""
+    failed: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        def work() -> None:
+            pyspark_tutti.register(spark)
+            some = rows.select("value").write.format("tutti").option("gateways", own_gateway.url).option("topic", "out")
+            some.mode("append").save()
+
+        in_thread(InheritableThread, work)
+        if not failed:
+            failed.append(batch)
+            raise RuntimeError("the driver ends after a commit")
+
+    send(numbers, *range(10))
+    stream = read(spark, own_gateway).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    stream = stream.trigger(availableNow=True).foreachBatch(write)
+    with pytest.raises(PySparkException, match="the driver ends after a commit"):
+        run(stream.start())
+    run(stream.start())
+    assert [record.value for record in records(own_gateway, "out")] == [b"%d" % number for number in range(10)]
 
 
 def test_large_records_may_stand_together(spark: SparkSession, own_gateway: GatewayProcess) -> None:

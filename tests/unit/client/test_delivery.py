@@ -59,6 +59,23 @@ def test_one_order_over_all_topics() -> None:
     rig.commit(frames[0], 2)
 
 
+def test_topics_of_queued_batches_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round trip of the group for each new topic, one after the other, is what 1,000 topics would wait for."""
+    monkeypatch.setattr(limits, "TOPICS_AHEAD", 3)
+    rig = Rig().ready()
+    for topic in "abac":
+        rig.send(topic=topic)
+    rig.feed.flush(0)
+    first, second = rig.hears()
+    assert [first.name, second.name] == ["a", "b"], "of the first three batches, each once"
+    rig.say(wire.TopicOpened(second.request, 2))
+    assert rig.hears() == [], "no batch overtakes the one whose topic has no number yet"
+    rig.say(wire.TopicOpened(first.request, 1))
+    third, *frames = rig.hears()
+    assert [(frame.first_sequence, frame.topic) for frame in frames] == [(1, 1), (2, 2), (3, 1)]
+    assert third.name == "c"
+
+
 def test_records_fill_one_batch_while_another_isin_flight() -> None:
     rig = Rig().ready()
     rig.send(b"0")
@@ -76,11 +93,10 @@ def test_records_fill_one_batch_while_another_isin_flight() -> None:
 def test_receipts_out_of_order_are_taken() -> None:
     rig = Rig().ready()
     receipts = [rig.send(b"a"), rig.send(b"b", topic="u"), rig.send(b"c")]
-    rig.topic(1)
-    asked, first = rig.hears()
-    rig.say(wire.TopicOpened(asked.request, 2))
+    for number, asked in enumerate(rig.hears(), 1):
+        rig.say(wire.TopicOpened(asked.request, number))
     rig.feed.flush(0)
-    frames = [first, *rig.frames()]
+    frames = rig.frames()
     for number in (2, 0, 1):
         rig.commit(frames[number], number * 10)
     assert [receipt.result(0) for receipt in receipts] == [0, 10, 20]

@@ -56,12 +56,33 @@ def test_who_staged_nothing_yet_begins_another_epoch_after_a_pause() -> None:
     assert [frame.epoch for frame in rig.frames()] == [2]
 
 
-@pytest.mark.parametrize("end_epoch", [forgotten_while_away, aborted])
-def test_with_its_epoch_what_was_staged_is_gone_and_the_next_batch_is_told(end_epoch: Callable[[Rig], None]) -> None:
+def refused(rig: Rig) -> None:
+    failing = rig.send()
+    rig.frames()
+    rig.say(wire.RefusedAnswer(NUMBER, 1, 2, "limit", "too many batches wait", retry=False))
+    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
+    with pytest.raises(Refused, match=r"sequence 2 were refused: too many batches wait$"):
+        failing.result(0)
+
+
+@pytest.mark.parametrize(
+    ("end_epoch", "cause", "code"),
+    [
+        (forgotten_while_away, "the log opened another epoch", "staged"),
+        (aborted, "were aborted: no space. They are in no log", "aborted"),
+        (refused, "sequence 2 were refused: too many batches wait", "limit"),
+    ],
+)
+def test_staged_batches_go_with_their_epoch_and_the_error_names_its_first_cause(
+    end_epoch: Callable[[Rig], None], cause: str, code: str
+) -> None:
     rig = one_staged()
     end_epoch(rig)
-    with pytest.raises(Refused, match="what it staged: stage all of it again"):
+    with pytest.raises(
+        Refused, match=f"{cause}.*[;:] all that producer '~abc' staged went with its epoch 1: stage it again"
+    ) as met:
         rig.send()
+    assert met.value.code == code
     assert rig.delivery.state is State.ENDED
 
 
@@ -72,7 +93,7 @@ def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:
     rig.frames()
     rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))
     rig.opened(rig.hear(wire.OpenProducer), sequence=1)  # another copy committed
-    with pytest.raises(Refused, match="stage all of it again"):
+    with pytest.raises(Refused, match="stage it again"):
         rig.send()
 
 

@@ -29,8 +29,9 @@ from gateway.client.encode import conform
 from gateway.client.transactions import Part
 from gateway.core import limits
 from gateway.errors import Refused, Unknown, UsageError
-from streaming import sink
-from streaming.sink import BatchSink, Staged, StreamSink, by_topic
+from streaming import accumulator, sink
+from streaming.accumulator import Accumulator, by_topic
+from streaming.sink import BatchSink, Staged, StreamSink
 from streaming.sink_options import SinkOptions, check_columns, parse
 
 NOW_US = 1_700_000_000_000_000
@@ -70,7 +71,7 @@ def in_log(records: pa.RecordBatch) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _present(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "time", SimpleNamespace(time_ns=lambda: NOW_US * 1000))
+    monkeypatch.setattr(accumulator, "time", SimpleNamespace(time_ns=lambda: NOW_US * 1000))
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -110,6 +111,45 @@ def test_a_record_without_a_topic_is_refused() -> None:
     with pytest.raises(UsageError, match="'topic' is null: give each record one, or all of them by the option 'topic'"):
         list(by_topic(batch, None))
     assert [topic for topic, _ in by_topic(batch, "all")] == ["all"]
+
+
+def gathered(batches: Sequence[pa.RecordBatch], topic: str | None = None) -> list[tuple[str, list[Any]]]:
+    """What leaves an accumulator, in its order: topics and values."""
+    waiting = Accumulator(topic)
+    left = [ready for batch in batches for ready in waiting.add(batch)]
+    return [(name, records.column("value").to_pylist()) for name, records in [*left, *waiting.drain()]]
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), max_size=8), st.integers(1, 40), st.integers(1, 200))
+def test_records_leave_once_and_in_their_order_whatever_the_limits(topics: list[list[str]], enough: int, most: int) -> None:
+    numbers = iter(range(100))
+    batches = [of([b"%d" % next(numbers) for _ in names], names) for names in topics]
+    rows = [(name, value) for batch in batches for name, value in zip(*(batch.column(c).to_pylist() for c in (1, 0)), strict=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulator, "SLICE_BYTES", enough)
+        patch.setattr(accumulator, "GATHERED_BYTES", most)
+        found = gathered(batches)
+    for topic in "abc":
+        assert [value for name, values in found if name == topic for value in values] == [v for name, v in rows if name == topic]
+
+
+def test_many_topics_of_many_small_batches_are_one_batch_each() -> None:
+    """A transaction has a limit of batches, and Spark hands over some thousand rows at a time."""
+    topics = [f"t{number}" for number in range(50)]
+    found = gathered([of([b"v"] * 50, topics) for _ in range(20)])
+    assert sorted(found) == sorted((topic, [b"v"] * 20) for topic in topics)
+    assert gathered([of([b"v"], ["x"]) for _ in range(20)], "all") == [("all", [b"v"] * 20)]
+
+
+def test_a_topic_leaves_when_it_has_enough_and_all_leave_when_a_task_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that memory is bounded by what came, and not by what waits: a slice keeps the whole batch that it was cut from."""
+    batch = of([b"x" * 100] * 9 + [b"y"], ["large"] * 9 + ["small"])
+    monkeypatch.setattr(accumulator, "SLICE_BYTES", 500)
+    monkeypatch.setattr(accumulator, "GATHERED_BYTES", 3 * batch.nbytes)
+    waiting = Accumulator(None)
+    left = [[(topic, records.num_rows) for topic, records in waiting.add(batch)] for _ in range(4)]
+    assert left == [[("large", 9)], [("large", 9)], [("large", 9), ("small", 3)], [("large", 9)]]
+    assert [(topic, records.num_rows) for topic, records in waiting.drain()] == [("small", 1)]
 
 
 def part(topic: str, records: int, position: int = 0) -> Part:
@@ -326,8 +366,8 @@ def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
     run = "0d7a2c88-93c9-4d9f-a6c4-1a7a9d3f0c11"
     said = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
     monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=said.get))
-    found = StreamSink(SinkOptions(URL)).write(iter([shaped(False).slice(1), empty, shaped(True)]))
-    assert found.parts == (part("t1", 2), part("t0", 1), part("t0", 2), part("t1", 2))
+    found = StreamSink(SinkOptions(URL)).write(iter([shaped(False).slice(1), empty, shaped(False)]))
+    assert found.parts == (part("t1", 4), part("t0", 3))
     assert found.payload == {"t1": 2 * 4, "t0": 2 + 2 + 2 * 4}
     assert (found.producer, found.query, found.batch, found.run, found.instance) == ("~1", "q", 0, run, b"%016d" % 1)
     said["spark.jobGroup.id"] = "my jobs"
@@ -336,7 +376,9 @@ def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
     assert log.forgotten == []
 
 
-def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[FakeStaging]) -> None:
+def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accumulator, "SLICE_BYTES", 1)  # so that something is staged by then
+
     def rows() -> Iterator[pa.RecordBatch]:
         yield shaped(False)
         raise OSError("the shuffle is gone")
@@ -345,6 +387,18 @@ def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[Fak
         BatchSink(SinkOptions(URL, topic="t")).write(rows())
     assert (log.forgotten, log.shown) == ([["~1"]], [b"%016d" % 1])
     assert staging[0].closed
+
+
+def test_a_task_that_stages_too_many_batches_learns_what_to_do(
+    log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: FakeStaging, _topic: str, _records: pa.RecordBatch) -> list[Part]:
+        raise Refused("16384 staged batches wait", "limit")
+
+    monkeypatch.setattr(FakeStaging, "stage", refuse)
+    with pytest.raises(Refused, match=r"16384 staged batches wait\. Each task stages at least one batch .* repartition by topic"):
+        BatchSink(SinkOptions(URL, topic="t")).write(iter([shaped(False)]))
+    assert log.forgotten == [["~1"]]
 
 
 GIVEN = {"gateways": URL}
