@@ -17,7 +17,7 @@ from gateway.core import limits
 from gateway.core.actions import LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
 from gateway.core.messages import LaneBegin
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
@@ -84,14 +84,14 @@ class Lane:
         lost = self.end
         if lost.last <= last.position:
             lost = LostEnd(0, last.position, last.view, last.header_crc, self.heals)
-        members = decode_body(ViewBody, view.body).members
-        return msgspec.structs.replace(lost, first=last.position + 1, members=members)
+        body = decode_body(AttemptBody, view.body)
+        return msgspec.structs.replace(lost, first=last.position + 1, members=body.members, disks=body.disks)
 
     def begin(self) -> LaneBegin:
         """How it begins, once something of it was let go."""
         before, last = self.frames[: self.start], self.frames[self.start - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
-        members = decode_body(ViewBody, view.body).members
+        members = decode_body(AttemptBody, view.body).members
         return LaneBegin(self.start, last.view, last.header_crc, sum(frame.count for frame in before), members)
 
     def log(self, key: Key) -> LaneLog:
