@@ -323,9 +323,9 @@ class LaneStore:
         lane.kept = max(lane.kept, position)
         return key, position
 
-    def lose_end(self, key: Key, others: Sequence[Lane], chance: Random) -> int:
+    def lose_end(self, key: Key, others: Sequence[Lane], chance: Random, *, behind: bool = False) -> int:
         """Without power now: the end of the own lane is gone, from the position that is returned on. 0: nothing is, as it is being
-        healed, or others do not have all of it.
+        healed, or others do not have all of it. `behind`: only frames behind the mark, as if those up to it were here again.
         """
         lane = self.lane(key)
         least, last = max(2, lane.start + 1), len(lane.frames)
@@ -333,6 +333,11 @@ class LaneStore:
             return 0
         marked = chance.randint(max(lane.named, least), last) if lane.named <= last else last
         first = chance.randint(max(least, marked - chance.choice((1, 5, 50))), marked)
+        if behind:
+            marked = max(lane.named, least)
+            first = marked + 1
+            if first > last:
+                return 0
         for position in range(first, last + 1):
             if not any(_gives(other, lane.frames[position - 1]) for other in others):
                 return 0
