@@ -1,4 +1,4 @@
-"""Proves that a promise is the disk's and not the number's: the disks of the last attempt count, however the roster names them now."""
+"""Proves that a promise is the disk's and not the number's: the disks of the last attempt count, under whatever number."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def disks(made: Group, key: Key, number: int) -> dict[int, bytes]:
 
 
 def sent_in_a_part() -> Group:
-    """Gateways 1 and 2 acknowledge three records in a part of their own. Gateway 1 dies, gateway 3 learns the records from gateway 2,
-    and the disk of gateway 1 loses the last two of them.
+    """Gateways 1 and 2 acknowledge three records in a part of their own. Gateway 1 dies, gateway 3 learns the records from
+    gateway 2, and the disk of gateway 1 loses the last two of them.
     """
     made = group(5)
     made.vote()
