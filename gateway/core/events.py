@@ -72,6 +72,7 @@ class LostEnd(msgspec.Struct, frozen=True):
         promised: the last attempt that this gateway may have begun.
         members: of the attempt of the frame before `first`, oldest first; empty if that is not known.
         shown: up to where clients or readers were shown it; 0 if that is not more than `last`.
+        disks: of `members`, in their order; empty where the VIEW does not name them.
     """
 
     first: int
@@ -81,6 +82,7 @@ class LostEnd(msgspec.Struct, frozen=True):
     promised: int
     members: tuple[int, ...] = ()
     shown: int = 0
+    disks: tuple[bytes, ...] = ()
 
 
 class LaneLog(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,11 @@ from typing import Any
 from gateway.core.checks import OF_A_VIEW, far_ahead, fault
 from gateway.core.context import Context
 from gateway.core.events import Received
-from gateway.core.messages import Heartbeat, Message
+from gateway.core.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from gateway.core.peers import Peers
+
+#: Messages that count for the disk of the gateway that sends them: what it holds, and what it votes for.
+OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
 
 
 class Inbound:
@@ -42,6 +45,8 @@ class Inbound:
         wrong = fault(message) or far_ahead(message, self._context.standing.promised)
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
+        if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):
+            wrong = "it has another disk than the roster names: what that disk holds and votes for does not count"
         if wrong:
             self._context.outbox.drop(message, sender, wrong)
             return

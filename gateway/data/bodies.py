@@ -30,6 +30,24 @@ class ViewBody(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[int, ...]
 
 
+class AttemptBody(msgspec.Struct, frozen=True, array_like=True):
+    """VIEW in a lane: the members of the attempt (gateway numbers, oldest first) and their disks.
+
+    Attributes:
+        disks: the incarnation of each member's disk, in the order of `members`, empty where it is not known. A number names one
+            disk after another, and only the disk that voted holds the frames. A release that knew no disks left the field out.
+    """
+
+    members: tuple[int, ...]
+    disks: tuple[bytes, ...] = ()
+
+    @property
+    def by_number(self) -> dict[int, bytes]:
+        """The disk of each member, empty where it is not known."""
+        disks = self.disks if len(self.disks) == len(self.members) else (b"",) * len(self.members)
+        return dict(zip(self.members, disks, strict=True))
+
+
 class RosterBody(msgspec.Struct, frozen=True, array_like=True):
     """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes).
 
@@ -120,12 +138,26 @@ class TxnBody(msgspec.Struct, frozen=True, array_like=True):
         return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
 
 
-Body = TypeVar("Body", ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody)
+Body = TypeVar(
+    "Body", ViewBody, AttemptBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody
+)
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (ViewBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody)
+    for kind in (
+        ViewBody,
+        AttemptBody,
+        RosterBody,
+        EpochBody,
+        TopicBody,
+        ForgetBody,
+        AbortBody,
+        TickBody,
+        TrimBody,
+        OffsetsBody,
+        TxnBody,
+    )
 }
 
 

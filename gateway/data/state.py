@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.data.bodies import (
     AbortBody,
+    AttemptBody,
     EpochBody,
     ForgetBody,
     OffsetsBody,
@@ -22,7 +23,6 @@ from gateway.data.bodies import (
     TopicBody,
     TrimBody,
     TxnBody,
-    ViewBody,
     Voter,
     decode_body,
 )
@@ -102,6 +102,7 @@ class LogState(msgspec.Struct, kw_only=True):
         floor: every first epoch of a producer must exceed it (FORGET).
         start, start_offset: the log begins with this position, and with this offset (TRIM).
         staged: batches that wait for a TXN, by position.
+        disks: of a lane, the disks of `members`, in their order; empty where the VIEW does not name them.
     """
 
     position: int = 0
@@ -127,6 +128,7 @@ class LogState(msgspec.Struct, kw_only=True):
     start: int = 1
     start_offset: int = 0
     staged: dict[int, Staged] = msgspec.field(default_factory=dict)
+    disks: tuple[bytes, ...] = ()
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
         """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
@@ -212,7 +214,13 @@ class LogState(msgspec.Struct, kw_only=True):
 
     def _view(self, frame: Frame) -> None:
         self.view = frame.view
-        self.members = decode_body(ViewBody, frame.body).members
+        body = decode_body(AttemptBody, frame.body)
+        self.members, self.disks = body.members, body.disks
+
+    def disk_of(self, number: int) -> bytes:
+        """Return the incarnation of the disk that the roster names for a gateway; empty if it names none."""
+        voter = self.roster.get(number)
+        return voter.incarnation if voter is not None else b""
 
     def gateway_text(self, number: int) -> str:
         """A gateway of the roster for people, who know it by its name; one that it does not have by its number."""

@@ -7,7 +7,7 @@ what stood behind the mark may be missing still when the log reaches that again.
 from __future__ import annotations
 
 from gateway.core.events import LostEnd, Recovered, Scalars
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
 
@@ -20,18 +20,18 @@ def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:
         shown: up to where it was shown as decided, 0 if that is here.
     """
     state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
-    members = state.members
+    view = AttemptBody(state.members, state.disks)
     for frame in tail:
         if frame.kind == Kind.VIEW:
-            members = decode_body(ViewBody, frame.body).members
+            view = decode_body(AttemptBody, frame.body)
     if damage is not None:
         promised = max(attempt, damage.view)
         behind = shown if shown > damage.last else 0
-        return LostEnd(damage.first, damage.last, damage.view, damage.chain, promised, members, behind)
+        return LostEnd(damage.first, damage.last, damage.view, damage.chain, promised, view.members, behind, view.disks)
     if not shown and not 0 < scalars.coordinated == attempt:
         return None
     end = (tail[-1].position, tail[-1].view, tail[-1].header_crc) if tail else (state.position, state.view, state.chain)
-    return LostEnd(end[0] + 1, *end, attempt, members, shown)
+    return LostEnd(end[0] + 1, *end, attempt, view.members, shown, view.disks)
 
 
 def note_of(lost: LostEnd) -> Scalars:

@@ -11,6 +11,7 @@ from gateway.core.events import ForgetAsked, LeaveAsked
 from tests.sim.clients import Producer
 from tests.sim.connection import State
 from tests.sim.disk import LOOKED_AT, Disk
+from tests.sim.exchange import MEMBERS_MIN, Exchange
 from tests.sim.schedule import SECOND
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ PACES = {  # times the mean
     "churn": 3.0,
     "roster": 3.0,
     "again": 3.0,
+    "exchange": 4.0,
     "clocks": 2.0,
     "error": 2.0,
     "leave": 2.0,
@@ -332,6 +334,14 @@ class Faults:
         if what := self._world.lanes.lose_end(gateway):
             self._note(what)
         self._restart(gateway, chance.expovariate(0.7))
+
+    def _do_exchange(self, chance: Random) -> None:
+        world, numbers = self._world, self._world.log.numbers
+        able = [gateway for gateway in world.running if gateway.wanted and gateway.name in numbers]
+        if len(able) >= MEMBERS_MIN and not (world.lanes.any_heals or self._operator.wishes or world.weak):
+            case = Exchange(world, self._operator, chance.sample(able, 3), chance)
+            self._lasts(60, case.end)
+            case.begin()
 
     def _do_wipe(self, chance: Random) -> None:
         gateway = self._any(chance)

@@ -17,7 +17,7 @@ from gateway.core import limits
 from gateway.core.actions import LaneHeld, MendLane, PersistLane, ReadLane
 from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
 from gateway.core.messages import LaneBegin
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
@@ -84,14 +84,14 @@ class Lane:
         lost = self.end
         if lost.last <= last.position:
             lost = LostEnd(0, last.position, last.view, last.header_crc, self.heals)
-        members = decode_body(ViewBody, view.body).members
-        return msgspec.structs.replace(lost, first=last.position + 1, members=members)
+        body = decode_body(AttemptBody, view.body)
+        return msgspec.structs.replace(lost, first=last.position + 1, members=body.members, disks=body.disks)
 
     def begin(self) -> LaneBegin:
         """How it begins, once something of it was let go."""
         before, last = self.frames[: self.start], self.frames[self.start - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
-        members = decode_body(ViewBody, view.body).members
+        members = decode_body(AttemptBody, view.body).members
         return LaneBegin(self.start, last.view, last.header_crc, sum(frame.count for frame in before), members)
 
     def log(self, key: Key) -> LaneLog:
@@ -323,9 +323,9 @@ class LaneStore:
         lane.kept = max(lane.kept, position)
         return key, position
 
-    def lose_end(self, key: Key, others: Sequence[Lane], chance: Random) -> int:
+    def lose_end(self, key: Key, others: Sequence[Lane], chance: Random, *, behind: bool = False) -> int:
         """Without power now: the end of the own lane is gone, from the position that is returned on. 0: nothing is, as it is being
-        healed, or others do not have all of it.
+        healed, or others do not have all of it. `behind`: only frames behind the mark, as if those up to it were here again.
         """
         lane = self.lane(key)
         least, last = max(2, lane.start + 1), len(lane.frames)
@@ -333,6 +333,11 @@ class LaneStore:
             return 0
         marked = chance.randint(max(lane.named, least), last) if lane.named <= last else last
         first = chance.randint(max(least, marked - chance.choice((1, 5, 50))), marked)
+        if behind:
+            marked = max(lane.named, least)
+            first = marked + 1
+            if first > last:
+                return 0
         for position in range(first, last + 1):
             if not any(_gives(other, lane.frames[position - 1]) for other in others):
                 return 0

@@ -181,29 +181,35 @@ class LaneChecks:
         """Whether any lane is being healed."""
         return any(self.healing(key) for gateway in self._world.gateways.values() for key in gateway.disk.lanes.lanes)
 
-    def lose_end(self, gateway: Gateway) -> str:
-        """The end of a gateway's own lane cannot be read any more; what and where, empty if nothing is that others have."""
+    def lose_end(self, gateway: Gateway, givers: Sequence[Gateway] = ()) -> str:
+        """The end of a gateway's own lane cannot be read any more; what and where, empty if nothing is that others have: `givers`,
+        of whom only what stands behind the mark is wanted, or any member.
+        """
         number = self._world.log.numbers.get(gateway.name, 0)
         keys = [key for key in gateway.disk.lanes.lanes if key == (number, gateway.incarnation)]
-        others = [one for one in self._members() if one is not gateway]
+        others = [one for one in givers or self._members() if one is not gateway]
         if not keys or not others:
             return ""
         key = keys[0]
         gateway.power()
         lanes = [one.disk.lanes.lanes.get(key, Lane()) for one in others]
-        first = gateway.disk.lanes.lose_end(key, lanes, self._world.chance(f"end of a lane at {self._world.schedule.now}"))
+        chance = self._world.chance(f"end of a lane at {self._world.schedule.now}")
+        first = gateway.disk.lanes.lose_end(key, lanes, chance, behind=bool(givers))
         self._world.counts["lane ends lost"] += bool(first)
         return f"lane {key[0]} of {gateway.name} is lost from position {first} on" if first else ""
 
     def _unhealed(self, gateways: Sequence[Gateway]) -> str:
-        """A lane that waits though all who were in its last attempt are there, and have what it lacks; empty: none."""
+        """A lane that waits though all disks of its last attempt are there, or all gateways that there are, and have what it lacks;
+        empty: none.
+        """
+        everybody = len(gateways) == len(self._world.log.state.roster)
         for gateway in gateways:
             lanes = gateway.disk.lanes.lanes
             for key in [key for key in lanes if key[1] == gateway.incarnation and lanes[key].healing]:
                 disks = self._attempts.get((key, lanes[key].heals), ((), {}))[1]
                 present = {one.name: one.incarnation for one in gateways}
                 process = gateway.process
-                there = all(present.get(name) == disk for name, disk in disks.items())
+                there = everybody or all(present.get(name) == disk for name, disk in disks.items())
                 if process is not None and process.me == key[0] and there and not self._over(gateway, key, gateways):
                     return f"{gateway.name}: {process.stack.lane_halted}"
         return ""

@@ -33,6 +33,7 @@ FAULTS = {
     "full": "a disk takes no batches",
     "rot": "synced frames cannot be read any more",
     "ends": "the end of a gateway's own lane cannot be read any more",
+    "exchange": "a lane's end is lost, and a member of its last attempt has another disk; who learned the end is away",
     "wipe": "a disk is replaced by a blank one",
     "clocks": "monotonic clocks run at different rates, wall clocks jump",
     "leave": "a gateway is stopped in order, and comes back",

@@ -13,14 +13,17 @@ from tests.sim.options import FAULTS, Options
 
 BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
-ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again"}
+ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again", "exchange"}
 
 LATER = (
     "trim",
     "again",
     "ends",
     "gather",
+    "exchange",
 )  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
+
+LEAST = {"again": 2, "exchange": 4}  # these need more members
 
 
 def draw(seed: int, members: int = 0) -> Options:
@@ -34,7 +37,7 @@ def draw(seed: int, members: int = 0) -> Options:
         faults &= ALONE
     elif members == 2:
         faults -= DESTRUCTIVE
-    faults |= {fault for fault in LATER if Random(f"{seed}/{fault}").random() < share and (fault != "again" or members > 2)}
+    faults |= {fault for fault in LATER if Random(f"{seed}/{fault}").random() < share and members > LEAST.get(fault, 0)}
     lanes = Random(f"{seed}/lanes")  # of its own: the seeds that there were stay what they were
     stagers, committers = Random(f"{seed}/transactions").choice(((0, 0), (0, 0), (1, 1), (3, 1), (2, 2)))
     return Options(

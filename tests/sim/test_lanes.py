@@ -118,6 +118,14 @@ def test_lanes_whose_ends_are_lost_come_back_as_they_were(seed: int) -> None:
     assert result.world.counts["lane ends lost"] > 1
 
 
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_a_lost_end_comes_back_though_a_member_of_its_last_attempt_has_another_disk(seed: int) -> None:
+    faults = frozenset({"exchange"})
+    result = play(Options(seed, members=5, seconds=60, faults=faults, pace=5.0, producers=1, readers=0, unordered=6, rate=10.0))
+    assert result.violation == ""
+    assert result.world.counts["lane disks exchanged"] > 0
+
+
 def test_a_yes_before_its_sync_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     write = LaneStore._write
 

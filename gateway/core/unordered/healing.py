@@ -5,7 +5,7 @@ The rule, and why it is safe, is in NOTES.md ("A lost end"). Here is what is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gateway.core.context import Context
 from gateway.core.events import LostEnd
@@ -13,9 +13,9 @@ from gateway.core.messages import LaneAsk, LaneTail
 from gateway.core.runs import whole
 from gateway.core.unordered.box import Box
 from gateway.core.unordered.lane import Lane
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
-from gateway.data.lanes import REPLACE
+from gateway.data.lanes import REPLACE, LaneName
 
 
 class Healing:
@@ -26,6 +26,7 @@ class Healing:
         learns: whether the lane is learned; False once the last attempt is resumed.
         settle: what is to be done when something of the lane is durable: the origin's.
         part: the gateways that hear each other, this one among them.
+        attempt: the last attempt: of no other one can anything be decided that does not stand below the mark.
     """
 
     def __init__(self, context: Context, box: Box, lane: Lane, lost: LostEnd) -> None:
@@ -37,36 +38,43 @@ class Healing:
         self.learns = True
         self.settle: Callable[[], None] = lambda: None
         self.part: tuple[int, ...] = ()
+        self.attempt = lost.promised
         self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than what was decided since
-        self._seen = lost.members  # of the attempt at the lane's end
-        self._answers: dict[int, tuple[int, int]] = {}  # gateway -> attempt, and up to where it has it durable
+        self._seen = AttemptBody(lost.members, lost.disks).by_number  # of the attempt at the lane's end: member -> disk
+        # What gateways said, with the disks that the roster names for them: `forget` drops the rest.
+        self._answers: dict[int, tuple[int, int]] = {}  # the attempt in which the lane ends there, and up to where it is durable
+        self._decided: dict[int, int] = {}  # up to where the lane is decided there
+        self._removed: dict[int, int] = {}  # up to where retention removed it there
+        self._passed: set[int] = set()  # asked for what is missing, and gave nothing since the last frame came
+        self._reported = False  # that no gateway can give what is missing
         self._tail: list[Frame] = []  # undecided frames of the last attempt behind the lane's end, from others
 
     # What is known
 
     @property
-    def attempt(self) -> int:
-        """The last attempt: of no other one can anything be decided that does not stand below the mark."""
-        return max(self.lost.promised, *(attempt for attempt, _ in self._answers.values()), 0)
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Those of the last attempt; nobody as long as its VIEW is not known."""
+    def members(self) -> Mapping[int, bytes]:
+        """Those of the last attempt, and their disks; nobody as long as its VIEW is not known."""
         for frame in self._tail:
             if frame.kind == Kind.VIEW:
-                return decode_body(ViewBody, frame.body).members
-        return self._seen if self._lane.attempt == self.attempt else ()
+                return decode_body(AttemptBody, frame.body).by_number
+        return self._seen if self._lane.attempt == self.attempt else {}
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """Whose answers are needed: the others of the last attempt; all that there are while nobody knows who that was, where one
-        of them was removed (its disk may be back under another number), and where it was this gateway's alone: who learned of it
-        is the only other one that has any of it.
+        """The gateways that must answer: those that have the disks of the other members of the last attempt, under whatever number.
+
+        All gateways of the roster must answer where one of these disks is not known or not in the roster (it was removed, or
+        another one took its place), and where the attempt was this gateway's alone: only a gateway that learned of the end has it.
         """
-        roster, members = self._context.window.state.roster, self.members
-        others = tuple(member for member in members if member != self._me)
-        known = bool(others) and all(member in roster for member in members)
-        return others if known else tuple(member for member in sorted(roster) if member != self._me)
+        roster = self._context.window.state.roster
+        there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
+        disks = [disk for member, disk in self.members.items() if member != self._me]
+        known = bool(disks) and all(disk in there for disk in disks)
+        return tuple(there[disk] for disk in disks) if known else self._others
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return tuple(number for number in sorted(self._context.window.state.roster) if number != self._me)
 
     def removed(self, members: Collection[int]) -> tuple[int, ...]:
         """Which of them the roster names no more, as a primary view knows; nobody without one."""
@@ -79,22 +87,33 @@ class Healing:
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
+    def _heard(self) -> dict[int, tuple[int, int]]:
+        """The answers of the gateways in the roster. A gateway that was removed gives nothing any more, whatever it answered."""
+        roster = self._context.window.state.roster
+        return {one: answer for one, answer in self._answers.items() if one in roster}
+
+    @property
     def _ends(self) -> dict[int, int]:
-        """Up to where those of the roster have the last attempt. Who was removed gives nothing any more, whatever it answered."""
-        roster, last = self._context.window.state.roster, self.attempt
-        return {one: up_to for one, (attempt, up_to) in self._answers.items() if attempt == last and one in roster}
+        """Up to where those of the roster have the last attempt."""
+        last = self.attempt
+        return {one: up_to for one, (attempt, up_to) in self._heard.items() if attempt == last}
 
     @property
     def _reach(self) -> int:
         """The last position that can be decided: whoever was in the last attempt has at least what was."""
         return max(self._ends.values(), default=0)
 
+    @property
+    def _certain(self) -> int:
+        """The last position that is decided for certain: the mark names it, or another gateway of the roster has it decided."""
+        return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
+
     def tail(self) -> Sequence[Frame] | None:
         """What is to be decided before anything new: all that the last attempt may have decided, behind the lane's end. None while
         something may be missing.
         """
         lane = self._lane
-        here = lane.decided == lane.end >= self.lost.last and self._context.standing.primary
+        here = lane.decided == lane.end >= self._certain and self._context.standing.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
         self._tidy()
@@ -115,9 +134,10 @@ class Healing:
     def learned(self, frames: Collection[Frame]) -> str:
         """Frames are durable here, as they are decided elsewhere. Why they cannot be; empty if they can."""
         lost = self.lost
+        self._passed.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
-                self._seen = decode_body(ViewBody, frame.body).members
+                self._seen = decode_body(AttemptBody, frame.body).by_number
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
                 return f"another frame is decided elsewhere at position {lost.last} than the one that its disk had there"
         return ""
@@ -127,6 +147,7 @@ class Healing:
         if message.token != self._token or not self.learns:
             return
         self._answers[sender] = message.attempt, message.up_to
+        self.attempt = max(self.attempt, message.attempt)
         self._tidy()
         for frame in message.frames:
             last = self._tail[-1] if self._tail else None
@@ -144,12 +165,33 @@ class Healing:
                 return
             self._tail.append(frame)
 
+    def on_end(self, peer: int, decided: int) -> None:
+        """A gateway says up to where it has the lane decided."""
+        self._decided[peer] = decided
+
+    def let_go(self, source: int, position: int) -> None:
+        """A gateway has the lane decided, and retention removed it there up to a position."""
+        self._removed[source] = position
+
+    def passed_over(self, source: int) -> None:
+        """A gateway was asked for what is missing and gave nothing in time."""
+        self._passed.add(source)
+
+    def forget(self, number: int) -> None:
+        """The roster names another disk for a gateway: what the disk before it held and said counts no more."""
+        for said in (self._answers, self._decided, self._removed):
+            said.pop(number, None)
+        self._passed.discard(number)
+
     def beat(self) -> None:
         """One heartbeat: everybody hears what was durable here, which decides it, and says what it has. Who has most of the last
         attempt gives that.
         """
         if not self.learns:
             return
+        if self.gone and not self._reported:  # once in the log; the status shows it as long as it lasts
+            self._reported = True
+            self._context.outbox.suspect(self._me, self.reason(()))
         self._tidy()
         end, lost = self._lane.end + len(self._tail), self.lost
         wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
@@ -161,6 +203,42 @@ class Healing:
 
     # For the operator
 
+    @property
+    def _missing(self) -> int:
+        """The first position that is known as decided and that no gateway has given yet; 0 if there is none."""
+        lane, shown = self._lane, self.lost.shown
+        if lane.decided < self._certain:
+            return lane.decided + 1
+        reach = max(lane.decided, self._reach)
+        return reach + 1 if reach < shown and not self._silent else 0
+
+    @property
+    def _silent(self) -> tuple[int, ...]:
+        return tuple(member for member in self.needed if member not in self._answers)
+
+    @property
+    def _away(self) -> tuple[int, ...]:
+        """The gateways that have not said what they have."""
+        return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
+
+    def _givers(self, position: int) -> list[int]:
+        """The gateways that have a position decided, or decide it when they hear of the mark, and have not removed it.
+
+        A copy that ends in an earlier attempt than the mark gives only what is decided there: the end of that attempt, which this
+        disk lost, was its NO to all that it had not written, and the frames behind it may be of either kind.
+        """
+        lost = self.lost
+        least = lost.attempt if position <= lost.last else self.attempt
+        have = {one for one, (attempt, up_to) in self._heard.items() if attempt >= least and up_to >= position}
+        have |= {one for one in self._others if self._decided.get(one, 0) >= position}
+        return sorted(one for one in have if self._removed.get(one, 0) < position)
+
+    @property
+    def gone(self) -> bool:
+        """Whether no gateway can give what is missing: all of the roster said what they have."""
+        waits = self.learns and self._context.standing.primary
+        return waits and bool(position := self._missing) and not self._away and not self._givers(position)
+
     def reason(self, unvoted: Sequence[int]) -> str:
         """Why the lane takes nothing, and what it waits for. `unvoted`: who has not written the end yet."""
         lane, lost = self._lane, self.lost
@@ -171,23 +249,47 @@ class Healing:
             return f"{begin}: it waits for {_gateways(unvoted) if unvoted else 'its disk'} to write its last frames"
         if not self._context.standing.primary:
             return f"{begin}: it waits for a view of the group"
-        silent = tuple(member for member in self.needed if member not in self._answers)
-        last = max(lost.last, lost.shown)
-        if lane.decided < last:
-            lacks = f"position {lane.decided + 1} of {last}"
-            roster = self._context.window.state.roster
-            if any(up_to > lane.decided for one, (_, up_to) in self._answers.items() if one in roster):
-                return f"{begin}: {lacks} is fetched from another gateway"
-            away = tuple(one for one in sorted(roster) if one != self._me and one not in self._answers)
-            if away:
-                return f"{begin}: {lacks} is not at those that answer; it waits for {_gateways(away)}"
-            return f"{begin}: {lacks} is at no other gateway; where it cannot be restored, {REPLACE}"
-        if silent:
+        if position := self._missing:
+            return f"{begin}: {self._where(position)}"
+        if silent := self._silent:
             return f"{begin}: it waits for {_gateways(silent)}, which may have more of it"
         ends, reach = self._ends, self._reach
         if reach > lane.end:
             return f"{begin}: it waits for more of it from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
         return f"{begin}: it waits for its disk"
+
+    def _where(self, position: int) -> str:
+        """Which gateways have a position that is missing, and what is to be done."""
+        lacks = f"position {position} of {max(self._certain, self.lost.shown)}"
+        givers = self._givers(position)
+        near = [one for one in givers if one in self.part]
+        if asked := [one for one in near if one not in self._passed]:
+            return f"{lacks} is fetched from {_gateways(asked)}"
+        if givers != near:
+            return f"it waits for {_gateways([one for one in givers if one not in near])}, which has {lacks}"
+        if near:
+            return f"{_gateways(near)} has {lacks} and does not give it: see `damaged` in `lanes` of its status"
+        notes = "; ".join(self._notes(position))
+        notes = f" ({notes})" if notes else ""
+        if away := self._away:
+            return f"{lacks} is not at those that answer{notes}; it waits for {_gateways(away)}"
+        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {REPLACE}"
+
+    def _notes(self, position: int) -> list[str]:
+        """What is left of a position that no gateway can give."""
+        notes = []
+        if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
+            notes.append(f"retention removed it at {_gateways(removed)}")
+        for one, (attempt, up_to) in sorted(self._heard.items()):
+            if up_to >= position and self._lane.attempt <= attempt < self.lost.attempt:
+                name = LaneName(self._me, self._lane.incarnation).text
+                first = max(position, self._decided.get(one, 0) + 1)
+                held = f"position {first}" if first == up_to else f"positions {first} to {up_to}"
+                notes.append(
+                    f"gateway {one} holds {held} undecided, and only this disk knew whether clients had the acknowledgement: "
+                    f"`tutti log inspect DIR/lanes/{name}` lists the frames there as pending"
+                )
+        return notes
 
 
 def _gateways(numbers: Sequence[int]) -> str:

@@ -26,6 +26,8 @@ class Unordered:
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Far) -> None:
         self._standing = context.standing
+        self._state = context.window.state
+        self._disks: dict[int, bytes] = {}  # of each gateway, as the roster named it when it was looked at last
         self._incarnation = context.identity.incarnation
         self.number = context.standing.me
         self._box = Box(context.outbox, seen)
@@ -35,7 +37,7 @@ class Unordered:
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = LineTable(context.window.state, own.lines)
         healing = Healing(context, self._box, lane, own.lost) if own.lost is not None else None
-        self._member.healing = healing
+        self._member.healing = self._healing = healing
         self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
         if healing is not None:
             healing.settle = self._origin.settle
@@ -56,6 +58,7 @@ class Unordered:
         """The gateways that hear each other have changed: all of them, oldest first, with a view or without. Nobody (empty) while
         this gateway is no member.
         """
+        self._see_roster()
         self._part = part
         self._tell()
         self._member.part = part
@@ -71,6 +74,7 @@ class Unordered:
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
             if message.incarnation == self._incarnation:
+                self._see_disk(sender)
                 self._origin.on_posted(sender, message)
         elif isinstance(message, Settled):
             self._member.on_settled(sender, message)
@@ -83,9 +87,30 @@ class Unordered:
         elif isinstance(message, LaneAsk):
             self._member.on_ask(sender, message)
         elif isinstance(message, LaneTail):
+            self._see_roster()
             self._origin.on_tail(sender, message)
 
+    def _see_roster(self) -> None:
+        """Notice every gateway that has another disk than before."""
+        for number in self._state.roster:
+            self._see_disk(number)
+
+    def _see_disk(self, number: int) -> None:
+        """Notice that the roster names another disk for a gateway. A number names one disk after another, and a promise is the
+        disk's: nothing that the disk before it said, voted or held counts for the new one.
+        """
+        disk, before = self._state.disk_of(number), self._disks.get(number, b"")
+        if not disk or disk == before:  # who was removed keeps its number, and nobody else gets it
+            return
+        self._disks[number] = disk
+        if self._healing is not None:
+            self._healing.forget(number)
+        if before:
+            self._member.replaced(number)
+            self._origin.replaced(number)
+
     def _on_ends(self, sender: int, message: LaneEnds) -> None:
+        self._see_disk(sender)
         self._origin.on_end(sender, self._member.on_ends(sender, message))
 
     def persisted(self, token: int) -> None:
@@ -103,6 +128,7 @@ class Unordered:
 
     def beat(self) -> None:
         """One heartbeat."""
+        self._see_roster()
         self._member.beat()
         self._origin.beat()
         self._lines.tidy()

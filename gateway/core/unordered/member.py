@@ -191,7 +191,7 @@ class Member:
         it has the own lane.
         """
         told = self._told[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
-        self._disks[sender] = self._disk_of(sender)
+        self._disks[sender] = self._window.state.disk_of(sender)
         for (origin, incarnation), decided in told.items():
             lane = self._lane(origin, incarnation)
             if lane is not None and decided > lane.confirmed and not (lane.live and lane.origin in self.part):
@@ -241,6 +241,8 @@ class Member:
             return
         if message.begin is not None and (lane.origin, lane.incarnation) == self._me:
             self._box.drop(message, sender, "the origin of the lane needs all of it: what was let go says who sent what")
+            if self.healing is not None:
+                self.healing.let_go(sender, message.begin.position)
             return
         if message.begin is not None:
             self._begin(lane, sender, message)
@@ -303,17 +305,20 @@ class Member:
         others = [number for number in roster if number != self._me[0]]
         self._told = {number: told for number, told in self._told.items() if number in others or number in self.part}
         self._disks = {number: disk for number, disk in self._disks.items() if number in self._told}
-        ends = [self._told.get(one, {}) if self._disks.get(one) == self._disk_of(one) else {} for one in others]
+        disk_of = self._window.state.disk_of
+        ends = [self._told.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
             held = min((lane.decided, *(told.get(key, 0) for told in ends)))
             if held > lane.held:
                 lane.held = held
                 self._box.held(lane)
 
-    def _disk_of(self, number: int) -> bytes:
-        """The disk that the roster names for a gateway: what another one said counts for it no more."""
-        voter = self._window.state.roster.get(number)
-        return voter.incarnation if voter is not None else b""
+    def replaced(self, number: int) -> None:
+        """The roster names another disk for a gateway: what the disk before it had counts no more."""
+        self._told.pop(number, None)
+        self._disks.pop(number, None)
+        for lane in self._lanes.values():
+            lane.sources.pop(number, None)
 
     def _go_on(self, lane: Lane) -> None:
         """What was fetched is durable: the next part is asked for, so that no more than one waits for the disk."""
@@ -345,6 +350,8 @@ class Member:
     def _pass_over(self, lane: Lane) -> None:
         """Who was asked gave nothing: it may be unable to read what is missing. Its next turn is behind all others."""
         up_to = lane.sources.pop(lane.source, 0)
+        if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
+            self.healing.passed_over(lane.source)
         if up_to > lane.confirmed and lane.source in self.part:
             lane.sources[lane.source] = up_to
         self._ask(lane)

@@ -16,7 +16,7 @@ from gateway.core.unordered.lane import Lane
 from gateway.core.unordered.lines import Entrance, LineTable
 from gateway.core.unordered.phases import ATTEMPT, VOTING, Input, Phase
 from gateway.core.window import weight
-from gateway.data.bodies import ViewBody, encode_body
+from gateway.data.bodies import AttemptBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Answer, Committed, Duplicate, Expected, FencedAnswer
 from gateway.errors import invariant
@@ -174,6 +174,8 @@ class Origin:
         """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in, and so
         does whoever held one up: it may lack what nobody can give it now.
         """
+        if self._healing is not None:
+            self._healing.on_end(peer, decided)
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
@@ -183,6 +185,18 @@ class Origin:
             del self._late[peer]
         if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
             self._near.add(peer)
+        self._change()
+
+    def replaced(self, member: int) -> None:
+        """The roster names another disk for a gateway: no vote of the disk before it counts. An attempt names the disks of its
+        members, so it ends; the last attempt before a lost end continues, and waits for the new disk.
+        """
+        self._told.discard(member)
+        self._near.discard(member)
+        self._late.pop(member, None)
+        self._lows.pop(member, None)
+        if member in self._votes:
+            self._votes[member] = 0
         self._change()
 
     def _halt(self, reason: str) -> None:
@@ -241,7 +255,9 @@ class Origin:
         self._votes = {member: lane.end for member in self._members if member != self._me}
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
         self._waited, self._began = 0, lane.end + 1
-        self._place([Entry(Frame(Kind.VIEW, encode_body(ViewBody(self._members))), 0), *self._entries.values()])
+        disk_of = self._context.window.state.disk_of
+        view = AttemptBody(self._members, tuple(disk_of(member) for member in self._members))
+        self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _place(self, entries: Sequence[Entry]) -> None:
         """Give frames their places and post them."""
@@ -279,7 +295,7 @@ class Origin:
             return
         self._machine.on(Input.LEARNED)
         healing.learns, self._waited = False, 0
-        self._attempt, self._members, self._began = healing.attempt, healing.members, lane.end + 1
+        self._attempt, self._members, self._began = healing.attempt, tuple(healing.members), lane.end + 1
         self._votes = {member: healing.vote(member) for member in healing.needed}
         for frame in tail:
             lane.append(frame)

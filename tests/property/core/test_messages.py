@@ -406,6 +406,20 @@ def test_a_disk_that_is_not_the_members_says_nothing_in_its_name() -> None:
     assert trio.decides()
 
 
+def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None:
+    """A gateway with another disk is no holder and no voter, whatever number it has."""
+    trio = Trio("primary")
+    assert trio.decides()
+    gateway = trio.up[0]
+    lane = b"l" * 16
+    said = messages.LaneEnds((messages.LaneEnd(1, lane, 9),)), messages.Posted(lane, 1, 9), messages.LaneTail(lane, 1, 1, 9)
+    for sender in gateway.names:
+        for message in said:
+            trio.world.step(gateway, Received(sender, message, b"?" * 16))
+    reason = "it has another disk than the roster names: what that disk holds and votes for does not count"
+    assert {(one.kind, one.reason) for one in trio.told} == {(type(message).__name__, reason) for message in said}
+
+
 def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
     layers = Trio("primary").up[0].running.layers
     before = size(layers)

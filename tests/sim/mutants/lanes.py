@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.inbound import Inbound
 from gateway.core.unordered.healing import Healing
 from gateway.core.unordered.layer import Unordered
 from gateway.core.unordered.lines import LineTable
@@ -19,6 +20,8 @@ _LANES = Mix("kill power split cut loss", producers=1, readers=0, unordered=6, r
 _AGAIN = _LANES.but(faults="again kill split loss", members=(3, 4), unordered=3, rate=5.0, pace=4.0)
 #: Origins whose disks lose the ends of their lanes, with more of them under way than a mark names.
 _ENDS = _LANES.but(faults="power kill ends loss stall", members=(3, 4), rate=30.0, pace=3.0)
+#: The same, and a member of the last attempt has another disk when it is asked.
+_EXCHANGED = _LANES.but(faults="exchange", members=(5,), rate=10.0, pace=6.0, seconds=60.0)
 
 LANES = (
     Mutant(
@@ -144,7 +147,7 @@ LANES = (
         "lane-healed-from-one",
         "7",
         "all of the last attempt are heard before it goes on: the disk of one may have lost its end, too",
-        [Edit(Healing, "needed", "return others if known", "return others[:1] if known")],
+        [Edit(Healing, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks[:1])")],
         _ENDS,
     ),
     Mutant(
@@ -171,15 +174,18 @@ LANES = (
     Mutant(
         "lane-healed-without-all-that-there-are",
         "7",
-        "where a member of the last attempt was removed everybody in the roster is heard",
-        [Edit(Healing, "needed", "bool(others) and all(member in roster for member in members)", "bool(others)")],
+        "where the disk of a member of the last attempt is gone everybody in the roster is heard",
+        [
+            Edit(Healing, "needed", "bool(disks) and all(disk in there for disk in disks)", "bool(disks)"),
+            Edit(Healing, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks if disk in there)"),
+        ],
         proof=_UNIT + "test_healing.py::test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard",
     ),
     Mutant(
         "lane-healed-alone",
         "7",
         "where the last attempt was this gateway's alone everybody in the roster is heard: they may have learned of it",
-        [Edit(Healing, "needed", "bool(others) and", "bool(members) and")],
+        [Edit(Healing, "needed", "bool(disks) and", "")],
         proof=_UNIT + "test_healing.py::test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are",
     ),
     Mutant(
@@ -249,8 +255,65 @@ LANES = (
         "lane-healing-waits-for-one-removed",
         "7",
         "what one that was removed answered is waited for no longer",
-        [Edit(Healing, "_ends", "attempt == last and one in roster", "attempt == last")],
+        [Edit(Healing, "_heard", " if one in roster", "")],
         proof=_UNIT + "test_resumed.py::test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longer",
+    ),
+    Mutant(
+        "lane-healed-by-number",
+        "7",
+        "the disks of the last attempt are heard, and not those that have their numbers now",
+        [Edit(Healing, "needed", "[disk for member, disk", "[self._context.window.state.disk_of(member) for member, disk")],
+        _EXCHANGED,
+        quick=True,
+    ),
+    Mutant(
+        "lane-healed-by-an-earlier-disk",
+        "7",
+        "an answer counts for the disk that gave it",
+        [Edit(Unordered, "_see_disk", "self._healing.forget(number)", "pass")],
+        proof=_UNIT + "test_replaced.py::test_an_answer_counts_for_the_disk_that_gave_it",
+    ),
+    Mutant(
+        "lane-vote-of-an-earlier-disk",
+        "7",
+        "a vote counts for the disk that gave it",
+        [Edit(Origin, "replaced", "self._votes[member] = 0", "pass")],
+        proof=_UNIT + "test_replaced.py::test_a_vote_counts_for_the_disk_that_gave_it",
+    ),
+    Mutant(
+        "lane-attempt-with-another-disk",
+        "7",
+        "an attempt ends when another disk takes the place of a member's",
+        [Edit(Unordered, "_see_disk", "self._origin.replaced(number)", "pass")],
+        proof=_UNIT + "test_replaced.py::test_an_attempt_ends_when_another_disk_takes_the_place_of_a_member_s",
+    ),
+    Mutant(
+        "lane-source-of-an-earlier-disk",
+        "7",
+        "what a disk had is not asked of the one that took its place",
+        [Edit(Unordered, "_see_disk", "self._member.replaced(number)", "pass")],
+        proof=_UNIT + "test_replaced.py::test_a_disk_that_was_replaced_is_a_source_no_more",
+    ),
+    Mutant(
+        "lane-message-of-another-disk",
+        "7",
+        "what a disk holds and votes for counts where the roster names that disk",
+        [Edit(Inbound, "on_received", "type(message) in OF_A_DISK", "False")],
+        proof="tests/property/core/test_messages.py::test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes",
+    ),
+    Mutant(
+        "lane-healed-over-what-another-has-decided",
+        "7",
+        "what any gateway of the roster has decided comes before the last attempt goes on",
+        [Edit(Healing, "_certain", "*(self._decided.get(one, 0) for one in self._others), ", "")],
+        proof=_UNIT + "test_gone.py::test_what_any_gateway_has_decided_comes_before_the_last_attempt_goes_on",
+    ),
+    Mutant(
+        "lane-end-in-doubt-taken-for-given",
+        "7",
+        "a copy that ends in an earlier attempt than the mark gives what is decided there, and nothing behind it",
+        [Edit(Healing, "_givers", "attempt >= least and up_to", "up_to")],
+        proof=_UNIT + "test_gone.py::test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it",
     ),
     Mutant(
         "lane-healed-note-of-an-earlier-attempt",

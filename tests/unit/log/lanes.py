@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.core.actions import DeliverUnordered, PersistLane
 from gateway.core.events import LaneLog
-from gateway.data.bodies import ViewBody, encode_body
+from gateway.data.bodies import AttemptBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
 from gateway.log.lanes import LaneLogs
@@ -51,10 +51,10 @@ class LaneHistory:
         self.frames.append(frame)
         return frame
 
-    def view(self) -> Frame:
+    def view(self, disks: tuple[bytes, ...] = ()) -> Frame:
         """An attempt begins."""
         self.attempt += 1
-        return self._add(Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3)))))
+        return self._add(Frame(Kind.VIEW, encode_body(AttemptBody((1, 2, 3), disks))))
 
     def batch(self, *values: bytes, producer: int = 1, topic: int = 1) -> Frame:
         """Records of a producer."""

@@ -141,3 +141,20 @@ def test_a_lane_of_which_nothing_is_left_is_halted(tmp_path: Path) -> None:
     assert "takes nothing more" in found[OWN].halted
     assert found[OWN].lost is None
     logs.close()
+
+
+@pytest.mark.parametrize("first", [2, 8])
+def test_the_disks_of_the_last_attempt_are_said_where_its_view_names_them(tmp_path: Path, first: int) -> None:
+    """A start finds them in the frame, or in what it keeps of the frames that are known as decided."""
+    disks = tuple(bytes([number]) * 16 for number in MEMBERS)
+    history = LaneHistory(OWN)
+    history.view(disks)
+    for number in range(10):
+        history.batch(b"%d" % number)
+    written(tmp_path, history, 11)
+    rot(own(tmp_path), history, first, 20)
+    logs, found = opened(tmp_path)
+    end = found[OWN].lost
+    assert end is not None
+    assert (end.first, end.members, end.disks) == (first, MEMBERS, disks)
+    logs.close()

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.core.actions import PersistLane
 from gateway.core.events import LaneLog, Lines, LostEnd
-from gateway.data.bodies import ViewBody, decode_body
+from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Frame, Kind
 
 Key = tuple[int, bytes]
@@ -37,10 +37,10 @@ class LaneDisk:
         """Everything from a position on is gone, and a mark names a later one."""
         at, before = self.frames[marked - 1], self.frames[: first - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
-        members = decode_body(ViewBody, view.body).members
+        body = decode_body(AttemptBody, view.body)
         self.had = len(self.frames)
         self.attempt = self.heals = max(self.attempt, self.frames[-1].view)
-        self.lost = LostEnd(first, marked, at.view, at.header_crc, self.attempt, members)
+        self.lost = LostEnd(first, marked, at.view, at.header_crc, self.attempt, body.members, disks=body.disks)
         self.frames = before
         self.delivered = min(self.delivered, len(before))
 
@@ -50,10 +50,11 @@ class LaneDisk:
             return None
         last = self.frames[-1]
         view = next(frame for frame in reversed(self.frames) if frame.kind == Kind.VIEW)
-        members = decode_body(ViewBody, view.body).members
+        body = decode_body(AttemptBody, view.body)
         if self.lost is not None and self.lost.last > last.position:
-            return msgspec.structs.replace(self.lost, first=last.position + 1, members=members)
-        return LostEnd(last.position + 1, last.position, last.view, last.header_crc, self.attempt, members)
+            return msgspec.structs.replace(self.lost, first=last.position + 1, members=body.members, disks=body.disks)
+        where = last.position + 1, last.position, last.view, last.header_crc
+        return LostEnd(*where, self.attempt, body.members, disks=body.disks)
 
     def apply(self, action: PersistLane, frames: int | None = None) -> None:
         """Carry a write out, or only its first frames."""
