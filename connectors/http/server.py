@@ -11,7 +11,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from connectors.http import limits
 from connectors.http.access import Guard
@@ -35,7 +34,6 @@ class Protocol(BoundedProtocol):
 
     wrong_port = "this port takes records over HTTP/1.1; {spoken} belongs to a gateway's own ports"
     _stuck: asyncio.TimerHandle | None = None
-    _begun = False  # whether some of the next request is there
 
     def patience_s(self) -> float:
         """Seconds for a head."""
@@ -46,22 +44,11 @@ class Protocol(BoundedProtocol):
         self.resume_writing()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the other side."""
-        self._begun = True
-        super().data_received(data)
-
     def handle_events(self) -> None:
         """What the bytes say."""
         super().handle_events()
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
-        if cycle is not None and not cycle.response_complete:
+        if not self.answered:
             self.disarm()  # the head is there: what follows has times of its own
-
-    def on_response_complete(self) -> None:
-        """An answer was handed over."""
-        self._begun = False
-        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The other side takes nothing more at this moment."""
