@@ -11,6 +11,9 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import Any
 
+from gateway.zmtp.listening import descriptors_for, lowest_free
+
+_SHARES = 2  # of spare descriptors, that connections leave to the rest of the process
 CROWDED = "crowded"  # why a connection was closed: there were as many as there may be
 
 
@@ -112,19 +115,21 @@ class Listener(socket.socket):
     """A socket that listens and hands out so many connections at once, those too whose TLS handshake is not over: asyncio tells
     nobody of these, and each has its buffers.
 
-    At the limit one that waits is evicted, and the new connection stays in the backlog until the event loop has closed that one.
-    Where none waits the new connection is closed, after `refusal`.
+    At the limit, and where descriptors run short, one that waits is evicted, and the new connection stays in the backlog until the
+    event loop has closed that one. Where none waits the new connection is closed, after `refusal`. asyncio itself would take no
+    connection for a second each time that no descriptor is left.
     """
 
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:
         super().__init__(like.family, like.type, like.proto, os.dup(like.fileno()))
         self._limit, self._refusal = limit, refusal
+        self._descriptors = descriptors_for(_SHARES)
         self._coming = select.poll()
         self._coming.register(self.fileno(), select.POLLIN)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As that of any socket."""
-        if self._limit.full and self._coming.poll(0):
+        if (self._limit.full or lowest_free() >= self._descriptors) and self._coming.poll(0):
             if not self._limit.evict():
                 self._refuse(super().accept()[0])
             raise BlockingIOError  # asyncio comes again in the next turn of its loop

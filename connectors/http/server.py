@@ -22,6 +22,7 @@ from connectors.http.spool import Spool
 from gateway import allocator
 from gateway.client.reads import Reads
 from gateway.data.addresses import Address
+from gateway.descriptors import raise_limit
 from gateway.errors import ConfigError, Unavailable
 from gateway.keyfiles import check_certificate, stamp
 from gateway.serving import PLAIN, BoundedProtocol, Server
@@ -98,6 +99,7 @@ class Connector:
             TuttiError: no gateway answers at the start, and there is no spool.
         """
         allocator.tune(arenas=limits.ARENAS_MAX)
+        raise_limit()
         reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
         health = Health(reads)
         try:

@@ -334,6 +334,17 @@ def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path:
         assert front.get("/v1/records?topic=never").status == 400, "no topic: nothing of theirs was committed"
 
 
+def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+    before = (
+        "from connectors.http import limits as l\nimport resource\n"
+        "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
+    )
+    with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", front.port), 60))
+        assert [front.post_once("kept", f"few-{number}", 1, ["x"]).status for number in range(5)] == [200] * 5
+
+
 def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: Path) -> None:
     before = "from connectors.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
