@@ -13,8 +13,8 @@ import h11
 from h11._receivebuffer import ReceiveBuffer
 
 HEAD_BYTES_MAX = 16 * 1024
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no header line has one; a tab is blank space
-_LENGTH = b"content-length:"
+_IN_LINES = bytes({*range(256)} - {*range(32), 127} | {*b"\t"})  # what may stand in a line, between its ends
+_LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
 _CHUNKS = b"transfer-encoding"
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
@@ -39,14 +39,15 @@ class _Buffer(ReceiveBuffer):
         lines = super().maybe_extract_lines()
         if lines is None:
             return None
-        if before - len(self) != sum(len(line) + 2 for line in lines) + 2:
+        whole = b"\n".join(lines)
+        if before - len(self) != len(whole) + len(lines) + (3 if lines else 2):
             raise h11.LocalProtocolError("a line ends with LF alone: end each line with CRLF")
-        if any(line.startswith((b" ", b"\t")) for line in lines):
-            raise h11.LocalProtocolError("a header is folded over several lines: write it on one line")
-        if _CONTROL.search(b" ".join(lines)):
+        if whole.translate(None, _IN_LINES + b"\n"):
             raise h11.LocalProtocolError("a line holds a control character")
-        lengths = [line for line in lines if line[: len(_LENGTH)].lower() == _LENGTH]
-        if len(lengths) > 1 or any(b"," in line for line in lengths):
+        if b"\n " in whole or b"\n\t" in whole:
+            raise h11.LocalProtocolError("a header is folded over several lines: write it on one line")
+        lengths = _LENGTHS.findall(whole)
+        if len(lengths) > 1 or any(b"," in length for length in lengths):
             raise h11.LocalProtocolError("Content-Length is given more than once: give it once")
         return lines
 
@@ -57,7 +58,7 @@ class _Buffer(ReceiveBuffer):
             h11.LocalProtocolError: it holds a control character, or ends with blank space.
         """
         line = super().maybe_extract_next_line()
-        if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or _CONTROL.search(line, 0, len(line) - 2)):
+        if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or line[:-2].translate(None, _IN_LINES)):
             raise h11.LocalProtocolError("the line before a chunk holds blank space at its end, or a control character")
         return line
 
@@ -101,7 +102,8 @@ def _checked(request: h11.Request) -> h11.Request:
         h11.RemoteProtocolError: it is not HTTP/1, or can be read in two ways.
     """
     version = request.http_version.decode()
-    names = {name for name, _ in request.headers}
+    headers = list(request.headers)
+    names = {name for name, _ in headers}
     if version != "1.0" and b"host" not in names:
         raise h11.RemoteProtocolError("the header Host is missing")
     if not version.startswith("1."):
@@ -110,7 +112,7 @@ def _checked(request: h11.Request) -> h11.Request:
         raise h11.RemoteProtocolError(
             "Transfer-Encoding comes with Content-Length, or in HTTP/1.0: give the length of the body in one way"
         )
-    if not all(_HOST.fullmatch(value) for name, value in request.headers if name == b"host"):
+    if any(name == b"host" and not _HOST.fullmatch(value) for name, value in headers):
         raise h11.RemoteProtocolError("the header Host is not HOST or HOST:PORT")
     target = request.target
     if target.startswith(b"/") or request.method == b"CONNECT" or (target == b"*" and request.method == b"OPTIONS"):
@@ -121,7 +123,7 @@ def _checked(request: h11.Request) -> h11.Request:
     path = target[server.end() :]
     return h11.Request(
         method=request.method,
-        headers=list(request.headers),
+        headers=headers,
         target=path if path.startswith(b"/") else b"/" + path,
         http_version=request.http_version,
     )

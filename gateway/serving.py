@@ -211,6 +211,7 @@ class _Tls(SSLProtocol):
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
+    _eof_received = False
     _kept = False  # True if the client has closed its side while an answer was under way
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
