@@ -278,7 +278,10 @@ def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Thre
         while part := link.recv(65_536):
             answer += part
     assert answer.split()[1] == (b"202" if query else b"200")
-    until(lambda: values_of(group, topic) == [b"once"])
+    if query:
+        name = json.loads(answer.partition(b"\r\n\r\n")[2])["id"]
+        until(lambda: fronts[0].get(f"/v1/receipts/{name}").json["state"] == "committed")
+    assert values_of(group, topic) == [b"once"]
 
 
 def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp_path: Path) -> None:
