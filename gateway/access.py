@@ -231,10 +231,14 @@ class Tokens:
         return found if found is not None and self._lasts(found) else None
 
     def count_refused(self, error: NotAllowed) -> None:
-        """Somebody known was refused what they may not do."""
+        """Count a caller who is known and asked for what its rights do not allow."""
         if error.code == WHAT:
-            with self._lock:
-                self.refused[WHAT] += 1
+            self.count(WHAT)
+
+    def count(self, reason: str, times: int = 1) -> None:
+        """Count rejected callers."""
+        with self._lock:
+            self.refused[reason] += times
 
     def refresh(self) -> None:
         """Read the file again if it changed, looking once in a while."""
@@ -260,8 +264,7 @@ class Tokens:
         return not access.expires_us or self._clock_us() < access.expires_us
 
     def _nobody(self, why: str, reason: str) -> NotAllowed:
-        with self._lock:
-            self.refused[why] += 1
+        self.count(why)
         return NotAllowed(reason, WHO)
 
 

@@ -23,6 +23,16 @@ _lock = threading.Lock()
 _bounds: list[int] = []  # how many descriptors there are for all, and with those set aside
 
 
+def raise_limit() -> None:
+    """Ask the system for as many descriptors as it allows, up to `limits.OPEN_FILES`: each connection takes one."""
+    import resource  # noqa: PLC0415 - clients are imported also on systems without it, and raise nothing
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def set_aside() -> None:
     """From now on some of this process's descriptors are for `spared` alone; once in a process."""
     import resource  # noqa: PLC0415 - clients are imported also on systems without it, and set nothing aside

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
 
 import uvicorn
 from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core import limits
@@ -27,6 +29,18 @@ class _Protocol(BoundedProtocol):
     def patience_s(self) -> float:
         """Seconds for a request and its answer."""
         return limits.METRICS_US_MAX / US
+
+
+class _TurnedAway(Collector):
+    """What the page says of its own port."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Look at the counts of its connections."""
+        about = "Connections to this page that were closed without an answer of it: by the status of the refusal, or crowded."
+        family = CounterMetricFamily("tutti_page_turned_away", about, labels=["why"])
+        for why, count in dict(_Protocol.turned_away).items():
+            family.add_metric([why], count)
+        yield family
 
 
 class Page:
@@ -58,6 +72,7 @@ class Page:
             )
         registry = CollectorRegistry()
         registry.register(collector)
+        registry.register(_TurnedAway())
         try:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             self._listener = socket.create_server(place[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)

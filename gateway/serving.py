@@ -6,20 +6,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import sys
 from abc import abstractmethod
+from asyncio.sslproto import SSLProtocol, SSLProtocolState
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import h11
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from gateway.descriptors import TOO_MANY
+from gateway.http1 import ServerConnection
+from gateway.listener import ConnectionLimit, Listener
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"
@@ -34,7 +39,9 @@ PLAIN: dict[str, Any] = {
     "date_header": False,
     "proxy_headers": False,
 }
-CROWDED = "crowded"  # all places for connections were taken
+HALF_CLOSED = "half_closed"  # in the state of a request's scope: True once its client has closed its side
+_RETRY_S = 1  # told with 503
+_FULL = "all connections of this port are taken: come again, and send requests at once and whole"
 
 
 def problem(status: int, message: str) -> bytes:
@@ -42,22 +49,44 @@ def problem(status: int, message: str) -> bytes:
     return msgspec.json.encode({"error": HTTPStatus(status).phrase, "message": message})
 
 
+def _last_answer(status: HTTPStatus, message: str) -> bytes:
+    """An answer after which the connection is closed."""
+    body = problem(status, message)
+    again = f"retry-after: {_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n{again}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 class BoundedProtocol(H11Protocol):
     """A connection with a time after which it is cut however slowly the other side reads or writes.
 
     The time begins with the connection and again with the end of each answer. Who speaks another protocol is told so.
+    A client that closes its side still gets the answers to the requests that it sent whole.
     """
 
     #: What who speaks another protocol is told; `{spoken}` is that.
     wrong_port: ClassVar[str]
-    #: How many connections got no further than this in this process: by the status that they were answered, or CROWDED.
+    #: How many connections were closed without an answer of the application: by the status of the refusal, or `listener.CROWDED`.
     turned_away: ClassVar[Counter[str]]
+    #: Of the connections of the port; the server sets it before the connection is made.
+    limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
     _spoke = False
+    _half_closed = False  # True once the client has closed its side
+    _begun = False  # True if bytes of the next request have arrived
+    _number = -1  # of the descriptor
 
     def __init_subclass__(cls) -> None:
         """Each port counts its own."""
         cls.turned_away = Counter()
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        """Nothing is connected yet. As uvicorn's, with a stricter parser."""
+        super().__init__(config, server_state, app_state)
+        self.conn = ServerConnection(config.h11_max_incomplete_event_size)
 
     @abstractmethod
     def patience_s(self) -> float:
@@ -66,6 +95,8 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
         """Take a connection: its handshake is over, where there is one."""
         super().connection_made(transport)
+        self._number = transport.get_extra_info("socket").fileno()
+        self.limit.opened(self._number, self.evict)
         self.arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,6 +106,9 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the other side; the first ones tell whether it speaks HTTP at all."""
+        if self.transport.is_closing():
+            return None  # TLS hands on what it had: nothing that follows a refusal or a last answer is a request
+        self._begun = True
         if not self._spoke:
             self._spoke = True
             if data.startswith(_ZEROMQ_GREETING):
@@ -83,14 +117,49 @@ class BoundedProtocol(H11Protocol):
                 return self.refuse(HTTPStatus.BAD_REQUEST, self.wrong_port.format(spoken="gRPC"))
         return super().data_received(data)
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps the connection
+        """The client closes its side, as `nc -N` does after a request; return True while it still gets an answer.
+
+        A client that is gone looks the same: writing to it fails, and ends the connection.
+        """
+        if self.transport.is_closing():
+            return False
+        self._half_closed = True
+        self.conn.receive_data(b"")
+        self.handle_events()  # a request that is not whole by now is refused
+        return not (self.transport.is_closing() or self.answered)
+
+    def handle_events(self) -> None:
+        """Do what the bytes say."""
+        super().handle_events()
+        if not self.answered:
+            self.scope["state"][HALF_CLOSED] = self._half_closed
+            if not self.cycle.more_body:
+                self.limit.working(self._number)
+
+    @property
+    def answered(self) -> bool:
+        """True if no answer is under way."""
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        return cycle is None or cycle.response_complete
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request, with the code that the parser suggests (400, 431, 501...)."""
         error = sys.exc_info()[1]
         status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
-        self.refuse(status, f"{msg} {error}" if error else msg)
+        if self._can_refuse():
+            self.refuse(status, f"{msg} {error}" if error else msg)
+        else:
+            self.transport.close()
+
+    def _can_refuse(self) -> bool:
+        """True if no answer has begun: a second one would be taken for a part of it, or for the answer to the next request."""
+        return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     def on_response_complete(self) -> None:
         """An answer was handed over: the time of the next request begins."""
+        self._begun = False
+        self.limit.waiting(self._number, answered=True)
         self.arm()
         super().on_response_complete()
 
@@ -109,16 +178,23 @@ class BoundedProtocol(H11Protocol):
         """Its time is over."""
         self.transport.abort()
 
+    def evict(self) -> None:
+        """Close it, for another connection to have its place: a request that has begun is answered with 503."""
+        if self._begun and self._can_refuse() and not self.transport.is_closing():
+            self._say(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
+        self.transport.abort()
+
     def refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer and close, whatever was asked."""
         self.turned_away[str(status.value)] += 1
-        body = problem(status, message)
-        head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self._say(status, message)
         self.transport.close()
+
+    def _say(self, status: HTTPStatus, message: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what the application would answer is not sent behind this
+            self.cycle.message_event.set()
+        self.transport.write(_last_answer(status, message))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -128,40 +204,39 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-class _Taken(socket.socket):
-    """A connection that counts until it is closed."""
+class _Tls(SSLProtocol):
+    """TLS in which the client may close its side first, as in plain TCP; asyncio's own would close both."""
 
-    count: set[int] | None = None
+    # What asyncio has and its type stubs do not:
+    _state: SSLProtocolState
+    _app_reading_paused: bool
+    _app_protocol: BoundedProtocol
+    _eof_received = False
+    _kept = False  # True if the client has closed its side while an answer was under way
 
-    def close(self) -> None:
-        """It is over."""
-        if self.count is not None:
-            self.count.discard(id(self))
-        super().close()
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
+        """The client has closed TCP without closing TLS before."""
+        if self._state is not SSLProtocolState.WRAPPED:
+            closed: bool | None = super().eof_received()
+            return closed
+        self._eof_received = True
+        self._do_read()
+        return True
 
+    def _do_read(self) -> None:
+        super()._do_read()  # type: ignore[misc]  # not in the stubs
+        if self._eof_received and self._state is SSLProtocolState.WRAPPED and not self._app_reading_paused:
+            self._call_eof_received()
+            self._start_shutdown()
 
-class _Listener(socket.socket):
-    """A socket that listens and hands out so many connections at once, those too whose TLS handshake is not over: asyncio tells
-    nobody of these, and each has its buffers. One more is closed.
-    """
+    def _call_eof_received(self) -> None:
+        if not (self._kept or self._app_transport.is_closing()):
+            self._kept = self._app_protocol.eof_received()
 
-    def __init__(self, like: socket.socket, most: int, turned_away: Counter[str]) -> None:
-        super().__init__(like.family, like.type, like.proto, os.dup(like.fileno()))
-        self._most = most
-        self._turned_away = turned_away
-        self._count: set[int] = set()
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """As that of any socket."""
-        while True:
-            found, address = super().accept()
-            if len(self._count) < self._most:
-                taken = _Taken(found.family, found.type, found.proto, found.detach())
-                taken.count = self._count
-                self._count.add(id(taken))
-                return taken, address
-            found.close()
-            self._turned_away[CROWDED] += 1
+    def _start_shutdown(self) -> None:
+        """Close, unless it is the client alone that has closed: then the protocol closes after its answer."""
+        if not self._kept or self._app_transport.is_closing():
+            super()._start_shutdown()
 
 
 class Server(uvicorn.Server):
@@ -195,24 +270,25 @@ class Server(uvicorn.Server):
         """Begin to serve at the sockets."""
         await self.lifespan.startup()
         config = self.config
-
-        def protocol() -> asyncio.Protocol:
-            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
-
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                protocol,
-                sock=_Listener(listener, self._connections_max, self._turned_away),
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=self._handshake_s if config.ssl else None,
-            )
-            for listener in sockets or []
-        ]
+        loop = asyncio.get_running_loop()
+        self.servers = []
+        refusal = b"" if config.ssl else _last_answer(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
+        for listener in sockets or []:
+            limit = ConnectionLimit(self._connections_max, self._turned_away)
+            made = partial(self._protocol, loop, limit)
+            self.servers.append(await loop.create_server(made, sock=Listener(listener, limit, refusal), backlog=config.backlog))
         self.started = True
+
+    def _protocol(self, loop: asyncio.AbstractEventLoop, limit: ConnectionLimit) -> asyncio.BaseProtocol:
+        config = self.config
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        if isinstance(made, BoundedProtocol):
+            made.limit = limit
+        if config.ssl is None:
+            return made
+        return _Tls(loop, made, config.ssl, None, server_side=True, ssl_handshake_timeout=self._handshake_s)  # type: ignore[arg-type]  # nobody waits for it; seconds
 
     async def main_loop(self) -> None:
         """Sleep until `end`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.core import limits
 
 # Connections
-CONNECTIONS_MAX = 1024
+CONNECTIONS_MAX = 1024  # for one more the one that waits longest without a request gives way
 HEADER_BYTES_MAX = 16 * limits.KIB
 HEAD_S = 10.0  # for a request's head, from the connection or the end of the answer before
 BODY_S = 30.0  # for its body
@@ -22,7 +22,7 @@ ARROW_BATCHES_MAX = 1024  # of one stream
 BODIES_BYTES_MAX = 128 * limits.MIB  # of all requests, as far as they came
 LOOP_BYTES_MAX = 256 * limits.KIB  # a larger body is parsed in a thread of its own: others are answered meanwhile
 PARSERS = 2
-POSTS_MAX = 256  # in hand at a time
+POSTS_MAX = 256  # in hand at a time, with whole bodies
 BUFFER_BYTES = 64 * limits.MIB  # of the producer of posts without a name
 DELIVERY_S = 10.0  # for a post's outcome
 POST_S = 25.0  # to find it out with new epochs

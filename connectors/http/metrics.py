@@ -74,7 +74,12 @@ class Metrics:
             counter.add_metric([service.name], value)
             yield counter
         for name, about, label, counts in (
-            ("turned_away", "Connections that got no request through, by the answer's status.", "why", self.turned_away),
+            (
+                "turned_away",
+                "Connections closed without an operation's answer: by the refusal, or crowded.",
+                "why",
+                self.turned_away,
+            ),
             ("tokens_refused", "Times that somebody was refused by a token, or the lack of one.", "reason", service.guard.refused),
         ):
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector", label])

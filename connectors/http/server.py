@@ -11,7 +11,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from connectors.http import limits
 from connectors.http.access import Guard
@@ -23,6 +22,7 @@ from connectors.http.spool import Spool
 from gateway import allocator
 from gateway.client.reads import Reads
 from gateway.data.addresses import Address
+from gateway.descriptors import raise_limit
 from gateway.errors import ConfigError, Unavailable
 from gateway.keyfiles import check_certificate, stamp
 from gateway.serving import PLAIN, BoundedProtocol, Server
@@ -35,7 +35,6 @@ class Protocol(BoundedProtocol):
 
     wrong_port = "this port takes records over HTTP/1.1; {spoken} belongs to a gateway's own ports"
     _stuck: asyncio.TimerHandle | None = None
-    _begun = False  # whether some of the next request is there
 
     def patience_s(self) -> float:
         """Seconds for a head."""
@@ -46,22 +45,11 @@ class Protocol(BoundedProtocol):
         self.resume_writing()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the other side."""
-        self._begun = True
-        super().data_received(data)
-
     def handle_events(self) -> None:
         """What the bytes say."""
         super().handle_events()
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
-        if cycle is not None and not cycle.response_complete:
+        if not self.answered:
             self.disarm()  # the head is there: what follows has times of its own
-
-    def on_response_complete(self) -> None:
-        """An answer was handed over."""
-        self._begun = False
-        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The other side takes nothing more at this moment."""
@@ -111,6 +99,7 @@ class Connector:
             TuttiError: no gateway answers at the start, and there is no spool.
         """
         allocator.tune(arenas=limits.ARENAS_MAX)
+        raise_limit()
         reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
         health = Health(reads)
         try:

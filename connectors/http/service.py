@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -65,29 +66,42 @@ class Service:
         spool = self.spool if named is None and not wait else None
         if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
-        if self.posts >= limits.POSTS_MAX:
-            raise Problem(429, f"{self.posts} posts are in hand: come again", committed="no")
-        held = Held(self.intake)
-        self.posts += 1
+        held = Held(self.intake, request.client.host if request.client else "")
         began = time.monotonic()
         try:
-            records = await self._parsed(request, topic, content_type, plain, held)
-            if wait:
-                return _committed(records, await self._commit(records, named, _nobody), named)
-            if spool is not None:
-                return await self._spooled(spool, records, held)
-            return await self._begun(records, named, held)
+            body = await self.intake.body(request, held)  # a caller who is slow with it takes no place of others
+            with self._in_hand():
+                records = await self._parsed(body, topic, content_type, plain, held)
+                del body
+                if wait:
+                    return _committed(records, await self._commit(records, named, _nobody), named)
+                if spool is not None:
+                    return await self._spooled(spool, records, held)
+                return await self._begun(records, named, held)
         except BaseException:
             held.release()
             raise
         finally:
-            self.posts -= 1
             if wait:
                 held.release()
                 self.metrics.posts.observe(time.monotonic() - began)
 
-    async def _parsed(self, request: Request, topic: str, content_type: str, plain: bool, held: Held) -> Records:
-        body = await self.intake.body(request, held)
+    @contextlib.contextmanager
+    def _in_hand(self) -> Iterator[None]:
+        """Count a post whose body is whole.
+
+        Raises:
+            Problem: 429: there are too many.
+        """
+        if self.posts >= limits.POSTS_MAX:
+            raise Problem(429, f"{self.posts} posts are in hand: come again", committed="no")
+        self.posts += 1
+        try:
+            yield
+        finally:
+            self.posts -= 1
+
+    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, held: Held) -> Records:
         if len(body) > limits.LOOP_BYTES_MAX:
             self.health.busy = True
             records = await self._in(self._parsers, partial(parse, topic, content_type, body, plain))

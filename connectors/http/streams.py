@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+import pyarrow as pa
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +21,7 @@ from connectors.http.reading import events
 from gateway.client import Reader
 from gateway.client.lines import with_key
 from gateway.errors import TuttiError
+from gateway.serving import HALF_CLOSED
 
 Open = Callable[[], Reader]
 Result = TypeVar("Result")
@@ -80,16 +82,16 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(RuntimeError):  # its threads have ended: so does it
-                await self._follow(send, gone)
+                await self._follow(send, gone, scope["state"])
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
             self._streams.open -= 1
             self._reader.close()
 
-    async def _follow(self, send: Send, gone: asyncio.Future[None]) -> None:
+    async def _follow(self, send: Send, gone: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
-        told = time.monotonic()
+        sent = time.monotonic()
         await send(_part(b"retry: %d\n\n" % int(limits.RETRY_AFTER_S * 1000)))
         while not (gone.done() or self._streams.ending) and self._still():
             try:
@@ -98,18 +100,23 @@ class EventStream(Response):
                 problem = problem_of(error)
                 await send(_part(b"event: error\ndata: " + problem.body() + b"\n\n"))
                 return
-            if batch is None:
-                if time.monotonic() - told >= limits.HEARTBEAT_S:
-                    told = time.monotonic()
-                    await send(_part(_heartbeat(self._reader.position)))
-                continue
-            for at in range(0, batch.num_rows, limits.STREAM_ROWS):
-                rows = with_key(batch.slice(at, limits.STREAM_ROWS), self._key)
+            for part in () if batch is None else _parts(batch):
+                rows = with_key(part, self._key)
                 if gone.done():
                     return
                 if rows.num_rows:
-                    told = time.monotonic()
+                    sent = time.monotonic()
                     await send(_part(events(rows)))
+            # A caller that has closed its side may be gone: writing shows it, so its place is not held for long.
+            silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
+            if time.monotonic() - sent >= silence_s:
+                sent = time.monotonic()
+                await send(_part(_heartbeat(self._reader.position)))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut it into what is sent together."""
+    return (batch.slice(at, limits.STREAM_ROWS) for at in range(0, batch.num_rows, limits.STREAM_ROWS))
 
 
 def _heartbeat(position: int) -> bytes:

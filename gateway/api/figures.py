@@ -258,6 +258,13 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
             divisor=US,
         ),
         Figure(
+            "reads.admin.turned_away",
+            "tutti_admin_turned_away",
+            COUNTER,
+            "Connections to the admin port closed without a page: by the status of the refusal, or crowded",
+            ("why",),
+        ),
+        Figure(
             "reads.memory.private_bytes",
             "tutti_reads_memory_private_bytes",
             GAUGE,

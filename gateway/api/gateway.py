@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from gateway.client.control import Control
 from gateway.client.credentials import Credentials
 from gateway.core import limits
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, TOKEN_BYTES
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, REFUSED, TOKEN_BYTES
 from gateway.data.lanes import LaneName
 from gateway.errors import Unavailable
 
@@ -27,8 +28,19 @@ UNKNOWN = "unknown"
 class GatewayLink:
     """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment."""
 
-    def __init__(self, url: str, status_fd: int | None, credentials: Credentials | None = None) -> None:
-        """Ask the gateway whose client port is `url` and that answers at `status_fd`; without that its status stays unknown."""
+    def __init__(
+        self,
+        url: str,
+        status_fd: int | None,
+        credentials: Credentials | None = None,
+        refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """Ask the gateway whose client port is `url` and that answers at `status_fd`; without that its status stays unknown.
+
+        It counts the callers that this process has `refused`, too, by reason: each question for the status brings the new ones.
+        """
+        self._refused = refused
+        self._reported: Counter[str] = Counter()
         self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
         self._socket = None if status_fd is None else socket.socket(fileno=status_fd)
         self._asking = threading.Lock()
@@ -118,6 +130,7 @@ class GatewayLink:
         deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
         token = os.urandom(TOKEN_BYTES)
         self._socket.settimeout(limits.STATUS_WAIT_US_MAX / US)
+        self._report_refused(self._socket)
         self._socket.send(token)
         while (left := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left)
@@ -127,6 +140,13 @@ class GatewayLink:
             if answer.startswith(token):
                 return _told(answer[TOKEN_BYTES:])
         raise TimeoutError
+
+    def _report_refused(self, gateway: socket.socket) -> None:
+        """Send the counts that are new since the last time."""
+        for reason, times in dict(self._refused()).items():
+            if new := times - self._reported[reason]:
+                gateway.send(REFUSED + new.to_bytes(8, "little") + reason.encode())
+                self._reported[reason] = times
 
 
 def _told(status: bytes) -> dict[str, Any]:

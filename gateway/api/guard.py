@@ -116,7 +116,11 @@ class Guard:
 
     def facts(self) -> dict[str, object]:
         """For the status."""
-        return {} if self.tokens is None else {"trouble": self.tokens.trouble, "refused": dict(self.tokens.refused)}
+        return {} if self.tokens is None else {"trouble": self.tokens.trouble, "refused": self.refused()}
+
+    def refused(self) -> dict[str, int]:
+        """Return how many callers were rejected, by reason."""
+        return {} if self.tokens is None else dict(self.tokens.refused)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The admin pages: health, metrics, status, records and the console, over plain HTTP (docs/reads.md).
 
 Bounds: so many connections, so many bytes of headers, no bodies, and one time limit from the start of a request to the end of its
-answer, after which the connection is cut however slowly the other side reads or writes. Who speaks another language here (gRPC,
-ZeroMQ) is told which port it wants.
+answer, after which the connection is cut however slowly the other side reads or writes. For a connection too many the one that
+waits longest without a request is closed (`gateway/listener.py`). Who speaks another language here (gRPC, ZeroMQ) is told which
+port it wants.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Process:
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
         self._pulse = Pulse(self.reader.beat_us)
         self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
-        self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials())
+        self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
         self.reader.noticed = partial(self.gateway.tell, "")
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
         connections = Connections()

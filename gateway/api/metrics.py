@@ -6,7 +6,6 @@ the status does not hold is left out, so that a scrape always says what is known
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -108,12 +107,15 @@ def _links(status: Status) -> Status:
     return tables
 
 
-def _tokens(*doors: Status) -> Status:
-    """Who was refused for a token, by the gateway and by the reads process together; nothing where neither asks for one."""
-    refused: Counter[str] = Counter()
-    for door in doors:
-        refused.update(door.get("refused", {}))
-    return {"refused": refused, "trouble": any(door.get("trouble") for door in doors)} if any(doors) else {}
+def _tokens(gateway: Status, reads: Status) -> Status:
+    """Return who was rejected for a token, and whether its file cannot be read; nothing where neither asks for tokens.
+
+    The gateway counts those that the reads process rejected, too.
+    """
+    if not (gateway or reads):
+        return {}
+    trouble = bool(gateway.get("trouble") or reads.get("trouble"))
+    return {"refused": gateway["refused"], "trouble": trouble} if "refused" in gateway else {"trouble": trouble}
 
 
 class _Scrape:

@@ -14,7 +14,7 @@ from gateway.api import assets, memory
 from gateway.api.browse import Browser, number
 from gateway.api.gateway import GatewayLink
 from gateway.api.history import History
-from gateway.api.http import Answer, Asked, Page, refusal
+from gateway.api.http import AdminProtocol, Answer, Asked, Page, refusal
 from gateway.api.others import Others
 from gateway.api.queries import Queries
 from gateway.api.slots import Slots
@@ -177,6 +177,7 @@ class Pages:
                 "batch_us": meters.batch_us.to_dict(),
             },
             "security": self._security(),
+            "admin": {"turned_away": dict(AdminProtocol.turned_away)},
             "actions": {"act_us": self._act_us.to_dict()},
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }

@@ -251,7 +251,7 @@ STATUS_BYTES_MAX = 192 * KIB  # of that answer, as it goes over the socket, whic
 STATUS_PLAIN_BYTES_MAX = 32 * KIB  # a longer one is packed: that of all lanes and gateways that there may be is
 ERROR_TEXT_BYTES_MAX = 1000  # of an error's sentence as it is sent
 METRIC_SERIES_MAX = 1000  # of one metric that has a series for each topic or reader
-HTTP_CONNECTIONS_MAX = 128
+HTTP_CONNECTIONS_MAX = 128  # for one more the one that is idle for longest is closed
 HTTP_HEADER_BYTES_MAX = 16 * KIB
 HTTP_REQUEST_US_MAX = 10_000_000  # from the connection, or the end of an answer, to the end of the next answer
 BROWSE_RECORDS, BROWSE_RECORDS_MAX = 50, 200  # of one page of records
@@ -403,7 +403,7 @@ ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no range names may be o
 ARCHIVES_OPEN_MAX = 8  # that a worker of Spark keeps
 
 # Beside the gateways: the page of metrics of a connector, or of the archiver
-METRICS_CONNECTIONS_MAX = 32  # one more is closed at once
+METRICS_CONNECTIONS_MAX = 32  # for one more the one that is idle for longest is closed
 METRICS_US_MAX = 10_000_000  # for a request and its answer, and between two on one connection
 METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request
 

@@ -4,3 +4,7 @@ TOKEN_BYTES = 8  # of a question, which its answer repeats
 PACKED = b"z"  # behind that, where zlib packed what is behind this
 DAMAGED = b"damaged:"  # and the position, u64, little-endian
 LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation
+REFUSED = (
+    b"refused:"  # and how often callers were rejected for one reason since the last such word, u64, little-endian; and the reason
+)
+WORD_BYTES_MAX = 64

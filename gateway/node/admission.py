@@ -97,7 +97,7 @@ class Admission:
         """
         key = self._peer(routing)
         if key is None:
-            self._tokens.refused["clear"] += 1
+            self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, WHO)
         gateway = self._keys.name_of(z85.encode(key).decode())
         return gateway_access(gateway) if gateway else self._tokens.who(hello.token)
@@ -149,7 +149,8 @@ class Admission:
             else:
                 code = WHAT if frame.topic in self._topics() else "topic"
             refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=False))
-        self._tokens.refused[WHAT] += sum(answer.code == WHAT for answer in refused)
+        if denied := sum(answer.code == WHAT for answer in refused):
+            self._tokens.count(WHAT, denied)
         return good, refused
 
     def _reason(self, session: Session, number: int) -> str:

@@ -3,7 +3,7 @@
 A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
 8 bytes; the answer is the token with the status behind it, packed where it is long: the socket takes no more than some 200 KiB at
 once. The pair outlives the reads process: what one that died left unread carries a token that the next one never gave out. A
-message of 16 bytes is a word that a position of the log, or something in a lane, could not be read.
+longer message is a word: that a position of the log, or something in a lane, could not be read, or that callers were rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, TOKEN_BYTES
+from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, REFUSED, TOKEN_BYTES, WORD_BYTES_MAX
 
 
 class StatusAsked(NamedTuple):
@@ -43,9 +43,10 @@ class Desk:
         ask: Callable[[StatusAsked], None],
         damaged: Callable[[int], None],
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
+        refused: Callable[[str, int], None] = lambda reason, times: None,
     ) -> None:
-        """Hand on what is asked, also what was asked before, and positions and lanes that could not be read."""
-        args = ask, damaged, lane_damaged
+        """Hand on what is asked, also what was asked before, positions and lanes that could not be read, and rejected callers."""
+        args = ask, damaged, lane_damaged, refused
         self._thread = threading.Thread(target=self._run, args=args, name="status-desk", daemon=True)
         self._thread.start()
 
@@ -58,9 +59,16 @@ class Desk:
         self._theirs.close()
 
     def _run(
-        self, ask: Callable[[StatusAsked], None], damaged: Callable[[int], None], lane_damaged: Callable[[bytes], None]
+        self,
+        ask: Callable[[StatusAsked], None],
+        damaged: Callable[[int], None],
+        lane_damaged: Callable[[bytes], None],
+        refused: Callable[[str, int], None],
     ) -> None:
-        while len(token := self._ours.recv(2 * TOKEN_BYTES)) >= TOKEN_BYTES:
+        while len(token := self._ours.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
+            if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
+                refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))
+                continue
             if token.startswith(DAMAGED) and len(token) == 2 * TOKEN_BYTES:
                 damaged(int.from_bytes(token[TOKEN_BYTES:], "little"))
                 continue

@@ -10,12 +10,12 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import sys
 from pathlib import Path
 
 from gateway.config import Address, Config
 from gateway.core import limits
+from gateway.descriptors import raise_limit
 from gateway.node.desk import Desk
 from gateway.node.ports import wait_free
 from gateway.node.supervisor import Notifier, Supervisor
@@ -36,7 +36,7 @@ def run(config: Config, record: str = "") -> int:
         TuttiError: it cannot start (a port in use, a directory refused, damage found);
             `exit_code` says of which kind.
     """
-    _raise_file_limit()
+    raise_limit()
     wait_free(
         {
             "clients": config.client_address,
@@ -102,11 +102,3 @@ def _security_options(config: Config) -> list[str]:
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
     told = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
     return [*told, "--open-metrics"] if security.open_metrics else told
-
-
-def _raise_file_limit() -> None:
-    """A connection takes a file; so many of them must not keep the log from opening its next segment."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

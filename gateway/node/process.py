@@ -120,7 +120,12 @@ class Gateway:
         )
         self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._look)
-        desk.open(self._inbox.put, self._disk.suspect, self._lanes.suspect)
+        desk.open(
+            self._inbox.put,
+            self._disk.suspect,
+            self._lanes.suspect,
+            self._tokens.count if self._tokens is not None else lambda _reason, _times: None,
+        )
         self._disk.start()
         opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
         self._lanes.start()

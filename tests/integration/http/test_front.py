@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from gateway.client import Reader
 from tests.faults.three import Three
-from tests.integration.http.front import ARROW, JSON, NDJSON, Answer, Front, events, until
+from tests.integration.http.front import ARROW, JSON, NDJSON, Front, events, until
 
 Fronts = tuple[Front, Front]
 
@@ -218,11 +218,11 @@ def said(port: int, data: bytes) -> bytes:
     return answer
 
 
-def test_who_is_slow_or_too_many_is_cut(group: Three, tmp_path: Path) -> None:
+def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
     """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
     before = (
         "from connectors.http import limits as l\n"
-        "l.HEAD_S, l.BODY_S, l.SEND_S, l.STREAMS_MAX, l.CONNECTIONS_MAX = 0.5, 0.5, 0.5, 2, 20\n"
+        "l.HEAD_S, l.BODY_S, l.SEND_S, l.STREAMS_MAX = 0.5, 0.5, 0.5, 2\n"
         "l.HEARTBEAT_S, l.STREAM_POLL_S = 0.2, 0.1"
     )
     with Front(tmp_path, group.url, before=before) as front:
@@ -257,26 +257,104 @@ def test_who_is_slow_or_too_many_is_cut(group: Three, tmp_path: Path) -> None:
                 heard += idle.recv(65_536)
             # Who takes nothing loses its place; who is only told that nothing happens keeps it.
             until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 1)
-        links = [socket.create_connection(("127.0.0.1", front.port), 30) for _ in range(30)]
-        time.sleep(0)
-        cut = 0
-        for link in links:
-            try:
-                link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-                cut += not link.recv(100)
-            except ConnectionError:
-                cut += 1
-            link.close()
-        assert cut >= 10
-        assert until(lambda: _served(front)).status == 200
-        assert front.measured()['tutti_http_turned_away_total{connector="web",why="crowded"}'] > 0
 
 
-def _served(front: Front) -> Answer | None:
-    try:
-        return front.get("/healthz")
-    except ConnectionError:
-        return None  # connections that were closed are still counted
+def post_head(topic: str, length: int) -> bytes:
+    """Return the head of a post."""
+    head = f"POST /v1/topics/{topic}/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("query", ["", "?wait=false"])
+def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Three, fronts: Fronts, query: str) -> None:
+    """As of `nc -N`. Else it repeats what is committed."""
+    body = b'{"value":"once"}'
+    topic = f"half{len(query)}"
+    head = post_head(topic, len(body)).replace(b"/records", f"/records{query}".encode())
+    with socket.create_connection(("127.0.0.1", fronts[0].port), 60) as link:
+        link.sendall(head + body)
+        link.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := link.recv(65_536):
+            answer += part
+    assert answer.split()[1] == (b"202" if query else b"200")
+    if query:
+        name = json.loads(answer.partition(b"\r\n\r\n")[2])["id"]
+        until(lambda: fronts[0].get(f"/v1/receipts/{name}").json["state"] == "committed")
+    assert values_of(group, topic) == [b"once"]
+
+
+def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp_path: Path) -> None:
+    """And ends soon when the caller is gone, which looks the same until something is written."""
+    before = "from connectors.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
+    with Front(tmp_path, group.url, before=before) as front:
+        front.post("half-stream", ["first"])
+        with socket.create_connection(("127.0.0.1", front.port), 60) as link:
+            link.sendall(b"GET /v1/records/stream?topic=half-stream&start=earliest HTTP/1.1\r\nhost: x\r\n\r\n")
+            link.shutdown(socket.SHUT_WR)
+            hear(link, b'"first"')
+            front.post("half-stream", ["late"])
+            hear(link, b'"late"')
+            hear(link, b": heartbeat")
+        until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
+
+
+def hear(link: socket.socket, wanted: bytes) -> None:
+    heard = b""
+    while wanted not in heard:
+        heard += (part := link.recv(65_536))
+        assert part, "it goes on"
+
+
+def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, tmp_path: Path) -> None:
+    before = "from connectors.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
+    with Front(tmp_path, group.url, before=before) as front:
+        front.post("passing", ["first"])
+        with socket.create_connection(("127.0.0.1", front.port), 60) as link:
+            link.sendall(b"GET /v1/records/stream?topic=passing&key=none&start=earliest HTTP/1.1\r\nhost: x\r\n\r\n")
+            hear(link, b": heartbeat\nid: ")
+
+
+def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+    """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
+    before = (
+        "from connectors.http import limits as l\n"
+        "l.HEAD_S = l.BODY_S = 600.0; l.CONNECTIONS_MAX = 20; l.POSTS_MAX = 3; l.BODIES_BYTES_MAX = 5_000_000"
+    )
+    part_of_one = post_head("never", 3_000_000) + b" " * 2_000_000
+    with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
+        for said in (b"", b"GET /healthz HTTP/1.1\r\nx: ", post_head("never", 10), part_of_one):
+            for _ in range(10 if said == part_of_one else 30):
+                link = stack.enter_context(socket.create_connection(("127.0.0.1", front.port), 60))
+                with contextlib.suppress(ConnectionError):  # it gave way to the next one
+                    link.sendall(said)
+            assert front.post("kept", [len(said)]).status == 200
+        assert front.post("kept", ["x" * 3_000_000]).status == 200
+        until(lambda: front.measured()['tutti_http_body_bytes{connector="web"}'] <= 5_000_000)
+        told = front.measured()
+        assert told['tutti_http_turned_away_total{connector="web",why="crowded"}'] >= 50
+        assert 'tutti_http_answers_total{connector="web",operation="post",status="408"}' not in told
+        assert front.get("/v1/records?topic=never").status == 400, "no topic: nothing of theirs was committed"
+
+
+def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+    before = (
+        "from connectors.http import limits as l\nimport resource\n"
+        "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
+    )
+    with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", front.port), 60))
+        assert [front.post_once("kept", f"few-{number}", 1, ["x"]).status for number in range(5)] == [200] * 5
+
+
+def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: Path) -> None:
+    before = "from connectors.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
+    with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
+        for _ in range(10):
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", front.port), 60))
+            link.sendall(post_head("never", 10) + b"[")
+        assert front.post("kept", ["quick"]).status == 200
 
 
 def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
@@ -286,6 +364,11 @@ def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
         (b"\xff" + bytes(8) + b"\x7f", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"what is this\r\n\r\n", 400),
+        (b"GET /v1/topics HTTP/1.1\nhost: x\n\n", 400),
+        (post_head("t", 2).replace(b"\r\n\r\n", b"\r\ncontent-length: 2\r\n\r\n") + b"{}", 400),
+        (post_head("t", 5).replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n", 400),
+        (b"GET /healthz HTTP/9.9\r\nhost: x\r\n\r\n", 505),
+        (b"GET http://x/healthz HTTP/1.1\r\nhost: x\r\n\r\n", 200),
         (b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n", 404),
         (b"DELETE /v1/topics HTTP/1.1\r\nhost: x\r\n\r\n", 405),
         (b"GET /v1/topics HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 40_000 + b"\r\n\r\n", 431),
@@ -297,6 +380,7 @@ def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
     def more(name: str) -> float:
         return front.measured()[name] - before.get(name, 0)
 
-    assert more('tutti_http_turned_away_total{connector="web",why="400"}') == 3
+    assert more('tutti_http_turned_away_total{connector="web",why="400"}') == 6
+    assert more('tutti_http_turned_away_total{connector="web",why="505"}') == 1
     for operation, status in (("none", 404), ("none", 405), ("topics", 431)):
         assert more(f'tutti_http_answers_total{{connector="web",operation="{operation}",status="{status}"}}') == 1

@@ -341,6 +341,32 @@ def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(ho
     assert told["reads_served"]["security"]["refused"]["unknown"] > 0
 
 
+def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: House, gateway: GatewayProcess) -> None:
+    def counted() -> dict[str, int]:
+        with Control(gateway.url, credentials=house.credentials("ops")) as control:
+            found: dict[str, int] = control.status()["security"]["refused"]
+            return found
+
+    def flight_action() -> None:
+        with flight_client(gateway, house.place / "tls.pem") as client, pytest.raises(flight.FlightError):
+            list(client.do_action(flight.Action("frontier", b"{}"), options("tutti_nobody")))
+
+    for reason, rejected in (
+        ("missing", lambda: page(gateway, house, "/v1/status")),
+        ("unknown", lambda: page(gateway, house, "/v1/status", "tutti_nobody")),
+        ("rights", lambda: page(gateway, house, "/v1/gateways", "reader")),
+        ("unknown", flight_action),
+    ):
+        before = counted().get(reason, 0)
+        rejected()
+        deadline = time.monotonic() + 60
+        while counted().get(reason, 0) == before:
+            assert time.monotonic() < deadline, reason
+            time.sleep(0.05)
+    told = page(gateway, house, "/metrics", "ops")[1]
+    assert f'tutti_tokens_refused_total{{code="unknown"}} {counted()["unknown"]}.0' in told
+
+
 # What is left behind
 
 

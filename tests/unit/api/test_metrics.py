@@ -23,6 +23,7 @@ READS: dict[str, Any] = {
         "batch_us": {"bounds": [100], "counts": [7, 0], "sum": 70},
     },
     "actions": {"act_us": {"bounds": [100], "counts": [1, 1], "sum": 400}},
+    "admin": {"turned_away": {"crowded": 9}},
     "memory": {"private_bytes": 1 << 20, "batches_bytes": 5000},
 }
 STATUS: dict[str, Any] = {

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ from gateway.errors import ConfigError
 from gateway.page import Page as Served
 from gateway.page import _Protocol
 from gateway.running import run
-from gateway.serving import CROWDED
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_what_is_in_quarantine_is_durable_before_its_source_may_move_on(tmp_path
 
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that idle connections to the page take one thread together, that one more is closed, and that all are cut in time."""
+    """Proves that idle connections to the page take one thread, and that each is cut: beyond the limit at once, else in time."""
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(common, "METRICS_US_MAX", 1_000_000)
     with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
@@ -177,20 +175,49 @@ def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch)
             assert b"tutti_try_lag" in page.read()
 
 
-def test_one_connection_too_many_is_closed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 1)
+def test_a_scrape_gets_in_while_strangers_hold_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 2)
     monkeypatch.setattr(common, "METRICS_US_MAX", 60_000_000)
+    monkeypatch.setattr(_Protocol, "turned_away", Counter[str]())
+    with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(address, timeout=30))
+        with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - its own page
+            told = page.read().decode()
+    assert "tutti_try_lag" in told
+    assert 'tutti_page_turned_away_total{why="crowded"} 4.0' in told
+
+
+def test_a_scrape_that_closes_its_side_gets_its_answer() -> None:
+    with Served("127.0.0.1:0", Page(), insecure=False) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
+        with socket.create_connection(address, timeout=30) as link:
+            link.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+            link.shutdown(socket.SHUT_WR)
+            answer = b""
+            while part := link.recv(65_536):
+                answer += part
+        assert b"tutti_try_lag" in answer
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\nhost: x\n\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nhost: x\r\na: b\r\n c\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/9.9\r\nhost: x\r\n\r\n", b"505"),
+    ],
+)
+def test_a_scrape_that_is_no_http_is_refused(request_: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Protocol, "turned_away", Counter[str]())
     with Served("127.0.0.1:0", Page(), insecure=False) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
-        with socket.create_connection(address, timeout=30) as first, socket.create_connection(address, timeout=30) as second:
-            first.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert first.recv(1), "it is served, and has its place as long as it is open"
-            assert second.recv(1) == b""
-            deadline = time.monotonic() + 30
-            while not _Protocol.turned_away and time.monotonic() < deadline:  # it is counted when it is closed
-                time.sleep(0.01)
-            assert _Protocol.turned_away == {CROWDED: 1}
+        with socket.create_connection(address, timeout=30) as link:
+            link.sendall(request_)
+            assert link.recv(100).split()[1] == status
+        with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - its own page
+            assert f'tutti_page_turned_away_total{{why="{status.decode()}"}} 1.0' in page.read().decode()
 
 
 def test_every_mistake_of_a_file_is_told_what_is_missing_behind_what_is_misspelt(tmp_path: Path) -> None:

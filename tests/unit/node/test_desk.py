@@ -70,6 +70,24 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
         wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))
 
 
+def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
+    counted: list[tuple[str, int]] = []
+    refused = {"unknown": 2}
+    with contextlib.closing(Desk()) as desk:
+        desk.open(
+            lambda asked: asked.answer(b"{}"),
+            lambda position: None,
+            refused=lambda reason, times: counted.append((reason, times)),
+        )
+        link = GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd), refused=lambda: refused)
+        with contextlib.closing(link):
+            assert link.status() == {}
+            assert counted == [("unknown", 2)], "before the status is answered"
+            refused["unknown"], refused["missing"] = 5, 1
+            wait_for(lambda: link.status() == {} and len(counted) == 3)
+    assert counted == [("unknown", 2), ("unknown", 3), ("missing", 1)]
+
+
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)

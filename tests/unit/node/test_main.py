@@ -40,7 +40,7 @@ def refuse(*_: Any) -> None:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(main, "Supervisor", Reads)
     monkeypatch.setattr(main, "wait_free", lambda _: None)
-    monkeypatch.setattr(main, "_raise_file_limit", lambda: None)
+    monkeypatch.setattr(main, "raise_limit", lambda: None)
     monkeypatch.setattr("gateway.node.process.Gateway", refuse)
 
     def start_it(name: str, group: str) -> int:

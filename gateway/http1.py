@@ -1,0 +1,129 @@
+"""HTTP/1.1 requests as RFC 9112 writes them: h11, without what it lets pass.
+
+A proxy before a port of ours and the port have to agree where each request ends: else a stranger hides a request of his own in
+another one (request smuggling). So whatever can be read in two ways is refused with 400: lines that end with LF alone, folded
+header lines, control characters, a length that is given twice, or beside chunks. A major version other than 1 is refused with 505.
+"""
+
+from __future__ import annotations
+
+import re
+
+import h11
+from h11._receivebuffer import ReceiveBuffer
+
+HEAD_BYTES_MAX = 16 * 1024
+_IN_LINES = bytes({*range(256)} - {*range(32), 127} | {*b"\t"})  # what may stand in a line, between its ends
+_LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
+_CHUNKS = b"transfer-encoding"
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
+_ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
+_CRLF = b"\r\n"
+
+
+class _Buffer(ReceiveBuffer):
+    """What was received. Its lines end with CRLF."""
+
+    def skip_empty_line(self) -> None:
+        """Skip an empty line before a request (RFC 9112, 2.2): some clients end a body with one."""
+        if self._data[:2] == _CRLF:
+            self._extract(2)
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Extract a head, or the trailers after the last chunk; None while its end is not there.
+
+        Raises:
+            h11.LocalProtocolError: a line is malformed.
+        """
+        before = len(self)
+        lines = super().maybe_extract_lines()
+        if lines is None:
+            return None
+        whole = b"\n".join(lines)
+        if before - len(self) != len(whole) + len(lines) + (3 if lines else 2):
+            raise h11.LocalProtocolError("a line ends with LF alone: end each line with CRLF")
+        if whole.translate(None, _IN_LINES + b"\n"):
+            raise h11.LocalProtocolError("a line holds a control character")
+        if b"\n " in whole or b"\n\t" in whole:
+            raise h11.LocalProtocolError("a header is folded over several lines: write it on one line")
+        lengths = _LENGTHS.findall(whole)
+        if len(lengths) > 1 or any(b"," in length for length in lengths):
+            raise h11.LocalProtocolError("Content-Length is given more than once: give it once")
+        return lines
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        """Extract the line before a chunk; None while its end is not there.
+
+        Raises:
+            h11.LocalProtocolError: it holds a control character, or ends with blank space.
+        """
+        line = super().maybe_extract_next_line()
+        if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or line[:-2].translate(None, _IN_LINES)):
+            raise h11.LocalProtocolError("the line before a chunk holds blank space at its end, or a control character")
+        return line
+
+
+class ServerConnection(h11.Connection):
+    """The server's side of a connection.
+
+    After the client has closed its side no more than `NEED_DATA` comes: the server answers what is there, and closes.
+    """
+
+    def __init__(self, head_bytes_max: int | None) -> None:
+        """Nothing was received yet; a head that is not whole has `head_bytes_max` bytes at most (None: `HEAD_BYTES_MAX`)."""
+        super().__init__(h11.SERVER, head_bytes_max or HEAD_BYTES_MAX)
+        self._receive_buffer: _Buffer = _Buffer()
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes, or the end of them (`b""`). Ignore those after a request that says that it is the last one."""
+        if not data or self.their_state is not h11.MUST_CLOSE:
+            super().receive_data(data)
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event of the client.
+
+        Raises:
+            h11.RemoteProtocolError: the request is malformed; `error_status_hint` is the status to answer.
+        """
+        if self.their_state is h11.MUST_CLOSE:
+            return h11.NEED_DATA
+        if self.their_state is h11.IDLE:
+            self._receive_buffer.skip_empty_line()
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            return _checked(event)
+        return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event
+
+
+def _checked(request: h11.Request) -> h11.Request:
+    """Return the request, with a target that begins with `/` where it named this server, too.
+
+    Raises:
+        h11.RemoteProtocolError: it is not HTTP/1, or can be read in two ways.
+    """
+    version = request.http_version.decode()
+    headers = list(request.headers)
+    names = {name for name, _ in headers}
+    if version != "1.0" and b"host" not in names:
+        raise h11.RemoteProtocolError("the header Host is missing")
+    if not version.startswith("1."):
+        raise h11.RemoteProtocolError(f"HTTP/{version} is not spoken here: use HTTP/1.1", error_status_hint=505)
+    if _CHUNKS in names and (b"content-length" in names or version == "1.0"):
+        raise h11.RemoteProtocolError(
+            "Transfer-Encoding comes with Content-Length, or in HTTP/1.0: give the length of the body in one way"
+        )
+    if any(name == b"host" and not _HOST.fullmatch(value) for name, value in headers):
+        raise h11.RemoteProtocolError("the header Host is not HOST or HOST:PORT")
+    target = request.target
+    if target.startswith(b"/") or request.method == b"CONNECT" or (target == b"*" and request.method == b"OPTIONS"):
+        return request
+    server = _ABSOLUTE.match(target)
+    if server is None:
+        raise h11.RemoteProtocolError(f"the target {target[:80].decode()!r} is neither a path nor a URL of HTTP")
+    path = target[server.end() :]
+    return h11.Request(
+        method=request.method,
+        headers=headers,
+        target=path if path.startswith(b"/") else b"/" + path,
+        http_version=request.http_version,
+    )
