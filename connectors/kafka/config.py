@@ -19,7 +19,7 @@ class Source(Struct, frozen=True):
     Attributes:
         servers: `HOST:PORT[,HOST:PORT...]` to find Kafka by.
         topics: their names.
-        start: where a partition begins that the log has nothing of.
+        start: where partitions start at the first start of a topic; one that is added later starts at its beginning.
         lost: what to do where Kafka's retention has removed messages that the log has not.
         settings: for Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """

@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.kafka import limits
-from connectors.kafka.client import LATEST, LOG, NEVER, explained, made, passed_by, settings_of, with_cause
+from connectors.kafka.client import LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause
 from connectors.kafka.errors import Again, NotTaken
 from connectors.kafka.position import Position, decode_position
 from gateway.errors import ConfigError, Fenced, TuttiError
@@ -36,9 +36,7 @@ _OF_A_RECORD = {
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-_NO_LEADER = {*_NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-_NO_RIGHT = NEVER - _NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+_NO_RIGHT = NEVER - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
 _TOTAL_PARTITION = 0
 
@@ -309,7 +307,7 @@ class Sink:
             try:
                 return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
             except KafkaException as error:
-                if error.args[0].code() not in _NO_TOPIC or time.monotonic() >= until:
+                if error.args[0].code() not in NO_TOPIC or time.monotonic() >= until:
                     raise
             time.sleep(limits.MADE_AGAIN_S)
 
@@ -318,7 +316,7 @@ class Sink:
             asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
             return len(asked[name].result().partitions)
         except KafkaException as error:
-            if error.args[0].code() in _NO_TOPIC:
+            if error.args[0].code() in NO_TOPIC:
                 return 0
             raise
 
@@ -342,7 +340,7 @@ class Sink:
         one = TopicPartition(self._position_topic, 0)
         consumer = made(Consumer, self._reading)
         try:
-            high = self._end_of(one, isolation)
+            high = end_of(self._admin, one, isolation)
             low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
             back = limits.POSITION_LOOK_BACK
             while True:
@@ -355,18 +353,6 @@ class Sink:
             raise self._away(error) from error
         finally:
             consumer.close()
-
-    def _end_of(self, one: TopicPartition, isolation: Any) -> int:
-        """The offset behind the last message of a partition, which has no leader for a moment when it was just made."""
-        deadline = time.monotonic() + limits.KAFKA_S
-        while True:
-            try:
-                asked = self._admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
-                return int(asked[one].result().offset)
-            except KafkaException as error:
-                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
-                    raise
-            time.sleep(limits.LEADER_LOOK_S)
 
     def _last(self, consumer: Any, start: int, high: int) -> Position | None:
         """The last position among the messages of its topic in [start, high)."""
