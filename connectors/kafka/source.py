@@ -102,7 +102,11 @@ class KafkaSource:
         with asking(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
             told = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
-            return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
+        found = {}
+        for name, future in told.items():
+            with asking(self._admin, f"{self._where}, topic {name}"):
+                found[name] = Source(cluster, str(future.result().topic_id), name)
+        return found
 
     def edges(self, key: Key) -> tuple[int, int]:
         """The first offset that Kafka has of a partition, and the one behind the last.

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from connectors import limits as shared_limits
 from connectors.kafka import config as configs
 from connectors.kafka import limits
-from connectors.kafka.errors import Again, NotTaken
+from connectors.kafka.errors import Again, NotTaken, TopicNotTaken
 from connectors.kafka.metrics import OutflowMetrics
 from connectors.kafka.outflow import Outflow
 from connectors.kafka.outgoing import COLUMNS, Outgoing, sizes
@@ -39,6 +39,8 @@ class Kafka:
         self.position: Position | None = None
         self.poison: set[int] = set()
         self.large: set[int] = set()
+        self.closed: dict[str, str] = {}  # topics that take no record -> where that is found out: "target" or "commit"
+        self.position_closed = False
         self.newest = 0
         self.commits: list[int] = []
         self.trouble: Callable[[str], None] = lambda where: None
@@ -66,6 +68,8 @@ class FakeSink:
 
     def target_of(self, topic: str) -> str:
         self.kafka.trouble("target")
+        if self.kafka.closed.get(topic) == "target":
+            raise TopicNotTaken(f"Kafka keeps topic {topic} for itself")
         return topic
 
     def begin(self) -> None:
@@ -85,6 +89,8 @@ class FakeSink:
             raise Again("fenced")
         if any(offset in self.kafka.poison for _, offset in given):
             raise NotTaken("too large for the topic")
+        if self.kafka.position_closed or any(self.kafka.closed.get(target) == "commit" for target, _ in given):
+            raise TopicNotTaken("Topic authorization failed")
         self.kafka.trouble("commit")
         self.kafka.records += given
         self.kafka.commits.append(len(given))
@@ -270,6 +276,32 @@ def test_a_refused_record_costs_few_transactions(tmp_path: Path) -> None:
     assert len(kafka.records) == outflow.records == 9_999
     assert len(kafka.commits) < 25
     assert outflow.failures == 0
+
+
+@pytest.mark.parametrize(("where", "told"), [("target", "Kafka keeps topic u for itself"), ("commit", "authorization failed")])
+def test_a_topic_that_takes_no_record_ends_it_by_name_and_nothing_overtakes(tmp_path: Path, where: str, told: str) -> None:
+    """Proves that the error names the first record that cannot go, and how far Kafka is; and that all others come, in order, once
+    the topic is left out.
+    """
+    kafka, log = Kafka(), FakeLog(100, lambda offset: offset % 3 != 0 or offset > 50)  # of "u", from 51 on
+    kafka.closed = {"u": where}
+    outflow = outflow_of(tmp_path, log, kafka)
+    with pytest.raises(ConfigError, match=f"the record at offset 51 of topic 'u' cannot go to Kafka: .*{told}.*topics") as raised:
+        run(outflow, log)
+    assert f"Kafka has all records below offset {outflow.next}," in str(raised.value)
+    assert kafka.records == [("t", offset) for offset in range(outflow.next) if offset % 3]
+    assert outflow.next == 51 or where == "target"
+    assert outflow.quarantine.count == 0
+    log.wanted = lambda offset: offset % 3 != 0
+    run(outflow_of(tmp_path, log, kafka, "two"), log)
+    assert [offset for _, offset in kafka.records] == [offset for offset in range(100) if offset % 3]
+
+
+def test_a_topic_that_does_not_take_the_position_ends_it_by_name(tmp_path: Path) -> None:
+    kafka, log = Kafka(), FakeLog(10)
+    kafka.position_closed = True
+    with pytest.raises(ConfigError, match=r"topic tutti\.out\.position does not take the connector's position: Topic"):
+        run(outflow_of(tmp_path, log, kafka), log)
 
 
 def test_who_was_taken_over_from_ends(tmp_path: Path) -> None:
