@@ -1,7 +1,8 @@
 """What cannot be brought across, in files.
 
-`Quarantine`: one file a record, named by where it came from, so that a second time changes nothing. It keeps everything: where it is
-full the flow waits. `QuarantineLog`: many messages a file, for sources where any stranger can send garbage. It never holds the flow.
+`Quarantine`: one file a record, named by where it came from, so that a second time changes nothing. It keeps everything: where it
+is full the flow waits. `QuarantineLog`: many messages a file, for sources where any stranger can send garbage. It never holds the
+flow.
 """
 
 from __future__ import annotations
