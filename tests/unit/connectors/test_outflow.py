@@ -278,32 +278,6 @@ def test_a_refused_record_costs_few_transactions(tmp_path: Path) -> None:
     assert outflow.failures == 0
 
 
-@pytest.mark.parametrize(("where", "told"), [("target", "Kafka keeps topic u for itself"), ("commit", "authorization failed")])
-def test_a_topic_that_takes_no_record_ends_it_by_name_and_nothing_overtakes(tmp_path: Path, where: str, told: str) -> None:
-    """Proves that the error names the first record that cannot go, and how far Kafka is; and that all others come, in order, once
-    the topic is left out.
-    """
-    kafka, log = Kafka(), FakeLog(100, lambda offset: offset % 3 != 0 or offset > 50)  # of "u", from 51 on
-    kafka.closed = {"u": where}
-    outflow = outflow_of(tmp_path, log, kafka)
-    with pytest.raises(ConfigError, match=f"the record at offset 51 of topic 'u' cannot go to Kafka: .*{told}.*topics") as raised:
-        run(outflow, log)
-    assert f"Kafka has all records below offset {outflow.next}," in str(raised.value)
-    assert kafka.records == [("t", offset) for offset in range(outflow.next) if offset % 3]
-    assert outflow.next == 51 or where == "target"
-    assert outflow.quarantine.count == 0
-    log.wanted = lambda offset: offset % 3 != 0
-    run(outflow_of(tmp_path, log, kafka, "two"), log)
-    assert [offset for _, offset in kafka.records] == [offset for offset in range(100) if offset % 3]
-
-
-def test_a_topic_that_does_not_take_the_position_ends_it_by_name(tmp_path: Path) -> None:
-    kafka, log = Kafka(), FakeLog(10)
-    kafka.position_closed = True
-    with pytest.raises(ConfigError, match=r"topic tutti\.out\.position does not take the connector's position: Topic"):
-        run(outflow_of(tmp_path, log, kafka), log)
-
-
 def test_who_was_taken_over_from_ends(tmp_path: Path) -> None:
     """Proves that it does not fence the newer one."""
     log, kafka = FakeLog(50), Kafka()
