@@ -19,21 +19,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from gateway.client.control import Control
 from gateway.client.receipt import Receipt
-from gateway.client.transactions import Part, Staging, Transactor
+from gateway.client.transactions import Part, Staging, Transactor, commit_progress
 from gateway.core import limits
 from gateway.errors import Refused, TuttiError, Unknown, UsageError
 from streaming.accumulator import Accumulator
 from streaming.sink_options import SinkOptions
 from streaming.sink_repeats import Write, digests, standing
 
-_BINARY = pa.binary()
 _PATIENCE_S = limits.READ_RETRY_US / 1e6
 _FORGET_S = 5.0  # for what only tidies up
 _FEWER_BATCHES = (
     "Each task stages at least one batch for each of its topics: repartition by topic before the write, so that a topic is in one "
     "task, or write fewer records at a time (maxRecordsPerTrigger)"
 )
-_NOTHING = pa.record_batch({"value": pa.array([b""], _BINARY)})
 
 
 @dataclass(frozen=True)
@@ -115,13 +113,14 @@ class _Sink:
 
     def _mark(self, name: str, write: Write, topic: str) -> None:
         """Note that a run met the first result, for its next write is another one: with a record that is staged and never seen."""
-        with Staging(
-            self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials
-        ) as mark:
-            done = standing(mark.resume().progress, write)  # another write of this run may have come between
-            mark.send_batch(topic, _NOTHING, progress=write.progress(done)).result()
-        with contextlib.suppress(TuttiError), self._transactor(name):
-            pass  # the next epoch lets go what was staged, and keeps the progress
+        commit_progress(
+            self._options.gateways,
+            name,
+            topic,
+            lambda progress: write.progress(standing(progress, write)),  # another write of this run may have come between
+            connect_timeout=_PATIENCE_S,
+            credentials=self._options.credentials,
+        )
 
     def _transactor(self, name: str | None) -> Transactor:
         return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)

@@ -208,7 +208,7 @@ class Service:
         last = request.headers.get("last-event-id")
         start: Bound = "latest" if "start" not in query else _given(query, "start")
         if last:
-            if not (last.isascii() and last.isdigit()) or len(last) > 18:
+            if not ((last.isascii() and last.isdigit()) or last == "-1") or len(last) > 18:
                 raise Problem(400, f"Last-Event-ID is {last[:40]!r}: it is the offset of the last event")
             start = int(last) + 1
         make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)

@@ -92,7 +92,8 @@ class EventStream(Response):
     async def _follow(self, send: Send, gone: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         sent = time.monotonic()
-        await send(_part(b"retry: %d\n\n" % int(limits.RETRY_AFTER_S * 1000)))
+        # With the id a client that loses the connection before the first record continues here, and not at a later "latest".
+        await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
         while not (gone.done() or self._streams.ending) and self._still():
             try:
                 batch = await self._streams.in_thread(poll)
@@ -121,7 +122,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _heartbeat(position: int) -> bytes:
     """A comment; and, as an event without data does by the standard, where to go on: what lies below was not wanted."""
-    return b": heartbeat\n\n" if not position else b": heartbeat\nid: %d\n\n" % (position - 1)
+    return b": heartbeat\nid: %d\n\n" % (position - 1)
 
 
 def _part(body: bytes) -> dict[str, object]:

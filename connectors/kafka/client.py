@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
+from connectors.kafka import limits
 from connectors.kafka.once import Once
 from gateway.errors import ConfigError, TuttiError, Unavailable
 
@@ -20,6 +21,9 @@ LOG = logging.getLogger("tutti.kafka")
 _OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its types are not told
 EARLIEST, LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
 
+NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+#: A topic that was just created has none for a moment.
+NO_LEADER = {*NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 #: What trying again does not mend.
 NEVER = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -88,6 +92,23 @@ def asking(admin: Any, where: str) -> Iterator[None]:
     except KafkaException as error:
         admin.poll(0)
         raise explained(error, where, began) from error
+
+
+def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
+    """The offset after the last message of a partition (READ_COMMITTED: before the first undecided one). Waits for its leader.
+
+    Raises:
+        KafkaException: Kafka does not answer, or the partition has no leader for `KAFKA_S`.
+    """
+    deadline = time.monotonic() + limits.KAFKA_S
+    while True:
+        try:
+            asked = admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
+            return int(asked[one].result().offset)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
+                raise
+        time.sleep(limits.LEADER_LOOK_S)
 
 
 def passed_by(_error: KafkaError) -> None:

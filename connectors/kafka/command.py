@@ -26,10 +26,11 @@ def kafka_in(path: str) -> int:
     with _client():
         from connectors.kafka.source import KafkaSource
     from connectors.kafka.inflow import Connector
-    from connectors.kafka.log import gateway_asker, producer_opener
+    from connectors.kafka.log import gateway_asker, producer_opener, progress_committer
     from connectors.kafka.metrics import InflowMetrics
 
-    connector = Connector(config, KafkaSource(config), producer_opener(config.gateways), gateway_asker(config.gateways))
+    url = config.gateways
+    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
     told = {"name": config.name, "topics": config.kafka.topics}
     return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 

@@ -12,6 +12,11 @@ from gateway.config.reading import load_struct
 from gateway.data.names import is_name
 from gateway.errors import ConfigError
 
+#: Topics that Kafka keeps for itself: a connector that creates one breaks the broker, and no client may write to them.
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
+)
+
 
 class Source(Struct, frozen=True):
     """Table [kafka].
@@ -19,7 +24,7 @@ class Source(Struct, frozen=True):
     Attributes:
         servers: `HOST:PORT[,HOST:PORT...]` to find Kafka by.
         topics: their names.
-        start: where a partition begins that the log has nothing of.
+        start: where partitions start at the first start of a topic; one that is added later starts at its beginning.
         lost: what to do where Kafka's retention has removed messages that the log has not.
         settings: for Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
@@ -156,13 +161,31 @@ def load_outflow(path: str) -> Outflow:
         check_topic(path, "topics has", topic)
     for key, name in (("kafka.topic", kafka.topic), ("kafka.position_topic", kafka.position_topic)):
         if name:
-            check_topic(path, key, name)
+            _check_target(path, key, name)
     for topic, name in kafka.names.items():
-        check_topic(path, f"kafka.names.{topic}", name)
+        _check_target(path, f"kafka.names.{topic}", name)
     if kafka.topic and kafka.names:
         raise ConfigError(
             f"{path}: kafka.topic and kafka.names: all records go to one topic, or some by names; leave one of them out"
         )
     if config.position_topic in {kafka.topic, *kafka.names.values()}:
         raise ConfigError(f"{path}: kafka.position_topic is {config.position_topic!r}, which records go to: name one of its own")
+    for topic in config.topics:
+        target = kafka.topic or kafka.names.get(topic, topic)
+        if target in INTERNAL_TOPICS or target == config.position_topic:
+            raise ConfigError(
+                f"{path}: topics has {topic!r}, whose records would go to Kafka's topic {target!r}, which takes no records: leave "
+                f"it out, or map it to another topic (kafka.names)"
+            )
     return config
+
+
+def _check_target(path: str, key: str, name: str) -> None:
+    """Refuse a topic of Kafka that the connector cannot write to.
+
+    Raises:
+        ConfigError: in `path`, what, what to do.
+    """
+    check_topic(path, key, name)
+    if name in INTERNAL_TOPICS:
+        raise ConfigError(f"{path}: {key} is {name!r}, a topic that Kafka keeps for itself: name another one")

@@ -11,3 +11,7 @@ class Again(Unavailable):
 
 class NotTaken(TuttiError):
     """Kafka refuses a record of the transaction, which was taken back as a whole: it is not known which."""
+
+
+class TopicNotTaken(NotTaken):
+    """Kafka refuses a topic: no record can go there until the operator changes something. The message is the reason."""

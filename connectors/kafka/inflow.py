@@ -19,8 +19,10 @@ from connectors.kafka import limits
 from connectors.kafka.partition import Key, Partition, State, Turn
 from connectors.kafka.place import Place, check_same, note_of, producer_name
 from connectors.kafka.records import Source, offset_of, records_of
+from connectors.kafka.start import Committer, Topic, resolve_latest
 from connectors.quarantine import Quarantine
-from gateway.errors import ConfigError, FormatError, NotAllowed, TuttiError, Unavailable, UsageError
+from gateway.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable, Unknown, UsageError
+from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -46,7 +48,10 @@ class Kafka(Protocol):
     def edges(self, key: Key) -> tuple[int, int]:
         """First offset, and that behind the last."""
 
-    def noted(self, key: Key) -> tuple[int, str]:
+    def ends(self, topic: str) -> dict[int, int]:
+        """End offset of each partition."""
+
+    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
         """What the group has noted."""
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
@@ -80,7 +85,7 @@ class Connector:
     `run` belongs to one thread; `partitions` may be looked at by others (metrics).
     """
 
-    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, asker: Asker) -> None:
+    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, asker: Asker, committer: Committer) -> None:
         """Prepare; nothing is asked yet.
 
         Raises:
@@ -89,7 +94,7 @@ class Connector:
         self.config = config
         self.partitions: dict[Key, Partition] = {}
         self.quarantine = Quarantine(config.quarantine)
-        self._kafka, self._opener, self._asker = kafka, opener, asker
+        self._kafka, self._opener, self._asker, self._committer = kafka, opener, asker, committer
         self._topics: dict[str, Source] = {}
         self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
@@ -100,7 +105,8 @@ class Connector:
         self._fatal: Exception | None = None
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka and a gateway have answered.
+        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka and a gateway have answered, and
+        the log says where the partitions start.
 
         Raises:
             Unavailable: one of both does not answer at the start.
@@ -110,6 +116,10 @@ class Connector:
         try:
             self._topics = self._kafka.topics()
             self._asker()  # who cannot deliver takes no partition from those who can
+            if self.config.kafka.start == "latest":
+                self._resolve_starts(stop)
+            if stop.is_set():
+                return
             self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:
@@ -118,6 +128,32 @@ class Connector:
                 raise self._fatal
         finally:
             self._end()
+
+    def _resolve_starts(self, stop: threading.Event) -> None:
+        """Have the log say where all partitions start, before anybody hears that this instance is ready.
+
+        Raises:
+            TuttiError: Kafka or the gateways do not answer, or not to this client.
+        """
+        waits = Doubling(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
+        waiting = list(self._topics.values())
+        while waiting and not stop.is_set():
+            topic = Topic(self.config.name, waiting[0], self.config.topic or waiting[0].topic)
+            try:
+                resolve_latest(topic, self._kafka, self._committer, self._check_same, self._for_each)
+                waiting.pop(0)
+            except (Refused, Unknown) as error:
+                if isinstance(error, Refused) and error.code not in _INTERRUPTED:
+                    raise
+                LOG.warning("%s: where topic %s starts is asked again: %s", self.config.name, waiting[0].topic, error)
+                stop.wait(waits.next_s())
+
+    def _for_each(self, act: Callable[[int], object], numbers: Iterable[int]) -> None:
+        """Call `act` in the openers' threads, and raise what the first of them raised once all calls have ended."""
+        calls = [self._pool.submit(act, number) for number in numbers]
+        wait(calls)
+        for call in calls:
+            call.result()
 
     # What Kafka's client calls, inside of `consume`.
 
@@ -266,8 +302,8 @@ class Connector:
         producer = self._opener(name, min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share)))
         try:
             progress = producer.resume().progress
-            if not progress:
-                return producer, self._beginning(partition), -1
+            if not progress:  # with "latest" it was added after the topic had started (`start.py`)
+                return producer, self._edges(partition.key)[0], -1
             place = Place.decode(progress, name)
             topic = self._topics[partition.topic]
             check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
@@ -296,7 +332,7 @@ class Connector:
         low, high = self._edges(partition.key)
         if following < low:
             # What is gone may have been no records: marks of transactions, or what is in quarantine. Who read it has noted it.
-            offset, note = self._kafka.noted(partition.key)
+            offset, note = self._kafka.noted([partition.key])[partition.key]
             if note == note_of(place):
                 following = max(following, offset)
         if low <= following <= high:
@@ -311,15 +347,6 @@ class Connector:
             "%s: Kafka has offsets %d to %d and the log goes on at %d: goes on at %d", partition.source, low, high, following, there
         )
         return there
-
-    def _beginning(self, partition: Partition) -> int:
-        """Where a partition begins that the log has nothing of."""
-        low, high = self._edges(partition.key)
-        if self.config.kafka.start == "earliest":
-            return low
-        # What comes from now on is taken, also when this instance ends before the first of it is in the log: it is noted in Kafka.
-        offset, _ = self._kafka.noted(partition.key)
-        return offset if offset >= 0 else high
 
     def _assign(self) -> None:
         """Say to Kafka's client which partitions flow, and from where each: the one way in which places change."""
@@ -348,8 +375,7 @@ class Connector:
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 topic = self._topics[one.topic]
-                logged = note_of(Place(topic.cluster, topic.topic_id, one.logged)) if one.logged >= 0 else ""
-                places[key] = one.committed, logged
+                places[key] = one.committed, note_of(Place(topic.cluster, topic.topic_id, one.logged))
         if places:
             self._kafka.note(places, wait=wait)
 
@@ -388,6 +414,8 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
     return [((topics[place >> 32], place & 0xFFFF_FFFF), some) for place, some in found.items()]
 
 
+#: Codes of `Refused` where another instance resolved the starts at the same moment, or a gateway was lost meanwhile.
+_INTERRUPTED = {"aborted", "fenced", "staged"}
 #: What opening again does not mend.
 _NEVER = (ConfigError, UsageError, FormatError, NotAllowed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from connectors.kafka import limits
 from connectors.kafka.outgoing import COLUMNS
@@ -10,6 +11,7 @@ from gateway.client import Producer, Reader
 from gateway.client.control import Control
 from gateway.client.reads import Reads
 from gateway.client.source import begun
+from gateway.client.transactions import commit_progress
 from gateway.errors import ConfigError
 
 
@@ -63,3 +65,8 @@ def producer_opener(url: str) -> Callable[[str, int], Producer]:
         return Producer(url, producer=name, buffer_bytes=buffer_bytes, on_full="raise", delivery_timeout=limits.DELIVERY_S)
 
     return opened
+
+
+def progress_committer(url: str) -> Callable[[str, str, Callable[[bytes], bytes]], bytes]:
+    """What commits a producer's progress without a record (`gateway.client.transactions.commit_progress`)."""
+    return partial(commit_progress, url, connect_timeout=limits.KAFKA_S)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from connectors.kafka import limits
-from connectors.kafka.errors import NotTaken
+from connectors.kafka.errors import NotTaken, TopicNotTaken
 from connectors.kafka.once import shape
 from connectors.kafka.outgoing import outgoing, sizes
 from connectors.kafka.position import Position, check_same_log
@@ -111,7 +111,7 @@ class Outflow:
         self._most = config.transaction.records
         self._taken = 0  # records of the transaction that is open
         self._suspect = -1  # below it is a record that Kafka refuses
-        self._refused = ""  # why it refuses the next one, which was alone
+        self._refused: NotTaken | None = None  # why it refuses the next one, which was alone
         self._moved_at = self._look_at = 0.0
         self._waits = Doubling(limits.RETRY_S_MIN, limits.AWAY_S_MAX)
         self._trouble = ""
@@ -121,7 +121,7 @@ class Outflow:
 
         Raises:
             Fenced: another instance of this name has taken over.
-            ConfigError: the position is of another log, a topic of Kafka is not there, records were removed before they were sent.
+            ConfigError: the position is of another log, a topic of Kafka takes no record, records were removed before they went.
             Unavailable: one of both did not answer at the start.
         """
         told = False
@@ -258,16 +258,30 @@ class Outflow:
     def _add(self, batch: pa.RecordBatch) -> None:
         """Hand records to Kafka's client, topic by topic, as they follow each other."""
         records = list(outgoing(batch, self.config.kafka.offset_header))
-        if self._refused:  # the first of what is read again, one alone
+        if self._refused is not None:  # the first of what is read again, one alone
             (record,) = records
-            self._set_aside(record, self._refused)
-            self._refused, self._suspect = "", -1
+            if isinstance(self._refused, TopicNotTaken):
+                raise self._undeliverable(record, self._refused)
+            self._set_aside(record, str(self._refused))
+            self._refused, self._suspect = None, -1
             return
         self._taken += len(records)
         for first, last, topic in _runs(batch.column("topic")):
-            for record, reason in self._sink.add(self._sink.target_of(topic), records[first:last]):
+            try:
+                target = self._sink.target_of(topic)
+            except TopicNotTaken as error:
+                raise self._undeliverable(records[first], error) from error
+            for record, reason in self._sink.add(target, records[first:last]):
                 self._set_aside(record, reason)
                 self._taken -= 1
+
+    def _undeliverable(self, record: Outgoing, error: TopicNotTaken) -> ConfigError:
+        """What ends the connector where a topic takes no record: records after it would leave the log's order and the position."""
+        return ConfigError(
+            f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot go to Kafka: {error}. "
+            f"Kafka has all records below offset {self.next}, and gets no others until this is changed: map the topic to another "
+            f"one (kafka.names), or name the topics that go to Kafka, without this one (topics)"
+        )
 
     def _set_aside(self, record: Outgoing, reason: str) -> None:
         if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):
@@ -291,16 +305,25 @@ class Outflow:
     # -- what goes wrong
 
     def _narrow(self, error: NotTaken) -> None:
-        """Some record of the transaction is refused: half as many until behind it, down to it alone, which is set aside."""
+        """Some record of the transaction is refused: half as many until behind it, down to it alone, which is set aside.
+
+        Raises:
+            ConfigError: there was no record in it, only the position.
+        """
+        if self._taken == 0:
+            raise ConfigError(
+                f"{self.config.name}: topic {self.config.position_topic} does not take the connector's position: {error}: give "
+                f"this client the right to write there, or name another topic (kafka.position_topic)"
+            ) from error
         if self._taken == 1:
-            self._refused = str(error)
+            self._refused = error
         self._suspect = max(self._suspect, self._position)
         self._most = max(1, self._taken // 2)
         self._let_go()
 
     def _fail(self, error: Exception, stop: threading.Event) -> None:
         """Let go of everything, and wait before it begins again."""
-        self._refused = ""
+        self._refused = None
         text = f"{type(error).__name__}: {error}"
         if shape(text) != shape(self._trouble):
             LOG.warning("%s: begins again behind offset %d: %s", self.config.name, self.next, text)

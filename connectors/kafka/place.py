@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 from connectors.progress import JsonProgress
 from gateway.data.names import NAME_BYTES_MAX
@@ -28,13 +29,21 @@ class Place(JsonProgress, frozen=True):
 def note_of(place: Place) -> str:
     """What is noted in Kafka's group beside an offset: from the log's place up to that offset there is no record.
 
-    It holds for this topic and for this place alone: who finds another one in the log finds nothing said.
+    It holds for this topic and for this place alone: who finds another one in the log finds nothing said. A place of -1: the log
+    has no place.
     """
     return f"{place.topic}:{place.next}"
 
 
-def producer_name(connector: str, topic: str, partition: int) -> str:
-    """The name of the producer that brings in a partition; of a very long topic, its beginning and a digest."""
+def topic_of_note(note: str) -> str:
+    """The id of the topic that a note is about; empty in a note that an earlier release left of a partition without a place."""
+    return note.rpartition(":")[0]
+
+
+def producer_name(connector: str, topic: str, partition: int | Literal["start"]) -> str:
+    """The name of the producer that brings in a partition, or says that the topic has started; of a very long topic, its beginning
+    and a digest.
+    """
     name = f"{connector}.{topic}.{partition}"
     if len(name) <= NAME_BYTES_MAX:
         return name
@@ -57,5 +66,5 @@ def check_same(place: Place, now: Place, producer: str, source: str) -> None:
         return
     raise ConfigError(
         f"{source}: the log has its records up to {place.next} from {wrong}. To take in this one from its beginning, give the "
-        f"connector another `name`, or have the log forget the old one: tutti producers forget {producer}"
+        f'connector another `name` (with start = "earliest"), or have the log forget the old one: tutti producers forget {producer}'
     )

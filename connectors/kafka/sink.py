@@ -20,8 +20,9 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.kafka import limits
-from connectors.kafka.client import LATEST, LOG, NEVER, explained, made, passed_by, settings_of, with_cause
-from connectors.kafka.errors import Again, NotTaken
+from connectors.kafka.client import LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause
+from connectors.kafka.config import INTERNAL_TOPICS
+from connectors.kafka.errors import Again, NotTaken, TopicNotTaken
 from connectors.kafka.position import Position, decode_position
 from gateway.errors import ConfigError, Fenced, TuttiError
 
@@ -36,9 +37,11 @@ _OF_A_RECORD = {
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-_NO_LEADER = {*_NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-_NO_RIGHT = NEVER - _NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+#: Likewise: the topic of one record takes none from this client.
+_OF_A_TOPIC = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+#: Of the answers about a topic that is asked for or created: trying again does not help.
+_NEVER_WRITTEN = NEVER | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
+_NO_RIGHT = NEVER - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
 _TOTAL_PARTITION = 0
 
@@ -108,7 +111,7 @@ class Sink:
         self._ask()
         try:
             if self._claimed:  # nothing is made anew that was removed meanwhile
-                there = self._partitions_of(self._position_topic)
+                there = self._described(self._position_topic) is not None
                 self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)  # before the newer one is fenced
             self._ensure_position_topic()
             self._producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
@@ -124,19 +127,24 @@ class Sink:
         """The topic in Kafka for one of the log, which is there when this returns.
 
         Raises:
-            ConfigError: it is not, and is not made.
+            TopicNotTaken: it is not and is not created, or no record can go there.
             Again: Kafka does not answer, or wants smaller batches, which another producer has to make.
         """
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
         if target not in self._there:
             if target == self._position_topic:
-                raise ConfigError(f"topic {topic!r} would go to {target}, where the connector's position is: map it, kafka.names")
+                raise TopicNotTaken(f"topic {target} has the connector's position")
+            if target in INTERNAL_TOPICS:
+                raise TopicNotTaken(f"Kafka keeps topic {target} for itself")
             self._ask()
             try:
-                self._ensure(target, topic)
+                self._ensure(target)
                 most = int(self._told_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
             except KafkaException as error:
-                raise self._away(error) from error
+                told: KafkaError = error.args[0]
+                if told.code() in _NEVER_WRITTEN:
+                    raise TopicNotTaken(f"{self._where}, topic {target}: {told.str()}") from error
+                raise self._away(error, f", topic {target}") from error
             if len(self._there) >= limits.TARGETS_MAX:
                 self._there.clear()
             if most < self.batch_bytes:
@@ -178,7 +186,7 @@ class Sink:
         """Commit what was added, with the position behind it.
 
         Raises:
-            NotTaken: it is not, because of a record. `open` again.
+            NotTaken: it is not, because of a record, or (TopicNotTaken) of the topic of one. `open` again.
             Again: it is not known whether it is committed, or it is not.
             Fenced: it is not, and another instance has taken over.
         """
@@ -233,17 +241,19 @@ class Sink:
         self._hear()
         return with_cause(error, self._asked_at)
 
-    def _away(self, error: KafkaException) -> TuttiError:
+    def _away(self, error: KafkaException, what: str = "") -> TuttiError:
         told: KafkaError = error.args[0]
         if told.code() in NEVER:
-            return explained(error, self._where)
-        return Again(f"{self._where}: {self._told(told)}")
+            return explained(error, f"{self._where}{what}")
+        return Again(f"{self._where}{what}: {self._told(told)}")
 
     def _failed(self, error: Exception) -> TuttiError:
         """The transaction is over, by what error; the next producer has it taken back."""
         if not isinstance(error, KafkaException):
             return Again(f"{self._where}: {error}")
         told: KafkaError = error.args[0]
+        if told.code() in _OF_A_TOPIC:
+            return TopicNotTaken(f"{self._where}: {told.str()}")
         if told.code() in _NO_RIGHT:
             return explained(error, self._where)
         if told.code() in _OF_A_RECORD:
@@ -278,24 +288,34 @@ class Sink:
 
     # -- topics
 
-    def _ensure(self, target: str, topic: str) -> None:
-        """See that a topic is there, or make it."""
-        if self._partitions_of(target):
+    def _ensure(self, target: str) -> None:
+        """Create a topic unless it is there.
+
+        Raises:
+            TopicNotTaken: it is not there and is not to be created, or is Kafka's own.
+        """
+        there = self._described(target)
+        if there is not None and there.is_internal:
+            raise TopicNotTaken(f"Kafka keeps topic {target} for itself")
+        if there is not None:
             return
         if not self._kafka.partitions:
-            raise ConfigError(
-                f"{self._where} has no topic {target!r}, which records of {topic!r} go to: make it, map the topic to another one "
-                f"(kafka.names), or have the connector make those that are not there (kafka.partitions)"
+            raise TopicNotTaken(
+                f"{self._where} has no topic {target!r}: create it, or have the connector create the topics that are not there "
+                f"(kafka.partitions)"
             )
         self._make(NewTopic(target, self._kafka.partitions, -1))
         LOG.info("%s: topic %s was made with %d partitions", self._where, target, self._kafka.partitions)
 
     def _ensure_position_topic(self) -> None:
         name = self._position_topic
-        if not self._partitions_of(name):
-            self._make(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
-            LOG.info("%s: topic %s was made for the position", self._where, name)
-        policy = self._told_of(name)["cleanup.policy"].value
+        try:
+            if self._described(name) is None:
+                self._make(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
+                LOG.info("%s: topic %s was made for the position", self._where, name)
+            policy = self._told_of(name)["cleanup.policy"].value
+        except KafkaException as error:
+            raise self._away(error, f", topic {name} of the position") from error
         if policy != "compact":
             raise ConfigError(
                 f"{self._where}: topic {name}, where the position is kept, has cleanup.policy={policy}, which would remove it some "
@@ -309,17 +329,18 @@ class Sink:
             try:
                 return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
             except KafkaException as error:
-                if error.args[0].code() not in _NO_TOPIC or time.monotonic() >= until:
+                if error.args[0].code() not in NO_TOPIC or time.monotonic() >= until:
                     raise
             time.sleep(limits.MADE_AGAIN_S)
 
-    def _partitions_of(self, name: str) -> int:
+    def _described(self, name: str) -> Any:
+        """What Kafka says of a topic; None where it is not there."""
         try:
             asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
-            return len(asked[name].result().partitions)
+            return asked[name].result()
         except KafkaException as error:
-            if error.args[0].code() in _NO_TOPIC:
-                return 0
+            if error.args[0].code() in NO_TOPIC:
+                return None
             raise
 
     def _make(self, topic: Any) -> None:
@@ -342,7 +363,7 @@ class Sink:
         one = TopicPartition(self._position_topic, 0)
         consumer = made(Consumer, self._reading)
         try:
-            high = self._end_of(one, isolation)
+            high = end_of(self._admin, one, isolation)
             low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
             back = limits.POSITION_LOOK_BACK
             while True:
@@ -352,21 +373,9 @@ class Sink:
                     return position
                 back *= 16
         except KafkaException as error:
-            raise self._away(error) from error
+            raise self._away(error, f", topic {self._position_topic} of the position") from error
         finally:
             consumer.close()
-
-    def _end_of(self, one: TopicPartition, isolation: Any) -> int:
-        """The offset behind the last message of a partition, which has no leader for a moment when it was just made."""
-        deadline = time.monotonic() + limits.KAFKA_S
-        while True:
-            try:
-                asked = self._admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
-                return int(asked[one].result().offset)
-            except KafkaException as error:
-                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
-                    raise
-            time.sleep(limits.LEADER_LOOK_S)
 
     def _last(self, consumer: Any, start: int, high: int) -> Position | None:
         """The last position among the messages of its topic in [start, high)."""

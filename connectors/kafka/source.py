@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -17,7 +18,19 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka import limits
-from connectors.kafka.client import CLIENT_LOG, EARLIEST, LATEST, LOG, NEVER, asking, explained, made, passed_by, settings_of
+from connectors.kafka.client import (
+    CLIENT_LOG,
+    EARLIEST,
+    LATEST,
+    LOG,
+    NEVER,
+    asking,
+    end_of,
+    explained,
+    made,
+    passed_by,
+    settings_of,
+)
 from connectors.kafka.partition import Key
 from connectors.kafka.records import Source
 
@@ -36,6 +49,13 @@ _FIXED: dict[str, Any] = {
 #: What was fetched ahead is bounded by bytes; where it is so much, Kafka's client would look again after a second, long after that
 #: was taken.
 DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 10, "fetch.wait.max.ms": 100}
+#: As after the first question to a Kafka that has had no group yet.
+_NO_COORDINATOR = {
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+}
 _OF_CONSUMERS = {*_FIXED, *DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
 
 
@@ -66,6 +86,7 @@ class KafkaSource:
         self._group = f"tutti-{config.name}"
         settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
         self._consumer = made(Consumer, settings)
+        self._asking = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
         self._admin = made(AdminClient, {**other, "error_cb": passed_by})
 
@@ -81,7 +102,11 @@ class KafkaSource:
         with asking(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
             told = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
-            return {name: Source(cluster, str(future.result().topic_id), name) for name, future in told.items()}
+        found = {}
+        for name, future in told.items():
+            with asking(self._admin, f"{self._where}, topic {name}"):
+                found[name] = Source(cluster, str(future.result().topic_id), name)
+        return found
 
     def edges(self, key: Key) -> tuple[int, int]:
         """The first offset that Kafka has of a partition, and the one behind the last.
@@ -97,17 +122,42 @@ class KafkaSource:
         """The consumer answers no such question while it is polled."""
         return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
 
-    def noted(self, key: Key) -> tuple[int, str]:
-        """What the group has noted of a partition (`note`); -1 and nothing where it has not.
+    def ends(self, topic: str) -> dict[int, int]:
+        """The end of each partition, for readers of what is committed: records of a transaction that is open lie after it.
+
+        Raises:
+            Unavailable, ConfigError: as `topics`; a partition has no leader.
+        """
+        with asking(self._admin, self._where):
+            told = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
+        found = {}
+        for number in sorted(int(partition.id) for partition in told.partitions):
+            with asking(self._admin, f"{_named((topic, number))}, whose end is where it starts"):
+                found[number] = end_of(self._admin, TopicPartition(topic, number), IsolationLevel.READ_COMMITTED)
+        return found
+
+    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+        """What the group has noted of partitions (`note`); -1 and nothing where it has not.
+
+        A consumer asks that takes no part in the group: the admin client crashes while the group has no coordinator (2.16.1).
 
         Raises:
             Unavailable, ConfigError: as `topics`.
         """
-        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*key)])
-        with asking(self._admin, _named(key)):
-            told = self._admin.list_consumer_group_offsets([asked], request_timeout=limits.KAFKA_S)[self._group].result()
-        one = told.topic_partitions[0]
-        return max(-1, int(one.offset)), str(one.metadata or "")
+        asked = [TopicPartition(*key) for key in keys]
+        consumer, deadline = made(Consumer, self._asking), time.monotonic() + limits.KAFKA_S
+        try:
+            while True:
+                try:
+                    told = consumer.committed(asked, timeout=limits.KAFKA_S)
+                    break
+                except KafkaException as error:
+                    if error.args[0].code() not in _NO_COORDINATOR or time.monotonic() > deadline:
+                        raise explained(error, f"{self._where}, group {self._group}") from error
+                time.sleep(limits.LEADER_LOOK_S)
+        finally:
+            consumer.close()
+        return {(one.topic, one.partition): (max(-1, int(one.offset)), str(one.metadata or "")) for one in told}
 
     # -- the consumer
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from connectors.quarantine import Full, Quarantine, as_base64
+from connectors.quarantine import QuarantineLog, as_base64
 from connectors.zeromq import limits
 from connectors.zeromq.flow import Flow
 from connectors.zeromq.messages import Bad, Message, Sorter
@@ -40,15 +39,11 @@ class Connector:
             ConfigError: the quarantine cannot be written.
         """
         self.config = config
-        self.quarantine = Quarantine(config.quarantine)
+        self.quarantine = QuarantineLog(config.quarantine, config.name)
         self.flow: Flow | SpooledFlow = SpooledFlow(config) if config.spool else Flow(config)
         self.messages = self.bytes = self.dropped = 0
         self.told: dict[str, object] = {}
         self._sorter = Sorter(config.zeromq.frames, config.topic)
-        self._run = secrets.token_hex(4)  # tells messages in quarantine from those of another run
-        self._bad: list[Bad] = []
-        self._number = 0
-        self._look_at = 0.0
         self._dropping = False
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -81,7 +76,7 @@ class Connector:
 
     def _turn(self, socket: Socket, *, pull: bool) -> None:
         self.flow.tend(time.monotonic())
-        room = self.flow.room and not self._put_aside()
+        room = self.flow.room
         if pull and not room:
             self.flow.wait(limits.TURN_S)  # ZeroMQ holds them back, and those who push with it
             return
@@ -114,32 +109,25 @@ class Connector:
 
     def _take(self, messages: list[Message]) -> None:
         parts, bad = self._sorter.sorted(messages)
-        self._bad += bad
-        self._put_aside()
+        self._quarantine(bad)
         self.flow.add(parts)
         self.flow.tend(time.monotonic())
 
-    def _put_aside(self) -> bool:
-        """Keep messages that no log takes; whether some have no room there."""
-        if not self._bad or time.monotonic() < self._look_at:
-            return bool(self._bad)
-        while self._bad:
-            bad = self._bad[0]
-            frames = [{"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in bad.message[:16]]
-            try:
-                label = f"{self.config.name}-{self._run}-{self._number}"
-                self.quarantine.put(label, (self._run,), bad.reason, {"frames": frames, "count": len(bad.message)})
-            except (Full, OSError) as error:
-                LOG.warning("%s: nothing more is taken: %s", self.config.name, error)
-                self._look_at = time.monotonic() + limits.LOOK_S
-                return True
-            LOG.warning("%s: a message is quarantined: %s", self.config.name, bad.reason)
-            self._number += 1
-            self._bad.pop(0)
-        return False
+    def _quarantine(self, bad: list[Bad]) -> None:
+        """Keep messages that no log takes. Any stranger can send them: they never hold the flow, and cost one write a turn."""
+        if bad:
+            self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
 
     def _drain(self, socket: Socket) -> None:
         """Take what ZeroMQ holds already, for a moment."""
         deadline = time.monotonic() + limits.DRAIN_S
-        while time.monotonic() < deadline and self.flow.room and not self._bad and socket.poll(int(limits.TURN_S * 1000)):
+        while time.monotonic() < deadline and self.flow.room and socket.poll(int(limits.TURN_S * 1000)):
             self._take(self._taken(socket))
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    """A message for quarantine: how many frames it has, and the first bytes of the first of them."""
+    frames = [
+        {"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in message[: limits.KEPT_FRAMES_MAX]
+    ]
+    return {"frames": frames, "count": len(message)}

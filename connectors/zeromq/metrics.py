@@ -42,6 +42,8 @@ class InMetrics(Collector):
             yield _family(gauge, "in_spooled", "Records of these that are on the disk, and survive a crash.", name, flow.spooled)
         yield _family(gauge, "in_flowing", "1 while it has a producer, 0 while it waits to begin again.", name, flow.flowing)
         yield _family(gauge, "in_quarantined", "Messages in quarantine.", name, one.quarantine.count)
+        what = "Messages that no log takes, and that quarantine had no space for."
+        yield _family(counter, "in_quarantine_dropped", what, name, one.quarantine.dropped)
 
 
 class OutMetrics(Collector):

@@ -88,14 +88,22 @@ class Publisher:
         finally:
             reader.close()
 
-    def _start(self) -> int | str | None:
-        """Where to begin: None where it goes on, by what was saved under the name."""
+    def _start(self) -> str | None:
+        """Where to begin: None for the offset that is saved under the name, or the beginning where none is.
+
+        "latest" is resolved once and saved before this instance is ready: a restart skips no record that comes after that.
+        """
         if self.config.start == "earliest":
             return None
         with Progress(self.config.gateways) as progress:
-            return None if self.config.name in progress.readers() else "latest"
+            frontier = progress.frontier()
+            if not frontier.log:
+                return "earliest"  # the log begins later: all of it comes after the start
+            if self.config.name not in progress.readers():
+                progress.save_offset(self.config.name, frontier.offset)
+            return None
 
-    def _reader(self, start: int | str | None) -> Reader:
+    def _reader(self, start: str | None) -> Reader:
         config = self.config
         try:
             reader = Reader(

@@ -7,12 +7,14 @@ become: a later instance fences it, and its progress says which transaction was 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from gateway.client.credentials import Credentials
 from gateway.client.encode import check_progress, seal
 from gateway.client.producer import Producer
 from gateway.client.receipt import Batch, Receipt
@@ -20,10 +22,11 @@ from gateway.core import limits
 from gateway.data.bodies import TxnBody, encode_body
 from gateway.data.frame import Kind
 from gateway.data.wire import OFFSET_UNKNOWN
-from gateway.errors import Refused, UsageError
+from gateway.errors import Refused, TuttiError, UsageError
 
 SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
 _RECORDS_END = 1 << 32  # what a frame's field holds
+_EMPTY_RECORD = pa.record_batch({"value": pa.array([b""], pa.binary())})
 
 
 class Part(NamedTuple):
@@ -100,6 +103,45 @@ class Transactor(Producer):
         body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
         seal(batch, body, 0)
         return feed.add_closed(batch)
+
+
+def commit_progress(
+    url: str,
+    producer: str,
+    topic: str,
+    decide: Callable[[bytes], bytes],
+    *,
+    connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
+    credentials: Credentials | None = None,
+) -> bytes:
+    """Commit a named producer's progress without a visible record.
+
+    A progress belongs to a record, so one record is staged. The producer's next epoch discards that record and keeps the progress.
+
+    Args:
+        url: of the gateways.
+        producer: its name. A running instance of it is fenced.
+        topic: that the producer may write to; it gets no record.
+        decide: returns the progress to commit, given the committed one (`b""`: none); `b""` commits nothing.
+        connect_timeout: seconds to find a gateway and begin an epoch.
+        credentials: as of `Producer`.
+
+    Returns the progress that `decide` returned; it is durable then.
+
+    Raises:
+        TuttiError: it is not committed (Aborted, Fenced, Unavailable), or it is not known whether it is (Unknown).
+    """
+    with Staging(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
+        progress = decide(staging.resume().progress)
+        if progress:
+            staging.send_batch(topic, _EMPTY_RECORD, progress).result()
+    if progress:
+        with (
+            contextlib.suppress(TuttiError),  # the producer's next epoch discards it in any case
+            Producer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials),
+        ):
+            pass
+    return progress
 
 
 def _slices(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -153,6 +153,18 @@ def test_follow_hears_of_each_commit(gateway: GatewayProcess) -> None:
             assert values([batch]) == [b"%d" % number]
 
 
+def test_latest_is_resolved_before_a_reader_is_returned(gateway: GatewayProcess) -> None:
+    """Proves that what commits right after the constructor is read, ordered and unordered, also where it was not polled before."""
+    with Producer(gateway.url) as producer:
+        for ordering in ("total", "unordered"):
+            producer.send("at-once", b"before", ordering=ordering).result(30)
+            with Reader(gateway.url, start="latest", follow=True, columns=["value"], ordering=ordering) as reader:
+                producer.send("at-once", b"after", ordering=ordering).result(30)
+                batch = reader.poll(30)
+                assert batch is not None
+                assert values([batch]) == [b"after"]
+
+
 def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
     with Producer(gateway.url) as p:
         for number in range(500):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from gateway.client.transactions import Part, Staging, Transactor
+from gateway.client.transactions import Part, Staging, Transactor, commit_progress
 from gateway.core import limits
 from gateway.errors import Fenced, Refused, UsageError
 from tests.faults.gateways import GatewayProcess
@@ -66,3 +66,20 @@ def test_a_later_committer_fences_the_one_before(gateway: GatewayProcess) -> Non
                 before.commit(parts, b"x").result(30)
             later.commit(parts, b"x").result(30)
     assert seen(gateway, "fenced") == [b"x"]
+
+
+def test_a_progress_commits_without_a_record(gateway: GatewayProcess) -> None:
+    """Proves that `resume` returns it, that no record of it is read or stays staged, and that deciding for none commits none."""
+    assert commit_progress(gateway.url, "alone", "alone", lambda progress: progress + b"1") == b"1"
+    assert commit_progress(gateway.url, "alone", "alone", lambda progress: progress + b"2") == b"12"
+    assert commit_progress(gateway.url, "alone", "alone", lambda _progress: b"") == b""
+    assert commit_progress(gateway.url, "another", "alone", lambda _progress: b"last") == b"last"
+    with Transactor(gateway.url, producer="committer-of-all") as committer:
+        for position in range(1, 60):
+            committer.resume()  # after the refusal of the one before
+            with pytest.raises(Refused, match=f"nothing is staged at position {position} "):
+                committer.commit([Part(position, "alone", 1, 0, 0)], b"wrong").result(30)
+    with Producer(gateway.url, producer="alone") as producer:
+        assert producer.resume().progress == b"12"
+    with Reader(gateway.url) as reader:
+        assert "alone" not in {record.topic for record in reader.records()}

@@ -119,6 +119,30 @@ def test_a_stream_brings_what_commits_and_goes_on_where_it_was_left(fronts: Fron
     until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
 
 
+def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fronts) -> None:
+    """Proves that `latest` is resolved once, when the stream begins, also where the log has a record already."""
+    front, _ = fronts
+    front.post("again", ["before"])
+
+    def opened(**headers: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        link = http.client.HTTPConnection("127.0.0.1", front.port, timeout=60)
+        link.request("GET", "/v1/records/stream?topic=again", headers={name.replace("_", "-"): it for name, it in headers.items()})
+        return link, link.getresponse()
+
+    link, answer = opened()
+    front.post("again", ["with the head"])
+    first = next(iter(events(answer)))
+    link.close()
+    front.post("again", ["while away"])
+    link, answer = opened(Last_Event_ID=first["id"])
+    found = (event for event in events(answer) if "data" in event)
+    assert [json.loads(next(found)["data"])["value"] for _ in range(2)] == ["with the head", "while away"]
+    link.close()
+    link, answer = opened(Last_Event_ID="-1")
+    assert json.loads(next(event for event in events(answer) if "data" in event)["data"])["value"] == "before"
+    link.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers", "body", "status", "told"),
     [

@@ -180,3 +180,33 @@ def test_a_topic_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> 
     with Outflow(tmp_path, kafka, group.url, topic, name="absent", kafka="partitions = 2") as outflow:
         until(lambda: topic in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics, "the topic")
         until_in_kafka(kafka, topic, 1, outflow)
+
+
+def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: Three, tmp_path: Path) -> None:
+    """Proves that the error says which record of which topic cannot go, for names that Kafka keeps for itself and one that collides
+    with another; that none of them is created; and that the next one goes on where `topics` leaves them out.
+    """
+    topic = new_topic(kafka)
+    new_topic(kafka, name=f"{topic}_x")
+    names = ["__cluster_metadata", "__consumer_offsets", "__share_group_state", f"{topic}.x"]
+    before = set(AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics)
+    for number, name in enumerate(names):
+        outflow = Outflow(
+            tmp_path, kafka, group.url, topic, name=f"refused{number}", kafka="partitions = 1", top='start = "latest"'
+        )
+        text = outflow.file.read_text()
+        outflow.file.write_text(text.replace(f'topics = ["{topic}"]', ""))
+        with outflow, Producer(group.url) as producer:
+            offsets = [producer.send(one, b"%d" % number).result(30) for one in (topic, name, topic)]
+            code, _ = outflow.ended()
+        assert code == 2, outflow.told()
+        last = outflow.told().splitlines()[-1]
+        assert f"the record at offset {offsets[1]} of topic '{name}' cannot go to Kafka: " in last
+        assert "(kafka.names)" in last
+        outflow.file.write_text(text)
+        with outflow:
+            found = until_in_kafka(kafka, topic, 2 * (number + 1), outflow)
+        assert [message.value() for message in found[-2:]] == [b"%d" % number] * 2
+    admin = AdminClient({"bootstrap.servers": kafka})
+    created = set(admin.list_topics(timeout=10).topics) - before
+    assert not created & set(names)

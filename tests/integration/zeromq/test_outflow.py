@@ -113,6 +113,20 @@ def test_what_a_subscriber_misses_is_told_across_kills(group: Three, tmp_path: P
     assert found[0] == 0
 
 
+def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Three, tmp_path: Path, peer: Peer) -> None:
+    """Proves that what is sent after the first ready line is published by the next instance, and nothing from before it."""
+    one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"')
+    with Producer(group.url) as producer:
+        producer.send("ol", b"before").result(30)
+        one.start().end(signal.SIGKILL)
+        producer.send("ol", b"after").result(30)
+        with one.start():
+            sub = peer(zmq.SUB)
+            sub.connect(one.ready["bound"][0])
+            sub.subscribe(b"")
+            assert sub.recv_multipart()[2] == b"after"
+
+
 def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
     """Proves that an endpoint that makes no sense is named."""
     wrong = publisher(tmp_path, group.url, '["oa"]')

@@ -60,7 +60,8 @@ class Kafka:
         self.again: Callable[[], bool] = lambda: False
         self.notes: dict[Key, tuple[int, str]] = {}
         self.trouble: Callable[[str], None] = lambda where: None
-        self.topic_id = TOPIC
+        self.topic_id, self.cluster = TOPIC, CLUSTER
+        self.open_from: int | None = None  # where a transaction begins that is open
 
 
 class Member:
@@ -75,14 +76,19 @@ class Member:
         self.idle: Callable[[], None] = lambda: None
 
     def topics(self) -> dict[str, Source]:
-        return {name: Source(CLUSTER, self.kafka.topic_id, name) for name in self.kafka.names}
+        return {name: Source(self.kafka.cluster, self.kafka.topic_id, name) for name in self.kafka.names}
 
     def edges(self, key: Key) -> tuple[int, int]:
         self.kafka.trouble("edges")
         return self.kafka.low, self.kafka.high_
 
-    def noted(self, key: Key) -> tuple[int, str]:
-        return self.kafka.notes.get(key, (-1, ""))
+    def ends(self, topic: str) -> dict[int, int]:
+        self.kafka.trouble("ends")
+        end = self.kafka.high_ if self.kafka.open_from is None else self.kafka.open_from
+        return {number: end for name, number in self.kafka.keys if name == topic}
+
+    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+        return {key: self.kafka.notes.get(key, (-1, "")) for key in keys}
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
         self._assigned, self.revoked, self._lost = assigned, revoked, lost
@@ -153,6 +159,15 @@ class Log:
         self.epochs[name] = self.epochs.get(name, 0) + 1
         return Producer(self, name, self.epochs[name])
 
+    def commit(self, name: str, _topic: str, decide: Callable[[bytes], bytes]) -> bytes:
+        """As `gateway.client.transactions.commit_progress`."""
+        self.trouble("commit")
+        self.epochs[name] = self.epochs.get(name, 0) + 1
+        if progress := decide(self.progress.get(name, b"")):
+            self.trouble("committed")
+            self.progress[name] = progress
+        return progress
+
     def release(self) -> None:
         """Deliver what is on its way."""
         held, self.held = self.held or [], None
@@ -216,7 +231,7 @@ class Producer:
 def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[Connector, Member]:
     member = Member(kafka)
     config = configs.Inflow("in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", [*kafka.names], **more), str(tmp_path / "q"))
-    return Connector(config, member, log.open, log.answer), member
+    return Connector(config, member, log.open, log.answer, log.commit), member
 
 
 def run(connector: Connector, member: Member, until: Callable[[], bool]) -> None:

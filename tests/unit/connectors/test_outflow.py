@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from connectors import limits as shared_limits
 from connectors.kafka import config as configs
 from connectors.kafka import limits
-from connectors.kafka.errors import Again, NotTaken
+from connectors.kafka.errors import Again, NotTaken, TopicNotTaken
 from connectors.kafka.metrics import OutflowMetrics
 from connectors.kafka.outflow import Outflow
 from connectors.kafka.outgoing import COLUMNS, Outgoing, sizes
@@ -39,6 +39,8 @@ class Kafka:
         self.position: Position | None = None
         self.poison: set[int] = set()
         self.large: set[int] = set()
+        self.closed: dict[str, str] = {}  # topics that take no record -> where that is found out: "target" or "commit"
+        self.position_closed = False
         self.newest = 0
         self.commits: list[int] = []
         self.trouble: Callable[[str], None] = lambda where: None
@@ -66,6 +68,8 @@ class FakeSink:
 
     def target_of(self, topic: str) -> str:
         self.kafka.trouble("target")
+        if self.kafka.closed.get(topic) == "target":
+            raise TopicNotTaken(f"Kafka keeps topic {topic} for itself")
         return topic
 
     def begin(self) -> None:
@@ -85,6 +89,8 @@ class FakeSink:
             raise Again("fenced")
         if any(offset in self.kafka.poison for _, offset in given):
             raise NotTaken("too large for the topic")
+        if self.kafka.position_closed or any(self.kafka.closed.get(target) == "commit" for target, _ in given):
+            raise TopicNotTaken("Topic authorization failed")
         self.kafka.trouble("commit")
         self.kafka.records += given
         self.kafka.commits.append(len(given))

@@ -68,6 +68,11 @@ GOOD = 'name = "out"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[ka
         (GOOD + "[transaction]\nrecords = 0\n", "a whole number from 1 to 100000"),
         ('topics = ["a b"]\n' + GOOD, "topics has is 'a b'"),
         (GOOD.replace('"out"', '"a b"'), "name is 'a b'"),
+        (GOOD + 'topic = "__consumer_offsets"\n', "kafka.topic is '__consumer_offsets', a topic that Kafka keeps for itself"),
+        (GOOD + 'position_topic = "__transaction_state"\n', "kafka.position_topic is '__transaction_state', a topic that"),
+        (GOOD + 'names = { b = "__cluster_metadata" }\n', "kafka.names.b is '__cluster_metadata', a topic that"),
+        ('topics = ["__share_group_state"]\n' + GOOD, "topics has '__share_group_state', whose records would go to"),
+        ('topics = ["tutti.out.position"]\n' + GOOD, "topics has 'tutti.out.position', whose records would go to"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from connectors import limits
 from connectors.config import check_connector_name, check_gateways, check_topic
 from connectors.kafka.config import load_inflow
-from connectors.quarantine import Full, Quarantine, as_base64
+from connectors.quarantine import Full, Quarantine, QuarantineLog, as_base64
 from gateway.core import limits as common
 from gateway.errors import ConfigError
 from gateway.page import Page as Served
@@ -53,12 +53,84 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
     next(tmp_path.iterdir()).unlink()
     quarantine.put("t-5", [], "wrong", {})
     assert quarantine.count == 2
+    monkeypatch.setattr(limits, "QUARANTINED_MAX", 10)
+    monkeypatch.setattr(limits, "QUARANTINED_BYTES_MAX", 100)
+    quarantine.put("t-6", [], "wrong", {"value": "x" * 100})
+    for one in (quarantine, Quarantine(str(tmp_path))):
+        with pytest.raises(Full, match=r"t-7: 3 records \(\d+ bytes\)"):
+            one.put("t-7", [], "wrong", {})
 
 
 def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="name a directory that can be written"):
         Quarantine(str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="name a directory that can be written"):
+        QuarantineLog(str(tmp_path / "file"), "a")
+
+
+def messages_of(directory: Path) -> list[int]:
+    """Those that quarantine holds, whole."""
+    lines = [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    return [json.loads(line)["number"] for line in lines if line.endswith(b"}")]
+
+
+def test_a_log_of_messages_has_few_files_across_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that a start continues the newest file, that a line cut by a crash spoils no other, and that what is moved away makes
+    space for more.
+    """
+    monkeypatch.setattr(limits, "QUARANTINE_LOG_FILES", 3)
+    monkeypatch.setattr(limits, "QUARANTINE_LOG_FILE_BYTES", 250)
+    now = 0.0
+    for number in range(4):  # about 75 bytes each
+        QuarantineLog(str(tmp_path), "a", lambda: now).append([("wrong", {"number": number})])
+    (tmp_path / "a-b-20260101T000000.000000Z.jsonl").touch()  # another connector's
+    assert len(list(tmp_path.glob("a-2*"))) == 1
+    with next(tmp_path.glob("a-2*")).open("ab") as file:
+        file.write(b'{"reason":"cut')
+    log = QuarantineLog(str(tmp_path), "a", lambda: now)
+    log.append([("wrong", {"number": number}) for number in range(4, 20)])
+    kept = messages_of(tmp_path)
+    assert kept == list(range(len(kept)))
+    assert (len(list(tmp_path.glob("a-2*"))), log.count, log.dropped) == (3, len(kept), 20 - len(kept))
+    for path in sorted(tmp_path.glob("a-2*"))[:2]:
+        path.unlink()
+    before = log.dropped
+    log.append([("wrong", {"number": 20})])
+    assert log.dropped == before + 1, "a full directory is not listed for each message"
+    now += limits.QUARANTINE_LOG_LOOK_S
+    log.append([("wrong", {"number": 21})])
+    assert (messages_of(tmp_path)[-1], log.dropped) == (21, before + 1)
+    for path in tmp_path.glob("a-2*"):
+        path.unlink()  # the open one, too
+    log.append([("wrong", {"number": 22})])
+    assert (messages_of(tmp_path), log.count) == ([22], 1)
+
+
+def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    log = QuarantineLog(str(tmp_path), "a", lambda: now)
+    log.append([("wrong", {"number": 0})])
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        log.append([("wrong", {"number": 1}), ("wrong", {"number": 2})])
+    now += limits.QUARANTINE_LOG_TELL_S
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        log.append([("wrong", {"number": 3})])
+    now += limits.QUARANTINE_LOG_LOOK_S
+    log.append([("wrong", {"number": 4})])
+    assert (messages_of(tmp_path), log.count, log.dropped) == ([0, 4], 2, 3)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "no log takes: 1, see" in first
+    assert "no log takes: 3, see" in second
+    assert "3 were dropped so far (No space left on device: make space there)" in second
 
 
 @pytest.mark.parametrize(

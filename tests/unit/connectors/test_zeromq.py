@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from connectors import limits as common
 from connectors.zeromq import flow as flow_module
 from connectors.zeromq import limits
 from connectors.zeromq.config import Curve, load_inflow, load_outflow
 from connectors.zeromq.flow import Flow
 from connectors.zeromq.inflow import Connector
 from connectors.zeromq.messages import Part, Sorter
+from connectors.zeromq.metrics import InMetrics
 from connectors.zeromq.outflow import Publisher
 from connectors.zeromq.spooled import SpooledFlow
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
@@ -205,25 +208,30 @@ def test_without_room_who_pushes_waits_and_what_is_published_is_counted(
     assert (len(socket.messages), connector.dropped, connector.messages) == (left, dropped, dropped)
 
 
-def test_a_full_quarantine_holds_who_pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that nothing is lost then: what has no room there waits, and nothing more is taken until it has."""
-    from connectors import limits as common
-
-    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
+@pytest.mark.parametrize("kind", ["pull", "sub"])
+def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that however much a stranger sends, there are few files, what has no space is counted, and good messages pass."""
+    (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
     connector = Connector(load_inflow(str(tmp_path / "in.toml")))
     monkeypatch.setattr(connector.flow, "tend", lambda _: None)
-    monkeypatch.setattr(common, "QUARANTINED_MAX", 1)
-    monkeypatch.setattr(limits, "LOOK_S", 0.0)
-    socket: Any = FakeSocket([[b"1", b"2"], [b"3", b"4"]])
-    connector._turn(socket, pull=True)
-    socket.messages = [[b"good"]]
-    connector._turn(socket, pull=True)
-    assert len(socket.messages) == 1
-    (first,) = (tmp_path / "q").iterdir()
-    assert orjson.loads(first.read_bytes())["count"] == 2
-    first.unlink()
-    connector._turn(socket, pull=True)
-    assert (socket.messages, len(list((tmp_path / "q").iterdir()))) == ([], 1)
+    monkeypatch.setattr(common, "QUARANTINE_LOG_FILES", 3)
+    monkeypatch.setattr(common, "QUARANTINE_LOG_FILE_BYTES", 1000)
+    for number in range(50):
+        socket: Any = FakeSocket([[b"%d" % number, b"no"], [b"good %d" % number], [b"", b"", b"x" * 70_000]])
+        connector._turn(socket, pull=kind == "pull")
+        assert socket.messages == []
+    files = list((tmp_path / "q").iterdir())
+    assert len(files) == 3
+    told = [orjson.loads(line) for file in sorted(files) for line in file.read_bytes().splitlines()]
+    assert (told[0]["reason"], told[0]["count"]) == ("it has 2 frames, and zeromq.frames names 1", 2)
+    assert told[0]["frames"][0] == {"bytes": 1, "base64": "MA=="}
+    assert [len(one["base64"]) for one in told[1]["frames"]] == [0, 0, 87384]
+    registry = CollectorRegistry()
+    registry.register(InMetrics(connector))
+    metrics = generate_latest(registry).decode()
+    assert f'tutti_zeromq_in_quarantined{{connector="z"}} {float(len(told))}' in metrics
+    assert f'tutti_zeromq_in_quarantine_dropped_total{{connector="z"}} {float(100 - len(told))}' in metrics
+    assert (connector.dropped, connector.flow.waiting) == (0, 50)
 
 
 @pytest.mark.parametrize(

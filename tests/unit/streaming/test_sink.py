@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from gateway.client import transactions
 from gateway.client.encode import conform
 from gateway.client.transactions import Part
 from gateway.core import limits
@@ -352,7 +353,9 @@ class FakeStaging:
 @pytest.fixture
 def staging(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[FakeStaging]:
     FakeStaging.made, FakeStaging.log = [], log
-    monkeypatch.setattr(sink, "Staging", FakeStaging)
+    for module in (sink, transactions):
+        monkeypatch.setattr(module, "Staging", FakeStaging)
+    monkeypatch.setattr(transactions, "Producer", lambda url, producer, connect_timeout, credentials: log._of(producer))
     return FakeStaging.made
 
 
