@@ -25,7 +25,8 @@ class RecordsPartition(InputPartition):
 
     `gateways` are those that were known when it was planned, in the order in which this partition turns to them: a task may begin
     in a process that never asked one, at a time when none of those that the options name is left. `begins` is where the log began
-    then: what lies below is read from its archive.
+    then: what lies below is read from its archive. `planned` is the time of the plan (seconds since 1970), in the last partition of a
+    range that ends at the frontier of that moment.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class RecordsPartition(InputPartition):
         self.topics = topics
         self.gateways = gateways
         self.begins = begins
+        self.planned: float | None = None
 
     def __repr__(self) -> str:
         """As Spark shows it in its logs."""

@@ -408,6 +408,7 @@ METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_PLAN_OLD_US = 60_000_000  # a task that begins so long after its range was planned asks whether the log has more by now
 SPARK_PARTING_US = 15_000_000  # until sources of a run in lockstep that ended are gone
 SPARK_REPORT_US = 100_000  # between two words of a query on what it has processed, at least
 SPARK_ALIVE_US = 1_000_000  # and at most: one that has nothing new says that it is there
