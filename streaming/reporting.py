@@ -111,7 +111,7 @@ class Reporter:
             offset,
             name=options.query_name,
             label=self._label,
-            topics=options.topics,
+            topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
             back=not self._began,
             patience=_ALIVE_S,

@@ -324,6 +324,16 @@ def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
     assert topics("fl") == []
 
 
+def test_a_pattern_that_matches_too_much_for_a_question_is_refused_when_it_is_planned(log: FakeLog) -> None:
+    """Proves that a read of too many topics ends before it begins, with what to do, and that files have no such limit."""
+    log.names = [f"{number:06}{'x' * 200}" for number in range(limits.TICKET_BYTES_MAX // 200)]
+    options = ReadOptions(gateways="tutti://h:1", topics_pattern="0.*")
+    with pytest.raises(UsageError, match=r"option 'topicsPattern' \('0.\*'\) matches 41943 topics, .* filter by column 'topic'"):
+        partitions(log, log.frontier(), 0, 10, options)
+    assert len(partitions(log, log.frontier(), 0, 10, ReadOptions(paths=("d",), topics_pattern="0.*"))) == 1
+    assert repr(RecordsPartition("u", 0, 1, tuple(log.names))).count("x" * 200) == 10, "a message shows some of them"
+
+
 def test_a_batch_read(log: FakeLog) -> None:
     def planned(**options: Any) -> list[tuple[int, int]]:
         return covered(BatchReader(ReadOptions(gateways="tutti://h:1", **options)).partitions())
