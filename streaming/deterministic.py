@@ -8,10 +8,14 @@ expression; one walk through the plan looks for it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.sql.types import StructType
+
 from gateway.errors import UsageError
+from streaming.catalog import with_table
 from streaming.options import parse
 from streaming.spark_plan import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
 
@@ -137,7 +141,7 @@ _LATEST_START = _Reason(
     "a new query begins where the log ends at that moment", 'say where: option("startingOffset", "earliest") or an offset'
 )
 _LATEST_END = _Reason(
-    "each action reads up to where the log ends at that moment", 'say where: option("endingOffset", N) or endingTimestamp'
+    "the first action reads up to where the log ends at that moment", 'say where: option("endingOffset", N) or endingTimestamp'
 )
 
 #: Expressions that are no function of the row.
@@ -234,7 +238,7 @@ class _Walk:
                 self._add(_OTHER_STREAM, expression, self.stateful[0])
                 together.add(None)
                 continue
-            options = _options(stream.extraOptions(), "stream")
+            options = _options(stream, stream.extraOptions(), "stream")
             together.add(options.lockstep)
             if options.cut_ticks is None or options.records_max != 1:
                 self._add(_NO_CUT if options.cut_ticks is None else _LOOSE_CUT, expression, self.stateful[0])
@@ -247,7 +251,7 @@ class _Walk:
         if name in STREAMS:
             self._stream(name, node)
         elif is_tutti(name, node):
-            if _options(node.options(), "batch").end == "latest":
+            if _options(node, node.options(), "batch").end == "latest":
                 self._add(_LATEST_END, "endingOffset latest", printed(node))
         elif name == "EventTimeWatermark" and node.isStreaming():
             self._watermarks.append(printed(node))
@@ -273,7 +277,7 @@ class _Walk:
 
     def _stream(self, name: str, node: Any) -> None:
         self._streams[node.output().toString()] = node
-        if is_tutti(name, node) and _options(node.extraOptions(), "stream").start == "latest":
+        if is_tutti(name, node) and _options(node, node.extraOptions(), "stream").start == "latest":
             self._add(_LATEST_START, "startingOffset latest", printed(node))
 
     def _limit(self, node: Any) -> None:
@@ -365,5 +369,7 @@ def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
     return all(child.deterministic() for child in children)
 
 
-def _options(given: Any, kind: Kind) -> ReadOptions:
-    return parse(dict(given.asCaseSensitiveMap()), kind)
+def _options(node: Any, given: Any, kind: Kind) -> ReadOptions:
+    """The options of a read, those of its table in Spark's catalog among them."""
+    schema = StructType.fromJson(json.loads(node.table().schema().json()))
+    return parse(with_table(dict(given.asCaseSensitiveMap()), schema), kind)

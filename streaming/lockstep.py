@@ -40,15 +40,15 @@ _LOOK_SECONDS = 0.02
 _NEW: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
 
 
-def scratch_directory() -> Path:
-    """The directory that Spark's driver made for itself alone, as it tells its Python processes.
+def scratch_directory(option: str) -> Path:
+    """The directory that Spark's driver made for itself alone, as it tells its Python processes; `option` needs it.
 
     Raises:
         UsageError: it does not tell; this is no such process.
     """
     directories = os.environ.get("SPARK_LOCAL_DIRS", "")
     if not directories:
-        raise UsageError("option 'lockstep' needs a directory of Spark's driver, and SPARK_LOCAL_DIRS does not name one")
+        raise UsageError(f"option {option!r} needs a directory of Spark's driver, and SPARK_LOCAL_DIRS does not name one")
     return Path(directories.split(",")[0])
 
 
@@ -72,7 +72,11 @@ class Lockstep:
         """
         if self._member:
             return
-        home = (self._directory or scratch_directory()) / "tutti-lockstep" / hashlib.sha256(self._name.encode()).hexdigest()[:32]
+        home = (
+            (self._directory or scratch_directory("lockstep"))
+            / "tutti-lockstep"
+            / hashlib.sha256(self._name.encode()).hexdigest()[:32]
+        )
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._state = os.open(home / "state", os.O_RDWR | os.O_CREAT, 0o600)
         deadline = time.monotonic() + _PARTING_SECONDS

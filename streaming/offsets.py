@@ -2,7 +2,8 @@
 
 Spark asks for the initial offset again after a crash in batch 0, though that batch's end may be in its offset log already, and a
 start of "latest" is then another one. So every end carries the start of its own batch, and a batch is planned from its end alone:
-[from, offset). A log is named by its uuid: offsets of one mean nothing in another.
+[from, offset). Only where Spark kept no end of the batches before it does a batch begin earlier (`batch_range`). A log is named by
+its uuid: offsets of one mean nothing in another.
 """
 
 from __future__ import annotations
@@ -60,19 +61,23 @@ def check_log(offset: StreamOffset, log: str, origin: str) -> None:
 def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     """The records [a, b) of the batch that ends at `end`, whatever Spark takes for its start.
 
+    With `asyncProgressTrackingEnabled` Spark keeps the ends of some batches only. After a failure `start` is the last end that it
+    kept, and the batches between `start` and `end` are part of this one: they are read again, so that none is lost.
+
     Raises:
         UsageError: the two cannot belong together.
     """
     check_log(start, end.log, "the planned batch")
     if end.begin > end.offset:
         raise UsageError(f"the batch would begin at {end.begin}, behind its end {end.offset}: the checkpoint is damaged")
-    # A start that no batch has moved may be the answer to a second question for the initial offset: any other has to fit.
-    if start.offset not in (end.begin, start.begin):
+    if start.offset == start.begin:  # no batch has moved it: it may be the answer to a second question for the initial offset
+        return end.begin, end.offset
+    if start.offset > end.begin:
         raise UsageError(
             f"the batch that ends at {end.offset} began at {end.begin}, but the one before it ended at {start.offset}: "
             "the checkpoint is damaged"
         )
-    return end.begin, end.offset
+    return start.offset, end.offset
 
 
 def next_end(start: int, available: int, records_max: int | None) -> int:

@@ -61,6 +61,13 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
+#: Options that say the same thing in two ways: at most one of the two is given.
+_EITHER = {
+    "topicsPattern": "topics",
+    "startingTimestamp": "startingOffset",
+    "endingTimestamp": "endingOffset",
+    "path": "gateways",
+}
 _RANGE = "a batch read takes its range from startingOffset and endingOffset"
 _LIMITS = f"it limits a stream's triggers; {_RANGE}"
 _STREAM_ONLY = {
@@ -130,6 +137,17 @@ class _Given(dict[str, str]):
     def name(self, option: str) -> str:
         """The name that the user gave it by: ours or Kafka's."""
         return self.spelled.get(option, option)
+
+
+def our_name(option: str) -> str:
+    """Our name of an option that is spelled in any case, or by Kafka's name; one that is not known stays as it is."""
+    name = _CANONICAL.get(option.lower(), option)
+    return ALIASES.get(name, name)
+
+
+def slot(name: str) -> str:
+    """The same for options of which at most one is given, by our names."""
+    return _EITHER.get(name, name)
 
 
 def wrong(option: str, value: object, why: str = "") -> UsageError:
@@ -263,7 +281,11 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
     elif "archive" in given:
         names = ()
     else:
-        raise UsageError(f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed")
+        raise UsageError(
+            f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed. Spark hands over "
+            "no options of a table that has a list of columns, or that has them in TBLPROPERTIES: write CREATE TABLE t USING tutti "
+            "OPTIONS (...)"
+        )
     return None, tuple(os.path.abspath(_local(name)) for name in names)
 
 

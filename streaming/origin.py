@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.client.hosts import is_here
 from gateway.core import limits
 from gateway.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
+from streaming.planning import named
 
 if TYPE_CHECKING:
     from gateway.archive.catalog import Archive
@@ -143,12 +144,11 @@ def _told(source: Source, options: ReadOptions, partition: RecordsPartition, sta
             position = piece.next
             yield piece
     except TuttiError as error:
-        topics = "all topics" if partition.topics is None else f"topics {', '.join(partition.topics)}"
         where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
         advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
         error.args = (
-            f"records {position} to {partition.end - 1} of {topics} could not be read from {where} (the partition begins at "
-            f"{partition.start}, its log is {partition.log}): {error}{advice}",
+            f"records {position} to {partition.end - 1} of {named(partition.topics)} could not be read from {where} (the partition "
+            f"begins at {partition.start}, its log is {partition.log}): {error}{advice}",
             *error.args[1:],
         )
         raise

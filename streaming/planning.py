@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql.datasource import InputPartition
 
 from gateway.core import limits
-from gateway.errors import OffsetOutOfRange
+from gateway.errors import OffsetOutOfRange, UsageError
 from streaming.options import ReadOptions
 
 if TYPE_CHECKING:
     from gateway.client.source import Frontier, Range, Source
+
+
+_SHOWN = 10  # topics in a message
+_QUOTED = 3  # bytes that JSON has for a name beside its own
 
 
 class RecordsPartition(InputPartition):
@@ -25,7 +29,8 @@ class RecordsPartition(InputPartition):
 
     `gateways` are those that were known when it was planned, in the order in which this partition turns to them: a task may begin
     in a process that never asked one, at a time when none of those that the options name is left. `begins` is where the log began
-    then: what lies below is read from its archive.
+    then: what lies below is read from its archive. `planned` is the time of the plan (seconds since 1970), in the last partition of
+    a range that ends at the frontier of that moment.
     """
 
     def __init__(
@@ -44,10 +49,19 @@ class RecordsPartition(InputPartition):
         self.topics = topics
         self.gateways = gateways
         self.begins = begins
+        self.planned: float | None = None
 
     def __repr__(self) -> str:
         """As Spark shows it in its logs."""
-        return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, topics={self.topics})"
+        return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, {named(self.topics)})"
+
+
+def named(topics: tuple[str, ...] | None) -> str:
+    """Topics in words; of many the first ones."""
+    if topics is None:
+        return "all topics"
+    some = ", ".join(topics[:_SHOWN])
+    return f"topics {some}" if len(topics) <= _SHOWN else f"{len(topics)} topics ({some}, ...)"
 
 
 def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
@@ -164,4 +178,12 @@ def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...]
     if options.topics_pattern is None:
         return options.topics
     pattern = re.compile(options.topics_pattern)
-    return tuple(sorted(topic.name for topic in source.topics(end) if pattern.fullmatch(topic.name)))
+    found = tuple(sorted(topic.name for topic in source.topics(end) if pattern.fullmatch(topic.name)))
+    size = sum(len(name) + _QUOTED for name in found)
+    if options.gateways is not None and size > limits.TICKET_TOPICS_BYTES_MAX:
+        raise UsageError(
+            f"option 'topicsPattern' ({options.topics_pattern!r}) matches {len(found)} topics, whose names have {size} bytes; "
+            f"a read of gateways takes {limits.TICKET_TOPICS_BYTES_MAX}. Match fewer topics, or leave it out and filter by column "
+            "'topic'"
+        )
+    return found

@@ -33,13 +33,20 @@ _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 class Reporter:
     """Tells gateways how far one run of a query is, from its first word until `stop`."""
 
-    def __init__(self, source: Source, options: ReadOptions, behind: Callable[[int], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        options: ReadOptions,
+        behind: Callable[[int], tuple[int, int]],
+        least: Callable[[int], int | None] = lambda offset: offset,
+    ) -> None:
         """Tell those of `source`, where it is gateways: of files nobody is told. `behind` gives the lag of an offset: records and
-        milliseconds.
+        milliseconds. `least` gives the position of the query's name when this stream is at an offset, None while it is not known.
         """
         self._gateways = _gateways_of(source, options)
         self._options = options
         self._behind = behind
+        self._least = least
         self._run = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._offset = self._told = -1
@@ -91,7 +98,10 @@ class Reporter:
             if offset < 0:
                 continue
             try:
-                trouble = self._report(gateways, offset)
+                position = self._least(offset)
+                if position is None:
+                    continue
+                trouble = self._report(gateways, offset, position)
             except Refused as error:
                 rest = _NOT_KNOWN_S if error.code == "unknown_action" else _ALIVE_S
                 continue
@@ -103,15 +113,15 @@ class Reporter:
                 self._began = self._began or not trouble
                 self._changed.notify_all()
 
-    def _report(self, gateways: Progress, offset: int) -> str:
+    def _report(self, gateways: Progress, offset: int, position: int) -> str:
         options = self._options
         _, lag_ms = self._behind(offset)
         return gateways.report(
             self._run,
-            offset,
+            position,
             name=options.query_name,
             label=self._label,
-            topics=options.topics,
+            topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
             back=not self._began,
             patience=_ALIVE_S,

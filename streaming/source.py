@@ -30,10 +30,14 @@ class TuttiDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns asked for, in the order asked for."""
+        from streaming.catalog import carrying, created
         from streaming.options import parse
         from streaming.shape import spark_schema
 
-        return spark_schema(parse(self.options).columns)
+        table = created(self.options)
+        if table is None:
+            return spark_schema(parse(self.options).columns)
+        return carrying(spark_schema(parse(table).columns), table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of one range of the committed log."""
@@ -66,9 +70,10 @@ class TuttiDataSource(DataSource):
         return StreamSink(options)
 
     def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
+        from streaming.catalog import plain, with_table
         from streaming.options import parse
         from streaming.shape import check_asked
 
-        options = parse(self.options, kind)
-        check_asked(schema, options.columns)
+        options = parse(with_table(self.options, schema), kind)
+        check_asked(plain(schema), options.columns)
         return options

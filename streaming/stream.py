@@ -23,9 +23,10 @@ from pyspark.sql.streaming.datasource import (
 from gateway.core import limits
 from gateway.errors import OffsetOutOfRange
 from streaming import planning
-from streaming.lockstep import Lockstep
+from streaming.lockstep import Lockstep, scratch_directory
 from streaming.offsets import StreamOffset, batch_range, check_log, next_end
 from streaming.origin import source_of
+from streaming.positions import SharedPosition
 from streaming.records import read_partition
 from streaming.reporting import Reporter
 from streaming.watch import FrontierWatch
@@ -52,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._processed: int | None = None
         self._telling: Reporter | None = None
+        self._position: SharedPosition | None = None
         # The batch that begins at the first ends at no tick up to the third, the last one being the second.
         self._without_tick = (-1, -1, 0)
         self._weighed = (-1, -1, -1)  # of [first, second) the batch has what lies below the third
@@ -80,6 +82,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if self._lockstep is not None:
             self._lockstep.join()  # Spark asks this of all sources before it asks one of them for an offset
+        if options.query_name and options.gateways is not None and self._position is None:
+            self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
         if options.records_max is not None:
             return ReadMaxRows(options.records_max)
         if options.bytes_max is not None:
@@ -185,6 +189,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the threads."""
         if self._telling is not None:
             self._telling.stop()
+        if self._position is not None:
+            self._position.leave()
         if self._lockstep is not None:
             self._lockstep.leave()
         if self._watching is not None:
@@ -216,7 +222,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _reporter(self) -> Reporter:
         if self._telling is None:
-            self._telling = Reporter(self._source, self._options, self._watch.behind)
+            position, log = self._position, self._watch.frontier().log
+            least = (lambda offset: offset) if position is None else (lambda offset: position.least(log, offset))
+            self._telling = Reporter(self._source, self._options, self._watch.behind, least)
         return self._telling
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from pyarrow import flight
 
-from gateway.api.faults import sent_on
+from gateway.api.faults import Fault, sent_on
 from gateway.api.ranges import Range
 from gateway.api.requests import Command, Ticket, encode
 from gateway.api.shelf import Served, Shelf
@@ -70,6 +70,7 @@ class Plans:
                 parts = [Part(wanted.start, -1, -1, -1)]
             else:
                 parts = _parts(served, command, wanted.start, wanted.end)
+        _check_tickets(command, len(parts))
         whole = command.topics is None and not command.follow
         locations = self._locations(given_up)
         return flight.FlightInfo(
@@ -80,6 +81,21 @@ class Plans:
             sum(part.bytes for part in parts) if whole else -1,
             ordered=True,
             app_metadata=metadata(served, wanted),
+        )
+
+
+def _check_tickets(command: Command, parts: int) -> None:
+    """Refuse an answer that grows out of bounds, as each of its tickets has all names of topics in it.
+
+    Raises:
+        Fault: `malformed`.
+    """
+    size = parts * len(encode(command.topics))
+    if size > limits.TICKETS_BYTES_MAX:
+        raise Fault(
+            "malformed",
+            f"the range has {parts} parts, and {len(command.topics or ())} topics in the ticket of each would make {size} bytes; "
+            f"at most {limits.TICKETS_BYTES_MAX} are given: ask for fewer `splits`, or use the action `plan`",
         )
 
 

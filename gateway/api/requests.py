@@ -125,7 +125,7 @@ class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     run: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.LOG_NAME_CHARACTERS_MAX)]
     name: str = ""
     label: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
-    topics: Annotated[tuple[str, ...], msgspec.Meta(max_length=limits.TOPICS_A_READ_MAX)] | None = None
+    topics: Annotated[tuple[str, ...], msgspec.Meta(max_length=limits.TOPICS_A_REPORT_MAX)] | None = None
     offset: Natural
     lag_ms: Natural = 0
     back: bool = False

@@ -225,8 +225,11 @@ SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
 PLAN_SEGMENTS_MAX = 16  # a range over so many segments or more is cut between them
 PLAN_SEGMENTS_A_PART_MIN = 2  # or not, where parts would have fewer: they would be of very different sizes
 PLAN_SEGMENTS_WEIGHED_MAX = 256  # whose files are looked at, about; others weigh as much as these
-TICKET_BYTES_MAX = 64 * KIB
-TOPICS_A_READ_MAX = 1000
+TICKET_BYTES_MAX = 8 * MIB  # of a question about reads; nearly all of it is names of topics
+TICKET_TOPICS_BYTES_MAX = TICKET_BYTES_MAX - 64 * KIB
+TICKETS_BYTES_MAX = 64 * MIB  # of all tickets of one answer, each of which has these names again
+TOPICS_A_READ_MAX = TOPICS_MOST
+TOPICS_A_REPORT_MAX = 1000  # that a query says it reads, for people
 TICKS_AN_ANSWER_MAX = 100_000
 LOG_NAME_CHARACTERS_MAX = 64  # a log's uuid as hex has 32
 READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
@@ -409,6 +412,7 @@ METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request
 
 # Spark
 SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
+SPARK_PLAN_OLD_US = 60_000_000  # a task that begins so long after its range was planned asks whether the log has more by now
 SPARK_PARTING_US = 15_000_000  # until sources of a run in lockstep that ended are gone
 SPARK_REPORT_US = 100_000  # between two words of a query on what it has processed, at least
 SPARK_ALIVE_US = 1_000_000  # and at most: one that has nothing new says that it is there

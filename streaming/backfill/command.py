@@ -67,7 +67,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 @click.option(
     "--live",
     metavar="CHECKPOINT",
-    help="Checkpoint of the streaming query that writes into the table: the range ends where it began (append) or is.",
+    help="Checkpoint of the streaming query that writes into the table: the range ends where its streams began (append), or at "
+    "what all of them have finished.",
 )
 @click.option(
     "--ledger", metavar="DIR", help="Where it is kept what the table holds, if not in the table: for a Delta table elsewhere."

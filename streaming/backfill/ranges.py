@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,43 +85,92 @@ def _behind(source: Source, option: str, tick: int, frontier: Frontier) -> int:
     return low
 
 
-class Live(NamedTuple):
-    """What the checkpoint of a streaming query says: it began at `begin` (None: not known any more), and has come to `finished`."""
+class Stream(NamedTuple):
+    """One stream of a streaming query: it begins at `begin`, and all its records below `finished` are in the result."""
 
-    begin: int | None
+    begin: int
     finished: int
+
+
+class Live(NamedTuple):
+    """What the checkpoint of a streaming query says about its streams of one log.
+
+    Each stream has places of its own: at `latest` two streams of one query begin apart, and each one brings in its own topics. The
+    checkpoint names no topics.
+
+    Attributes:
+        streams: in the order of the checkpoint.
+        complete: the checkpoint still has its first batch. Without it each `begin` is an upper bound of where the stream began.
+    """
+
+    streams: tuple[Stream, ...]
+    complete: bool
+
+    @property
+    def begins(self) -> list[int]:
+        """Where the streams begin, without repeats, in order."""
+        return sorted({stream.begin for stream in self.streams})
+
+    @property
+    def finished(self) -> int:
+        """All streams have finished all of their records below this offset."""
+        return min(stream.finished for stream in self.streams)
 
 
 def live_query(checkpoint: str, log: str) -> Live:
     """What the query of a checkpoint (a directory of this machine) has read of `log`.
 
     Raises:
-        UsageError: it is no checkpoint, or its query reads another log.
+        UsageError: it is no checkpoint, its query reads another log, or its content is not readable.
     """
     root = Path(local_path(checkpoint) or checkpoint)
-    plans = {int(file.name): file for file in (root / "offsets").glob("[0-9]*")}
+    try:
+        plans = {number: _offsets(text) for number, text in _batches(root / "offsets")}
+        done = max((number for number, _ in _batches(root / "commits")), default=None)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--live {checkpoint} cannot be read ({error}): name the checkpointLocation of a query") from error
     if not plans:
         raise UsageError(
             f"--live {checkpoint} has no offsets/N: name the checkpointLocation of a query that has begun, on this machine"
         )
-    found = {number: list(_offsets(file)) for number, file in sorted(plans.items())}
-    logs = sorted({offset.log for offsets in found.values() for offset in offsets})
-    if not any(offset.log == log for offsets in found.values() for offset in offsets):
+    if done is not None and done not in plans:
+        raise UsageError(f"--live {checkpoint}: it does not say where batch {done} ended; it changes at the moment: try again")
+    firsts: dict[str, StreamOffset] = {}
+    for number in sorted(plans):
+        firsts = plans[number] | firsts
+    mine = [name for name, first in firsts.items() if first.log == log]
+    if not mine:
+        logs = sorted({first.log for first in firsts.values()})
         raise UsageError(f"--live {checkpoint} is of a query that reads {' and '.join(logs) or 'no log'}, and this is log {log}")
-    mine = {number: [offset for offset in offsets if offset.log == log] for number, offsets in found.items()}
-    begin = min(offset.begin for offset in mine[0]) if mine.get(0) else None
-    done = [int(file.name) for file in (root / "commits").glob("[0-9]*")]
-    if not done:
-        return Live(begin, min(offset.begin for offset in mine[min(mine)]))
-    last = mine.get(max(done))
-    if not last:
-        raise UsageError(f"--live {checkpoint}: it does not say where batch {max(done)} ended; it changes at the moment: try again")
-    return Live(begin, min(offset.offset for offset in last))
+    ends = {} if done is None else {name: end.offset for name, end in plans[done].items()}
+    streams = (Stream(firsts[name].begin, ends.get(name, firsts[name].begin)) for name in sorted(mine))
+    return Live(tuple(streams), complete=0 in plans)
 
 
-def _offsets(file: Path) -> Iterator[StreamOffset]:
-    for line in file.read_text().splitlines()[2:]:
+def _batches(directory: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each batch in a log of Spark's. Spark ignores files whose names are not numbers, and removes old ones."""
+    for file in directory.glob("[0-9]*"):
+        if _WHOLE.match(file.name) and file.is_file():
+            with suppress(FileNotFoundError):
+                yield int(file.name), file.read_text()
+
+
+def _offsets(text: str) -> dict[str, StreamOffset]:
+    """The offset of each stream of ours, by the stream's name: its number, or in format 2 of Spark's log its id.
+
+    Raises:
+        UsageError: an offset is of a newer release, or corrupt.
+    """
+    lines = text.splitlines()
+    if not lines:
+        raise UsageError("the file of a batch is empty")
+    found = {}
+    for number, line in enumerate(lines[2:]):
+        name, offset = (str(number), line) if lines[0] == "v1" else line.split(":", 1)
         try:
-            yield StreamOffset.parse(json.loads(line))
-        except ValueError:  # another source's
+            data = json.loads(offset)
+        except ValueError:  # no offset yet
             continue
+        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # else it is another source's
+            found[name] = StreamOffset.parse(data)
+    return found

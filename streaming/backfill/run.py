@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -306,23 +306,53 @@ def _check_fits(wanted: Backfill, kind: str, local: Path | None) -> None:
 def _before(live: Live, wanted: Backfill, end: int) -> int:
     """Where a range ends that leaves a live query its own records.
 
-    What it appends later it appends without looking: so an append ends where the query began, and what goes by what is there, or
-    replaces it, where the query has finished.
+    The query appends without a look at the table. So an append ends where the query began. A merge checks what is there, and a swap
+    replaces it: both end where all streams of the query have finished.
+
+    Raises:
+        UsageError: no end fits all streams: a record between two of their places would be in no table, or in it twice.
     """
-    if wanted.mode == "append" and live.begin is None:
+    if wanted.mode == "append":
+        return _before_begin(live, wanted, end)
+    begun = live.begins[-1]
+    if wanted.end != "latest" and end > live.finished:
+        raise UsageError(
+            f"--end is offset {end}, and the query of --live has finished up to {live.finished}: what lies behind, it brings in "
+            "itself; end there"
+        )
+    if wanted.end == "latest" and live.finished < begun:
+        raise UsageError(
+            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and all of them have "
+            f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
+            f"has finished {begun}, or name an --end"
+        )
+    return end if wanted.end != "latest" else min(end, live.finished)
+
+
+def _before_begin(live: Live, wanted: Backfill, end: int) -> int:
+    if not live.complete:
         raise UsageError(
             f"--live {wanted.live} no longer says where its query began: say it with --end and leave --live out, or use --mode "
             "merge"
         )
-    latest = live.begin if wanted.mode == "append" and live.begin is not None else live.finished
-    if wanted.end == "latest":
-        return min(end, latest)
-    if end > latest:
-        did = "began at" if wanted.mode == "append" else "has finished up to"
+    first = live.begins[0]
+    if wanted.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--end is offset {end}, and the query of --live {did} {latest}: what lies behind, it brings in itself; end there"
+            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and an append ends at one "
+            f"offset for all topics: records from {first} on that one stream brings in and another does not would be missing. Use "
+            "--mode merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, "
+            "start the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
         )
-    return end
+    if wanted.end != "latest" and end > first:
+        raise UsageError(
+            f"--end is offset {end}, and the query of --live began at {_listed(live.begins)}: what lies behind, it brings in "
+            f"itself; end at {first}"
+        )
+    return min(end, first)
+
+
+def _listed(offsets: Sequence[int]) -> str:
+    return " and ".join(filter(None, [", ".join(map(str, offsets[:-1])), str(offsets[-1])]))
 
 
 def counted(findings: int) -> str:

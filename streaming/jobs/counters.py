@@ -3,9 +3,9 @@
     spark-submit counters.py live --gateways tutti://127.0.0.1:7400 --out counters.sqlite --checkpoint DIR
     spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
 
-The log has one order, so one number says what is counted: the first offset that is not. It is moved in the transaction that adds
-a micro-batch, and what is below it is not added again. That holds for a batch that is run again after a kill, for a second query
-beside this one, for a new checkpoint, and for a replay into the same file. Any database with transactions will do for SQLite.
+The log has one order, so one number says what is counted of a topic: the first offset that is not. It is moved in the transaction
+that adds a micro-batch, and what is below it is not added again. That holds for a batch that runs again after a kill, for a second
+query beside this one, for a new checkpoint, and for a replay into the same file. Any database with transactions will do for SQLite.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LATE_MINUTES = 15
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counted (log TEXT PRIMARY KEY, upto INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS counted_topic (topic TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS counters (origin TEXT, carrier TEXT, departures INTEGER, late INTEGER, cancelled INTEGER,
                                      delay_minutes INTEGER, PRIMARY KEY (origin, carrier));
 """
@@ -43,6 +44,7 @@ def columns(departures: DataFrame) -> DataFrame:
 def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
     """Start a query that adds each micro-batch in one transaction."""
     log = log_of(options)
+    check_topic(options.out, options.topic)
     return _running.begun(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
 
 
@@ -82,6 +84,19 @@ def counted(database: sqlite3.Connection, log: str) -> int:
     if any(other != log for other, _ in rows):
         raise ValueError(f"the counters are of log {rows[0][0]}, and log {log} is read: count into another file")
     return rows[0][1] if rows else 0
+
+
+def check_topic(file: str, topic: str) -> None:
+    """One number says what is counted of one topic.
+
+    Raises:
+        ValueError: the counters are those of another topic, whose records below that number would be left out.
+    """
+    with transaction(file) as database:
+        other = next((name for (name,) in database.execute("SELECT topic FROM counted_topic") if name != topic), None)
+        if other is not None:
+            raise ValueError(f"the counters in {file} are of topic {other!r}, and topic {topic!r} is read: count into another file")
+        database.execute("INSERT OR IGNORE INTO counted_topic VALUES (?)", (topic,))
 
 
 @contextmanager

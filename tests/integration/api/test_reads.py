@@ -186,6 +186,19 @@ def test_splits_read_side_by_side_give_the_range(client: flight.FlightClient, pr
     assert (planned["log"], planned["start"], planned["end"], planned["frontier"]) == (LOG.hex(), 20, 310, 320)
 
 
+def test_an_answer_of_many_tickets_with_many_topics_is_refused(client: flight.FlightClient) -> None:
+    """Proves that thousands of topics are read, and planned in parts, but not given in the ticket of each part without a bound."""
+    topics = ["flights", *(f"{number:06}{'x' * 200}" for number in range(30_000))]
+    assert read(client, topics=topics, columns=["topic"], absent_ok=True)["topic"].unique().to_pylist() == ["flights"]
+    command = {"topics": topics, "absent_ok": True}
+    assert len(ask(client, "plan", **command, splits=32)["ranges"]) > 10
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({**command, "splits": 1}).encode()))
+    assert len(info.endpoints) == 1
+    many = flight.FlightDescriptor.for_command(json.dumps({**command, "splits": 32}).encode())
+    told = refusal(lambda: client.get_flight_info(many))[1]
+    assert (told["code"], "30001 topics in the ticket of each" in told["message"]) == ("malformed", True)
+
+
 def test_schema_and_listing(client: flight.FlightClient) -> None:
     descriptor = flight.FlightDescriptor.for_command(b'{"columns": ["tick", "value"]}')
     answer: Any = client.get_schema(descriptor)  # the stubs have the schema itself

@@ -95,6 +95,22 @@ def beside_a_query(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
     }
 
 
+def beside_two_streams(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
+    """A query of two streams that begin apart: an append is refused, a merge adds what either of them left out."""
+    table, checkpoint = root / "two", root / "two-checkpoint"
+    begins = {"a": 40, "b": LIVE_FROM}
+    source = spark.readStream.format("tutti").option("gateways", url)
+    streams = [transform(source.option("topics", topic).option("startingOffset", at).load()) for topic, at in begins.items()]
+    writer = streams[0].union(streams[1]).writeStream.format("delta").option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start(str(table)).awaitTermination()
+    read = {"gateways": url, "topics": "a,b"}
+    refused = _error(lambda: Plan(Backfill(str(table), read, live=str(checkpoint))))
+    merge = Plan(Backfill(str(table), read, live=str(checkpoint), mode="merge"))
+    merge.transform = transform
+    merge.run(spark)
+    return {"refused": refused, "begins": sorted(begins.values())}
+
+
 def merged(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
     """A table that has some rows of the range from elsewhere."""
     table = root / "merged"
@@ -155,7 +171,10 @@ def _error(work: Any) -> str:
 if __name__ == "__main__":
     address, directory = sys.argv[1], Path(sys.argv[2])
     with_delta = session("tests", "delta", "local[2]", conf(directory) | {"spark.local.dir": str(directory / "spark")})
-    found = {work.__name__: work(with_delta, address, directory) for work in (beside_a_query, merged, settled, changed)}
+    found = {
+        work.__name__: work(with_delta, address, directory)
+        for work in (beside_two_streams, beside_a_query, merged, settled, changed)
+    }
     with_delta.stop()
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()

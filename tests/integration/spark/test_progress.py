@@ -46,6 +46,36 @@ def committed(checkpoint: Path) -> int:
     return len(list((checkpoint / "commits").glob("[0-9]*")))
 
 
+def test_the_position_of_two_streams_is_that_of_the_one_that_lags(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    """Proves that a query name stands for all streams of the query: no record passes for processed that one of them has to read."""
+    first = send(gateway.url, "pair", numbered("p", 20))[0]
+    source = spark.readStream.format("tutti").option("gateways", gateway.url).option("topics", "pair").option("queryName", "pair")
+    streams = [source.option("startingOffset", first).option("maxRecordsPerTrigger", most).load() for most in (20, 5)]
+    gate, begun = threading.Event(), threading.Event()
+
+    def take(_: DataFrame, batch: int) -> None:
+        if batch == 1:
+            begun.set()
+            gate.wait(WAIT_S)
+
+    writer = streams[0].union(streams[1]).writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.start()
+    try:
+        until(begun.is_set, "the second batch", query)
+        with Progress(gateway.url) as gateways:
+            until(lambda: len([one for one in gateways.queries() if one.name == "pair"]) == 2, "both streams to report", query)
+            until(lambda: gateways.readers().get("pair") == first + 5, "the position of the stream that lags", query)
+            both = {first + 5}
+            until(lambda: {one.offset for one in gateways.queries() if one.name == "pair"} == both, "both to say so", query)
+            gate.set()
+            until(lambda: gateways.readers()["pair"] >= first + 20, "both streams to end", query)
+    finally:
+        gate.set()
+        query.stop()
+
+
 def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that the reply comes after the sink and the checkpoint have the record, with a record in a batch that failed too, and
     that `tutti queries` shows where the query is.

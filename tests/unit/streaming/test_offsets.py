@@ -3,6 +3,7 @@ or damaged is taken for an offset.
 """
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -57,13 +58,28 @@ def test_batch_0_is_planned_from_its_end_whatever_the_initial_offset_is_now(agai
     ("start", "end"),
     [
         (StreamOffset("u", 60, 50), StreamOffset("u", 50, 25)),
-        (StreamOffset("u", 40, 25), StreamOffset("u", 60, 50)),
+        (StreamOffset("u", 51, 25), StreamOffset("u", 60, 50)),
         (StreamOffset("u", 50, 25), StreamOffset("u", 40, 50)),
     ],
 )
 def test_a_batch_that_does_not_join_the_one_before_is_refused(start: StreamOffset, end: StreamOffset) -> None:
     with pytest.raises(UsageError, match="damaged"):
         batch_range(start, end)
+
+
+def test_a_batch_reads_the_batches_before_it_whose_ends_spark_did_not_keep() -> None:
+    """Proves that after a failure with asynchronous progress tracking nothing between two kept ends is left out."""
+    assert batch_range(StreamOffset("u", 30, 20), StreamOffset("u", 60, 50)) == (30, 60)
+
+
+@given(cuts=st.lists(st.integers(0, 100), min_size=3, max_size=12, unique=True), kept=st.data())
+def test_any_two_kept_ends_of_a_query_join(cuts: list[int], kept: st.DataObject) -> None:
+    """Proves that whichever ends Spark kept, a batch begins where the last kept one ended, and that a later start is refused."""
+    ends = [StreamOffset("u", after, begin) for begin, after in pairwise(sorted(cuts))]
+    first, last = sorted(kept.draw(st.lists(st.integers(0, len(ends) - 1), min_size=2, max_size=2, unique=True)))
+    assert batch_range(ends[first], ends[last]) == (ends[first].offset, ends[last].offset)
+    with pytest.raises(UsageError, match="damaged"):
+        batch_range(ends[last], ends[first])
 
 
 def test_an_empty_first_batch_and_what_follows_it() -> None:

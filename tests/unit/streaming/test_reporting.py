@@ -51,6 +51,16 @@ def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
     return fake
 
 
+def test_a_report_has_some_of_many_topics(gateways: FakeGateways) -> None:
+    """Proves that a query of more topics than a report may have is reported all the same."""
+    topics = tuple(f"t{number}" for number in range(limits.TOPICS_A_REPORT_MAX + 1))
+    many = Reporter(gateways, ReadOptions(gateways="tutti://h:1", topics=topics), lambda offset: (0, 0))
+    many.processed(5)
+    wait_until(lambda: gateways.offsets == [5])
+    many.stop()
+    assert gateways.reports[0]["topics"] == topics[:-1]
+
+
 @pytest.fixture
 def reporter(gateways: FakeGateways) -> Iterator[Reporter]:
     made = Reporter(gateways, ReadOptions(gateways="tutti://h:1", query_name="q", topics=("t",)), lambda offset: (100 - offset, 7))
