@@ -3,7 +3,8 @@ what cannot be read is refused with its code.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -197,6 +198,25 @@ def test_schema_and_listing(client: flight.FlightClient) -> None:
     assert refusal(lambda: client.get_flight_info(path))[1]["code"] == "malformed"
     with pytest.raises(pa.ArrowException, match="use a command"):  # the library loses the JSON of this call's errors
         client.get_schema(path)
+
+
+def test_no_call_answers_with_a_traceback_or_a_path(log: LogMaker, client: flight.FlightClient) -> None:
+    wrong = [flight.FlightDescriptor.for_command(text) for text in (b"{x", b'{"columns": ["nope"]}', b"[" * 5000, b"\xff")]
+    wrong += [flight.FlightDescriptor.for_path("x"), flight.FlightDescriptor.for_path("../../etc/passwd")]
+    calls: list[Callable[[], object]] = [
+        *(lambda one=one: client.get_schema(one) for one in wrong),
+        *(lambda one=one: client.get_flight_info(one) for one in wrong),
+        *(lambda one=one: client.do_exchange(one)[1].read_chunk() for one in wrong),
+        *(lambda one=one: client.do_put(one, pa.schema([]))[0].close() for one in wrong),
+        *(lambda text=text: client.do_get(flight.Ticket(text)).read_all() for text in (b"{x", b'{"start": 10000}', b" " * 70_000)),
+        *(lambda kind=kind: list(client.do_action(flight.Action(kind, b"{x"))) for kind in ("nope", "é" * 5000, *ACTIONS)),
+        lambda: client.authenticate_basic_token("a", "b"),
+    ]
+    for call in calls:
+        with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
+            call()
+        text = str(error.value)
+        assert not any(word in text for word in ("Traceback", ".py", str(log.path), str(Path.cwd())))
 
 
 def test_actions(log: LogMaker, client: flight.FlightClient) -> None:
