@@ -23,7 +23,7 @@ from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns
 from gateway.data.names import check_name
-from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
+from gateway.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 
 
 class Record(NamedTuple):
@@ -155,7 +155,7 @@ class Reader:
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
-            saved = self._source.readers().get(self._name)
+            saved = self._saved(self._name)
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: records {saved} "
@@ -165,6 +165,16 @@ class Reader:
             if saved is not None:
                 return saved
         return place_of(self._source, "start", "earliest" if start is None else start, frontier)
+
+    def _saved(self, name: str) -> int | None:
+        """The offset that the reader of a name committed last; None if there is none."""
+        try:
+            return self._source.readers().get(name)
+        except Behind as error:
+            raise Behind(
+                f"where reader {name!r} begins is not known, as no gateway is in touch with a majority of its group: {error}. Wait "
+                "for one, or give `start` to read what there is"
+            ) from error
 
     def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
         if end is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from typing import cast
 
 import pytest
 from msgspec import json
@@ -17,7 +18,7 @@ from gateway.core.actions import Persist
 from gateway.core.events import Submitted, WriteFailed
 from gateway.data.lanes import LaneName
 from gateway.data.wire import Duplicate
-from gateway.node.desk import Desk, StatusAsked
+from gateway.node.desk import Desk, IndexAsked, StatusAsked
 from gateway.node.lanes import LaneFacts
 from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
@@ -46,18 +47,19 @@ def test_the_status_is_told_whatever_the_port_does() -> None:
 
 
 def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
-    asked: list[StatusAsked] = []
+    asked: list[StatusAsked | IndexAsked] = []
     with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         reads.settimeout(10)
         reads.send(b"question")
         desk.open(asked.append, lambda position: None)
         wait_for(lambda: bool(asked))
-        asked[0].answer(b"{}")
+        answer = cast("StatusAsked", asked[0]).answer
+        answer(b"{}")
         assert reads.recv(100) == b"question{}"
         for _ in range(10_000):  # more than the socket holds
-            asked[0].answer(b"x" * 100)
+            answer(b"x" * 100)
         reads.close()
-    asked[0].answer(b"late")
+    answer(b"late")
 
 
 def test_a_position_that_could_not_be_read_is_handed_on() -> None:
@@ -86,7 +88,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
     said = status.books.status()
     assert len(said) > 4 * limits.STATUS_PLAIN_BYTES_MAX
     with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: asked.answer(said), lambda position: None)
+        desk.open(lambda asked: cast("StatusAsked", asked).answer(said), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.status() == json.decode(said), link.reason
 
@@ -94,7 +96,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
 @pytest.mark.usefixtures("_patient")
 def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
     with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: asked.answer(b'{"state":'), lambda position: None)
+        desk.open(lambda asked: cast("StatusAsked", asked).answer(b'{"state":'), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.state() == UNKNOWN
             assert "does not answer" in link.reason
