@@ -23,7 +23,7 @@ from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.data.columns import check_columns
 from gateway.data.names import check_name
-from gateway.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
+from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
 
 
 class Record(NamedTuple):
@@ -170,10 +170,10 @@ class Reader:
         """The offset that the reader of a name committed last; None if there is none."""
         try:
             return self._source.readers().get(name)
-        except Behind as error:
-            raise Behind(
-                f"where reader {name!r} begins is not known, as no gateway is in touch with a majority of its group: {error}. Wait "
-                "for one, or give `start` to read what there is"
+        except Unavailable as error:
+            raise type(error)(
+                f"where reader {name!r} begins is not known, as no gateway that can confirm it answers: {error}. Wait for a "
+                "gateway that is in touch with a majority of its group, or give `start` to read what there is"
             ) from error
 
     def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
