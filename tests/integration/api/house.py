@@ -216,6 +216,8 @@ class FakeGateway:
         self.asked = 0
         self.confirms: bool | None = True  # its frontier; None: no answer
         self.indexes = 0  # questions about that
+        self.holds = False  # answers to them back
+        self.held: list[Callable[[bool], None]] = []
         self.unreadable: list[int] = []
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
@@ -231,7 +233,9 @@ class FakeGateway:
     def _told(self, asked: StatusAsked | IndexAsked) -> None:
         if isinstance(asked, IndexAsked):
             self.indexes += 1
-            if self.confirms is not None:
+            if self.holds:
+                self.held.append(asked.answer)
+            elif self.confirms is not None:
                 asked.answer(self.confirms)
         elif self.state:
             self.asked += 1

@@ -163,6 +163,38 @@ def test_no_action_is_answered_below_what_was_seen_or_for_another_log(client: fl
     assert refusal(lambda: ask(client, "topics", seen=321))[1]["code"] == "behind"
 
 
+def test_a_gateway_that_confirms_its_frontier_answers_linearizably(client: flight.FlightClient, gateway: FakeGateway) -> None:
+    for action, body in ACTIONS.items():
+        ask(client, action, **body, linearizable=True)
+    assert ask(client, "frontier", linearizable=True)["confirmed"] is True
+    assert "confirmed" not in ask(client, "frontier")
+    assert read(client, linearizable=True, columns=["offset"]).num_rows == 320
+    assert gateway.indexes
+
+
+def test_a_gateway_that_lags_answers_nothing_that_is_acted_upon(client: flight.FlightClient, gateway: FakeGateway) -> None:
+    gateway.confirms = False
+    for action in ("readers", "topics", "producers", "queries", "plan"):
+        assert refusal(lambda a=action: ask(client, a, linearizable=True))[1]["code"] == "behind"  # type: ignore[misc]  # bound at once
+        assert ask(client, action) is not None
+    told = ask(client, "frontier", linearizable=True)
+    assert (told["frontier"], told["confirmed"]) == (320, False)
+    found = {"time_us": TIME + 5000}
+    assert ask(client, "offset_for_time", **found, linearizable=True) == ask(client, "offset_for_time", **found)
+    later = {"time_us": 2 * TIME}
+    assert refusal(lambda: ask(client, "offset_for_time", **later, linearizable=True))[1]["code"] == "behind"
+    assert ask(client, "offset_for_time", **later) == {"offset": 320}
+    beyond = (
+        lambda: ask(client, "save_offset", reader="r", offset=321),
+        lambda: ask(client, "report", run="1", offset=321),
+        lambda: read(client, start=321),
+        lambda: read(client, topics=["nope"]),
+    )
+    assert [refusal(call)[1]["code"] for call in beyond] == ["behind"] * 4
+    gateway.confirms = True
+    assert [refusal(call)[1]["code"] for call in beyond] == [*["beyond_frontier"] * 3, "unknown_topic"]
+
+
 @pytest.mark.parametrize("how", [{"splits": 4}, {"split_bytes": 8000}, {}])
 def test_splits_read_side_by_side_give_the_range(client: flight.FlightClient, process: ReadsProcess, how: dict[str, int]) -> None:
     command = {"start": 20, "end": 310, "columns": ["offset", "value"], **how}

@@ -14,8 +14,8 @@ from msgspec import json
 
 from gateway.api.gateway import UNKNOWN, GatewayLink
 from gateway.core import limits
-from gateway.core.actions import Persist
-from gateway.core.events import Submitted, WriteFailed
+from gateway.core.actions import Persist, ReadIndex
+from gateway.core.events import ReadIndexAsked, Submitted, WriteFailed
 from gateway.data.lanes import LaneName
 from gateway.data.wire import Duplicate
 from gateway.node.desk import Desk, IndexAsked, StatusAsked
@@ -70,6 +70,24 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
         reads.send(b"damaged:" + (7).to_bytes(8, "little"))
         reads.send(b"lanebad:" + bytes(range(8)))
         wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))
+
+
+def test_a_question_about_the_frontier_is_the_stacks_to_answer() -> None:
+    bench = Bench()
+    told: list[bool] = []
+    bench.answers[ReadIndexAsked] = []
+    bench.happen(IndexAsked(told.append))
+    assert bench.stack.events[-1] == ReadIndexAsked(1)
+    assert told == []
+    bench.answers[ReadIndexAsked] = [ReadIndex(2, True), ReadIndex(1, False)]
+    bench.happen(IndexAsked(told.append))
+    assert told == [True, False]
+
+
+def test_the_desk_hands_a_question_about_the_frontier_on_and_answers_it() -> None:
+    with contextlib.closing(Desk()) as desk, contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+        desk.open(lambda asked: cast("IndexAsked", asked).answer(True), lambda position: None)
+        assert link.confirm()
 
 
 @pytest.fixture
