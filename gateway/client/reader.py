@@ -52,7 +52,7 @@ class Reader:
         url: `tutti://HOST:P[,HOST:P...]`.
         topics: only records of these topics; None is all.
         start: where to begin: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). Without one:
-            what a named reader saved, else "earliest".
+            what a named reader saved, as a gateway confirms it with a majority of its group, else "earliest".
         end: where to stop (exclusive), likewise; without one the frontier at this moment, or never with `follow`.
         follow: wait for records that are not committed yet.
         columns: only these columns, in this order; None is all, as in Spark.
@@ -74,7 +74,8 @@ class Reader:
         NotAllowed: the credentials are not known, or not for these topics.
         OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
         Unavailable: no gateway answered; the message says what was met at each, and after how long. Or the log has not begun, as
-            before its group is founded; who follows waits for that.
+            before its group is founded; who follows waits for that. Or no gateway can confirm what a named reader saved: give it
+            a `start` to read what there is.
     """
 
     def __init__(
