@@ -141,8 +141,7 @@ class Driver:
         self._now = clock.now()  # of the turn
         self._timer_us: int | None = None
         self._closing: list[Session] = []
-        self._index = 0  # number of the last question about the frontier
-        self._indexes: dict[int, Callable[[bool], None]] = {}  # by number, what answers those that wait
+        self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
         self.view: ViewInstalled | None = None
         self.position = 0
         self.offset = 0
@@ -150,8 +149,7 @@ class Driver:
         self.cast_out = ""  # the group went on without this gateway, and why that is known
         self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
         self.low = ""  # why the disk takes no new records
-        self.leaving = False
-        self.stopped = False
+        self.leaving = self.stopped = False
 
     # What others ask
 

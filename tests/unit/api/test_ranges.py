@@ -71,7 +71,7 @@ class Confirming:
 
     def __call__(self) -> bool:
         self.asked += 1
-        self._watch.now = lambda: Frontier(12)  # type: ignore[method-assign]
+        self._watch.now = lambda: Frontier(12)  # type: ignore[method-assign]  # of this one object
         return self._answer
 
 
