@@ -12,7 +12,7 @@ from gateway.client.control import Control
 from gateway.client.reads import Reads
 from gateway.client.source import begun
 from gateway.client.transactions import commit_progress
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Unavailable
 
 
 class CommittedLog:
@@ -27,10 +27,15 @@ class CommittedLog:
         """Its uuid, the first offset that it holds, and where what is committed ends.
 
         Raises:
-            Unavailable: no gateway answers, or no log has begun.
+            Unavailable: no gateway answers, or none can confirm where that is, or no log has begun.
             Refused: the gateways have another log than before.
         """
         frontier = begun(self._reads, limits.KAFKA_S)
+        if frontier.stale:
+            raise Unavailable(
+                f"{self._url}: the log is committed up to {frontier.offset} at gateways that are cut off from a majority of their "
+                "group: others may have more"
+            )
         return frontier.log, frontier.start, frontier.offset
 
     def read(self, uuid: str, start: int) -> Reader:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from gateway.access import ANYBODY, Access
 from gateway.api.faults import Fault, sent_on
@@ -38,6 +40,7 @@ from gateway.log.cuts import bytes_end, tick_end
 from gateway.log.reader import Frontier
 
 GivenUp = Callable[[], bool]
+Linearizable = TypeVar("Linearizable", FrontierAsk, TimeAsk)
 
 
 class Action(NamedTuple):
@@ -119,7 +122,11 @@ class Actions:
         """How far the log is committed."""
         asked = decode(FrontierAsk, body, "the body of frontier")
         served = self._shelf.of(asked.lane)
-        frontier = served.ranges.frontier(asked, given_up)
+        confirmed = {}
+        if asked.linearizable:
+            served.ranges.check_log(asked)
+            confirmed["confirmed"] = served.ranges.confirmed()
+        frontier = served.ranges.frontier(_plain(asked), given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
             if frontier.offset <= asked.beyond:
@@ -136,15 +143,20 @@ class Actions:
             "state": served.state(),
             "gateways": gateways,
             "silent": silent,
+            **confirmed,
         }
 
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
         """Offset of the first record at or after a time."""
         asked = decode(TimeAsk, body, "the body of offset_for_time")
         served = self._shelf.of(asked.lane)
-        served.ranges.frontier(asked, given_up)
+        frontier = served.ranges.frontier(_plain(asked), given_up)
         with sent_on(self._gateway.elsewhere, asked.lane):
-            return {"offset": served.reader.offset_for_time(asked.time_us)}
+            found = served.reader.offset_for_time(asked.time_us)
+            if asked.linearizable and found >= frontier.offset:  # a record that is found is the first one anywhere
+                served.ranges.frontier(asked, given_up)
+                found = served.reader.offset_for_time(asked.time_us)
+            return {"offset": found}
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
         """The ticks of a range."""
@@ -207,18 +219,9 @@ class Actions:
         """Save a named reader's offset, through the gateway."""
         asked = decode(SaveAsk, body, "the body of save_offset")
         frontier = self._ranges.frontier(asked, given_up)
-        self._not_beyond(f"reader {asked.reader!r} cannot save", asked.offset, frontier)
+        self._ranges.check_not_beyond(f"reader {asked.reader!r} cannot save offset {asked.offset}", asked.offset, frontier)
         self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
         return {"reader": asked.reader, "offset": asked.offset}
-
-    def _not_beyond(self, who: str, offset: int, frontier: Frontier) -> None:
-        if offset > frontier.offset:
-            raise Fault(
-                "beyond_frontier",
-                f"{who} offset {offset}: the log is committed up to {frontier.offset}",
-                start=self._reader.start,
-                frontier=frontier.offset,
-            )
 
     def passed(self, body: bytes, given_up: GivenUp) -> object:
         """What a named reader saved (None: nothing), once that is `offset` or more, or the time is over."""
@@ -240,7 +243,8 @@ class Actions:
         """
         asked = decode(ReportAsk, body, "the body of report")
         frontier = self._ranges.frontier(asked, given_up)
-        self._not_beyond(f"query {asked.name or asked.label!r} cannot have processed", asked.offset, frontier)
+        who = f"query {asked.name or asked.label!r}"
+        self._ranges.check_not_beyond(f"{who} cannot have processed offset {asked.offset}", asked.offset, frontier)
         self._queries.note(asked, time.time_ns() // 1000)
         trouble = ""
         if asked.name and self._positions.of(asked.name).offset != asked.offset:
@@ -255,3 +259,8 @@ class Actions:
         """The queries that told this gateway how far they are."""
         frontier = self._ranges.frontier(decode(NothingAsked, body, "the body of queries"), given_up)
         return self._queries.lines(frontier.offset, time.time_ns() // 1000)
+
+
+def _plain(asked: Linearizable) -> Linearizable:
+    """The question without its wish for a linearizable answer, which the action sees to itself."""
+    return msgspec.structs.replace(asked, linearizable=False)

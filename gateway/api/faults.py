@@ -1,8 +1,8 @@
 """From errors to what a Flight client sees: an error of the fitting kind, a clear sentence, and JSON to decide by (docs/reads.md).
 
-Two facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
-exception is sent with its traceback; and an error whose message and JSON take more than gRPC's 8 KiB of headers (other letters than
-ASCII take six bytes there) arrives as an internal one.
+Three facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
+exception is sent with its traceback; `get_schema` sends even those with their traceback; and an error whose message and JSON take
+more than gRPC's 8 KiB of headers (other letters than ASCII take six bytes there) arrives as an internal one.
 """
 
 from __future__ import annotations
@@ -118,6 +118,39 @@ def flight_error(error: BaseException) -> flight.FlightError:
     made = _ERRORS.get(code, flight.FlightServerError)(message)
     made.extra_info = info
     return made
+
+
+class SchemaError(Exception):
+    """The error of a `get_schema` call: the client gets its text and no traceback.
+
+    The library sends the exceptions of this method as `traceback.format_exception` prints them, with the paths of this machine.
+    Where that function fails, the library sends the text and the name of the type alone. So reading an attribute that the function
+    needs fails here.
+    """
+
+    @property
+    def __suppress_context__(self) -> bool:  # type: ignore[override]  # an attribute of every other exception
+        """Not readable."""
+        raise TypeError("a SchemaError is not printed with its traceback")
+
+
+def schema_told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """As `told`, for `get_schema`, which cannot send Flight errors."""
+
+    @functools.wraps(call)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - as in `told`
+            message = _message_of(flight_error(error))
+        raise SchemaError(message)
+
+    return guarded
+
+
+def _message_of(error: flight.FlightError) -> str:
+    """The sentence of an error that `flight_error` made, without what the library adds to it."""
+    return str(msgspec.json.decode(error.extra_info)["message"]) if error.extra_info else str(error)
 
 
 def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:

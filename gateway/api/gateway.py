@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import socket
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from gateway.client.control import Control
 from gateway.client.credentials import Credentials
 from gateway.core import limits
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, REFUSED, TOKEN_BYTES
+from gateway.data.inquiry import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
 from gateway.data.lanes import LaneName
 from gateway.errors import Unavailable
 
@@ -25,8 +26,85 @@ US = 1_000_000
 UNKNOWN = "unknown"
 
 
+class StatusSocket:
+    """Questions at the gateway's status socket, any number at a time. Thread-safe.
+
+    A thread receives: answers come in any order, as the gateway confirms a frontier when its group does.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Ask at `fd`."""
+        self._socket = socket.socket(fileno=fd)
+        self._waiting: dict[bytes, SimpleQueue[bytes]] = {}
+        self._gone = False
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._receive, name="status-socket", daemon=True)
+        self._thread.start()
+
+    def ask(self, word: bytes, wait_us: int) -> bytes:
+        """The answer to a question of this moment; `word` says what is asked, nothing the status.
+
+        Raises:
+            TimeoutError: there was none in time.
+            Unavailable: the gateway is gone.
+            OSError: the socket takes no more questions.
+        """
+        token = os.urandom(TOKEN_BYTES)
+        answers = self._waiting[token] = SimpleQueue()
+        try:
+            if self._gone:
+                raise Unavailable("it is gone")
+            self._socket.send(word + token, socket.MSG_DONTWAIT)
+            answer = answers.get(timeout=wait_us / US)
+        except Empty:
+            raise TimeoutError from None
+        finally:
+            del self._waiting[token]
+        if not answer:
+            raise Unavailable("it is gone")
+        return answer
+
+    def tell(self, word: bytes) -> bool:
+        """Send a word that has no answer; return False if the socket is full or the gateway is gone. Waits for nothing."""
+        try:
+            self._socket.send(word, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Receive no more. The socket itself outlives this process: nothing is shut down."""
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        self._socket.close()
+        os.close(self._wake_fd)
+
+    def _receive(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_fd, select.POLLIN)
+        poll.register(self._socket, select.POLLIN)
+        while self._wake_fd not in dict(poll.poll()):
+            try:
+                answer = self._socket.recv(limits.STATUS_BYTES_MAX, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                answer = b""
+            if not answer:
+                break
+            waiting = self._waiting.get(answer[:TOKEN_BYTES])
+            if waiting is not None:  # else the one who asked has given up, or was the process before this one
+                waiting.put(answer[TOKEN_BYTES:])
+        self._gone = True
+        for waiting in list(self._waiting.values()):
+            waiting.put(b"")
+
+
 class GatewayLink:
-    """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment."""
+    """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment.
+
+    So does one question about the frontier.
+    """
 
     def __init__(
         self,
@@ -42,10 +120,13 @@ class GatewayLink:
         self._refused = refused
         self._reported: Counter[str] = Counter()
         self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
-        self._socket = None if status_fd is None else socket.socket(fileno=status_fd)
+        self._socket = None if status_fd is None else StatusSocket(status_fd)
         self._asking = threading.Lock()
         self._status: dict[str, Any] | None = None
         self._asked_at = -1e9
+        self._indexing = threading.Condition()
+        self._begun = self._ended = 0  # questions about the frontier; at most one is under way
+        self._confirmed = False  # the answer to the last one that ended
         self.reason = "the gateway was not asked yet"
 
     def status(self) -> dict[str, Any] | None:
@@ -81,8 +162,31 @@ class GatewayLink:
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
-            with contextlib.suppress(OSError):  # full, or the gateway is gone: it looks at all of the log in time
-                self._socket.send(word, socket.MSG_DONTWAIT)
+            self._socket.tell(word)  # where that is lost, the gateway looks at all of the log in time
+
+    def confirm(self) -> bool:
+        """True if the gateway confirms with a majority of its group that the frontier in the live page, as it is when this returns,
+        holds all that was committed when this was called. False if it cannot, or does not answer in time.
+
+        Callers that come while a question is under way share the next one.
+        """
+        with self._indexing:
+            mine = self._begun + 1  # the first question that begins after this call
+            self._indexing.wait_for(lambda: self._ended >= mine or self._begun == self._ended)
+            if self._ended >= mine:
+                return self._confirmed
+            self._begun += 1
+        confirmed = False
+        try:
+            if self._socket is not None:
+                confirmed = self._socket.ask(READ_INDEX, limits.READ_INDEX_US_MAX) == CONFIRMED
+        except (OSError, Unavailable):  # no answer in time is one of them
+            pass
+        finally:
+            with self._indexing:
+                self._ended, self._confirmed = self._begun, confirmed
+                self._indexing.notify_all()
+        return confirmed
 
     def elsewhere(self, lane: str, position: int) -> bool:
         """Tell the gateway, as `tell`; whether there are others that who reads can go to."""
@@ -127,25 +231,14 @@ class GatewayLink:
         """The answer to a question of this moment; what stands before it was for others."""
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
-        deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
-        token = os.urandom(TOKEN_BYTES)
-        self._socket.settimeout(limits.STATUS_WAIT_US_MAX / US)
         self._report_refused(self._socket)
-        self._socket.send(token)
-        while (left := deadline - time.monotonic()) > 0:
-            self._socket.settimeout(left)
-            answer = self._socket.recv(limits.STATUS_BYTES_MAX)
-            if not answer:
-                raise Unavailable("it is gone")
-            if answer.startswith(token):
-                return _told(answer[TOKEN_BYTES:])
-        raise TimeoutError
+        return _told(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
 
-    def _report_refused(self, gateway: socket.socket) -> None:
+    def _report_refused(self, gateway: StatusSocket) -> None:
         """Send the counts that are new since the last time."""
         for reason, times in dict(self._refused()).items():
-            if new := times - self._reported[reason]:
-                gateway.send(REFUSED + new.to_bytes(8, "little") + reason.encode())
+            new = times - self._reported[reason]
+            if new and gateway.tell(REFUSED + new.to_bytes(8, "little") + reason.encode()):
                 self._reported[reason] = times
 
 

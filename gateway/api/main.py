@@ -103,7 +103,7 @@ class Process:
         self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
         self.reader.noticed = partial(self.gateway.tell, "")
-        shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted)
+        shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
         connections = Connections()
         self._crowd = Crowd(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)

@@ -130,7 +130,8 @@ class Pages:
             found = sorted(self._reader.topics(), key=lambda topic: topic.name)
         except TuttiError as error:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        return _json({"total": len(found), "topics": [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]})
+        lines = [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]
+        return _json({"total": len(found), "topics": lines, "state": self._gateway.state()})
 
     def readers(self, _asked: Asked) -> Answer:
         """Named readers, with what they saved and what they have not read yet."""
@@ -140,7 +141,7 @@ class Pages:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         names = sorted(saved)[: limits.TOPICS_SHOWN_MAX]
         lines = [{"name": name, "offset": saved[name], "lag_records": max(0, frontier - saved[name])} for name in names]
-        return _json({"total": len(saved), "readers": lines})
+        return _json({"total": len(saved), "readers": lines, "state": self._gateway.state()})
 
     def metrics(self, _asked: Asked) -> Answer:
         """Metrics, in Prometheus' form."""

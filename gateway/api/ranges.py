@@ -25,8 +25,17 @@ class Range(NamedTuple):
 class Ranges:
     """Answers what can be read, for one log."""
 
-    def __init__(self, reader: LogReader, watch: Watching[Frontier], state: Callable[[], str]) -> None:
-        """Answer for the log of `reader`; `state` is the gateway's."""
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: Watching[Frontier],
+        state: Callable[[], str],
+        confirm: Callable[[], bool] | None = None,
+    ) -> None:
+        """Answer for the log of `reader`; `state` is the gateway's. `confirm` finds out whether the frontier is the group's (see
+        `GatewayLink.confirm`); a lane has none, as no majority decides it.
+        """
+        self._confirm = confirm
         self._reader = reader
         self._watch = watch
         self._state = state
@@ -34,12 +43,15 @@ class Ranges:
     def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
         """The frontier of the log that the caller reads, at least what it has seen (C7).
 
-        It is waited for a moment, unless the gateway is cut off from who could tell it more.
+        It is waited for a moment, unless the gateway is cut off from who could tell it more. For a caller that wants a linearizable
+        answer it holds all that was committed before the question.
 
         Raises:
             Fault: `other_log`, `behind`.
         """
         self.check_log(caller)
+        if caller.linearizable:
+            self.require_confirmed(caller.seen)
         seen = caller.seen
         frontier = self._watch.now()
         if frontier.offset < seen and self._state() not in CUT_OFF:
@@ -53,6 +65,32 @@ class Ranges:
                 seen=seen,
             )
         return frontier
+
+    def confirmed(self) -> bool:
+        """Whether the gateway confirms that the frontier from now on holds all that is committed by now.
+
+        Raises:
+            Fault: `malformed`, this is a lane.
+        """
+        if self._confirm is None:
+            raise Fault("malformed", "a lane has no linearizable reads, as no majority decides it: leave `linearizable` out")
+        return self._confirm()
+
+    def require_confirmed(self, seen: int = 0, why: str = "") -> None:
+        """Refuse what only a gateway that does not lag can answer; `why` says what it would have answered.
+
+        Raises:
+            Fault: `behind`.
+        """
+        if not self.confirmed():
+            frontier = self._watch.now().offset
+            raise Fault(
+                "behind",
+                f"{why}{'; but ' if why else ''}this gateway ({self._state()}) cannot confirm its frontier {frontier} with a "
+                "majority of the group, so that others may have more: ask another gateway, or again later",
+                frontier=frontier,
+                seen=seen,
+            )
 
     def check_log(self, caller: Known) -> None:
         """Refuse who reads another log: its offsets mean nothing here.
@@ -120,13 +158,25 @@ class Ranges:
                 start=start,
                 frontier=frontier.offset,
             )
+        hint = "; with `follow` a range may end there" if which == "end" else ""
+        self.check_not_beyond(f"the range's {which} is offset {offset}", offset, frontier, hint)
+
+    def check_not_beyond(self, what: str, offset: int, frontier: Frontier, hint: str = "") -> None:
+        """Refuse an offset beyond the frontier, for good only where that is confirmed.
+
+        Raises:
+            Fault: `beyond_frontier`; `behind`, where others may have more.
+        """
+        if offset <= frontier.offset:
+            return
+        if self._confirm is not None:
+            self.require_confirmed(0, f"{what} and the log is committed up to {frontier.offset} here")
+            frontier = self._watch.now()
         if offset > frontier.offset:
-            hint = "; with `follow` a range may end there" if which == "end" else ""
             raise Fault(
                 "beyond_frontier",
-                f"the range's {which} is offset {offset} and the log is committed up to {frontier.offset}: "
-                f'use at most {frontier.offset}, or "latest"{hint}',
-                start=start,
+                f'{what} and the log is committed up to {frontier.offset}: use at most {frontier.offset}, or "latest"{hint}',
+                start=self._reader.start,
                 frontier=frontier.offset,
             )
 
@@ -134,18 +184,25 @@ class Ranges:
         """Refuse topics that do not exist, unless they may be absent.
 
         Raises:
-            Fault: `unknown_topic`.
+            Fault: `unknown_topic`; `behind`, where others may know them.
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
-        if len(self._reader.topic_numbers(ticket.topics)) == len(set(ticket.topics)):
+        if self._has_topics(ticket.topics):
             return
+        if self._confirm is not None:
+            self.require_confirmed(0, f"not all of the topics {', '.join(ticket.topics)[:200]} are known here")
+            if self._has_topics(ticket.topics):
+                return
         known = {topic.name for topic in self._reader.state().topics.values()}  # a log up to now: costs more than the numbers
         for name in ticket.topics:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
                 raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
+
+    def _has_topics(self, names: tuple[str, ...]) -> bool:
+        return len(self._reader.topic_numbers(names)) == len(set(names))
 
 
 def _backwards(start: int, end: int) -> Fault:

@@ -31,10 +31,13 @@ Place = Natural | Literal["earliest", "latest"] | AtTime
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What every caller may say of itself: the highest frontier that it was shown, and the log (uuid, hex) that it reads."""
+    """What every caller may say of itself: the highest frontier that it was shown, and the log (uuid, hex) that it reads.
+    `linearizable`: it acts on the answer, so that the gateway confirms its frontier with a majority of the group first.
+    """
 
     seen: Natural = 0
     log: Annotated[str, msgspec.Meta(max_length=limits.LOG_NAME_CHARACTERS_MAX)] = ""
+    linearizable: bool = False
 
 
 class OfLane(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from pyarrow import flight
 from gateway.access import ANYBODY
 from gateway.api.actions import ACTIONS, Actions
 from gateway.api.connections import Call, Connections
-from gateway.api.faults import Fault, told
+from gateway.api.faults import Fault, schema_told, told
 from gateway.api.guard import Guard, check_action, hints_for
 from gateway.api.plans import Plans
 from gateway.api.requests import Command, Ticket, decode, encode
@@ -88,7 +88,7 @@ class ReadsServer(flight.FlightServerBase):
         finally:
             lease.release()
 
-    @told
+    @schema_told
     def get_schema(  # type: ignore[override]  # the stubs have the type of the client's side
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:

@@ -65,15 +65,16 @@ class Shelf:
         watch: FrontierWatch[Frontier],
         state: Callable[[], str],
         halted: Callable[[], dict[str, str]] = dict,
+        confirm: Callable[[], bool] | None = None,
     ) -> None:
         """Serve the log of `reader` and the lanes beside it; `state` is the gateway's, `halted` has the lanes that it knows of, and
-        why nothing can follow in each.
+        why nothing can follow in each, `confirm` confirms its frontier.
         """
         self._reader = reader
         self._watch = watch
         self._state = state
         self._halted = halted
-        self._ordered = Served("", reader, watch, Ranges(reader, watch, state), state)
+        self._ordered = Served("", reader, watch, Ranges(reader, watch, state, confirm), state)
         self._began: set[LaneName] = set()  # here, as the gateway says, or as was seen: if one cannot be read, that is told
         self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
         self._lock = threading.Lock()

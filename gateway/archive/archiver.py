@@ -49,6 +49,10 @@ class Standing(Protocol):
     def offset(self) -> int:
         """The frontier."""
 
+    @property
+    def stale(self) -> bool:
+        """Whether gateways may have committed more."""
+
 
 class ArchivedLog(Protocol):
     """What an archiver asks of a log."""
@@ -161,6 +165,11 @@ class Archiver:
             raise WrongDirectory(
                 f"{archive.where} is the archive of log {archive.log}, and the gateways have log {standing.log}: "
                 "archive it elsewhere"
+            )
+        if archive.furthest > standing.offset and standing.stale:
+            raise Unavailable(
+                f"{archive.where} goes to offset {archive.furthest} and the log to {standing.offset} at gateways that are cut off "
+                "from a majority of their group: the archiver waits until they are not"
             )
         if archive.furthest > standing.offset:
             raise WrongDirectory(

@@ -60,6 +60,9 @@ def list_producers(url: str, as_json: bool) -> None:
             from gateway.client.source import NOT_FOUNDED
 
             raise Unavailable(f"no log has begun at {control.address}: {NOT_FOUNDED}")
+        state = control.welcome().state
+        if state != "primary":
+            note(f"{control.address} is {state}: this is what it knew last, and others may know more")
     if as_json:
         print_json(found)
     else:

@@ -47,8 +47,8 @@ def queries(url: str, as_json: bool) -> None:
     from gateway.client.source import begun
 
     with Progress(url) as gateways, Control(url) as control:
-        frontier = begun(gateways).offset
-        saved = gateways.readers()
+        known = begun(gateways)
+        frontier, saved = known.offset, gateways.readers(linearizable=not known.stale)
         told = _told(control.status()["gateways"])
     found = [*told, *({"name": name} | _saved(offset, frontier) for name, offset in saved.items() if not _named(name, told))]
     found.sort(key=lambda query: (query["name"] == "", str(query["name"]), str(query["label"])))

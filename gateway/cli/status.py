@@ -76,7 +76,8 @@ def topics(url: str, as_json: bool) -> None:
 
     Records and bytes are those that were ever committed, bytes as they were sent: whole batches with keys, headers and their form,
     compressed where they are. The first offset is that of the first record which retention has left.
-    Only the ordered log is counted: a topic that only unordered records were sent to is shown without records.
+    Only the ordered log is counted: a topic that only unordered records were sent to is shown without records. A warning says where
+    no gateway could confirm with a majority that nothing is missing.
     """
     from gateway.client.reads import Reads
     from gateway.client.source import begun

@@ -14,7 +14,7 @@ from gateway.client.credentials import Credentials
 from gateway.client.forking import after_fork
 from gateway.client.peek import STANDS_STILL
 from gateway.core import limits
-from gateway.errors import Behind, Damaged, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from gateway.errors import Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,
@@ -91,6 +91,23 @@ def _renew_after_fork() -> None:
 
 
 after_fork(_renew_after_fork)
+
+
+def answer_of(client: Any, options: flight.FlightCallOptions, action: str, body: bytes) -> Any:
+    """What an action answers, from JSON.
+
+    Raises:
+        FormatError: it is not one result.
+    """
+    results = list(client.do_action(flight.Action(action, body), options))
+    if len(results) != 1:
+        raise FormatError(f"action {action} was answered with {len(results)} results, not with one")
+    return orjson.loads(results[0].body.to_pybytes())
+
+
+def lacks_field(error: BaseException, field: str) -> bool:
+    """Whether a gateway of an earlier release refused a question for a field that it does not know."""
+    return f"unknown field `{field}`".encode() in (getattr(error, "extra_info", None) or b"")
 
 
 def translate(error: BaseException) -> TuttiError:

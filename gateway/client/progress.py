@@ -43,10 +43,6 @@ class Progress(Reads):
         asked = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
         return str(self._act("report", asked, _SLACK_S, patience)["trouble"])
 
-    def readers(self, patience: float | None = None) -> dict[str, int]:
-        """What named readers, and queries that have a name, saved."""
-        return dict(self._act("readers", {}, patience=patience))
-
     def queries(self, patience: float | None = None) -> list[QueryInfo]:
         """The runs of queries that told the gateway that answers how far they are."""
         return msgspec.convert(self._act("queries", {}, patience=patience), list[QueryInfo])

@@ -52,7 +52,7 @@ class Reader:
         url: `tutti://HOST:P[,HOST:P...]`.
         topics: only records of these topics; None is all.
         start: where to begin: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). Without one:
-            what a named reader saved, else "earliest".
+            what a named reader saved, as a gateway confirms it with a majority of its group, else "earliest".
         end: where to stop (exclusive), likewise; without one the frontier at this moment, or never with `follow`.
         follow: wait for records that are not committed yet.
         columns: only these columns, in this order; None is all, as in Spark.
@@ -74,7 +74,8 @@ class Reader:
         NotAllowed: the credentials are not known, or not for these topics.
         OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
         Unavailable: no gateway answered; the message says what was met at each, and after how long. Or the log has not begun, as
-            before its group is founded; who follows waits for that.
+            before its group is founded; who follows waits for that. Or no gateway can confirm what a named reader saved: give it
+            a `start` to read what there is.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Reader:
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
-            saved = self._source.readers().get(self._name)
+            saved = self._saved(self._name)
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: records {saved} "
@@ -165,6 +166,16 @@ class Reader:
             if saved is not None:
                 return saved
         return place_of(self._source, "start", "earliest" if start is None else start, frontier)
+
+    def _saved(self, name: str) -> int | None:
+        """The offset that the reader of a name committed last; None if there is none."""
+        try:
+            return self._source.readers().get(name)
+        except Unavailable as error:
+            raise type(error)(
+                f"where reader {name!r} begins is not known, as no gateway that can confirm it answers: {error}. Wait for a "
+                "gateway that is in touch with a majority of its group, or give `start` to read what there is"
+            ) from error
 
     def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
         if end is None:

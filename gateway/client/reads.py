@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -16,9 +17,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.client.credentials import Credentials, given
-from gateway.client.flights import FLIGHT_ERRORS, client_of, drop, translate
+from gateway.client.flights import FLIGHT_ERRORS, answer_of, client_of, drop, lacks_field, translate
 from gateway.client.route import Route
-from gateway.client.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, time_us_of
+from gateway.client.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, scan_of, time_us_of
 from gateway.client.talk import Talk
 from gateway.client.url import Address, parse_url
 from gateway.core import limits
@@ -30,12 +31,15 @@ from gateway.errors import Behind, ConfigError, FormatError, Refused, TuttiError
 __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 
 Answer = TypeVar("Answer")
+Asked = dict[str, object]
+Seconds = float | None
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
 #: States of a gateway that serves what it has while another one may have more.
 _MAY_LACK = CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
 
+LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
 
 
@@ -81,6 +85,7 @@ class Reads:
         self._patience = patience
         self._seen = seen
         self._log = log
+        self._stale = False  # whether no gateway could confirm the last frontier
         self._lock = threading.Lock()
 
     @property
@@ -101,8 +106,9 @@ class Reads:
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
 
-        A gateway is looked for `patience` seconds, in place of the reader's own. Where one is cut off from its group the others are
-        asked, too: its answer counts when none of them has a better one, and says so by its state.
+        A gateway is looked for `patience` seconds, in place of the reader's own. Without `beyond` a gateway confirms its answer
+        with a majority, or the next one is asked. Where none can, the furthest answer counts and is `stale`, with a warning: what
+        was committed can still be read. Where one is cut off while this waits for news, the others are asked, too.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
@@ -115,25 +121,36 @@ class Reads:
             except Unavailable:
                 if best is None or (beyond is not None and not cut_off):
                     raise  # who answered before does so no more
-                return best
+                return self._warned(best)
             if best is None or found.offset >= best.offset:
                 best = found
-            lacks = found.state in _MAY_LACK if beyond is None else found.state in CUT_OFF and best.offset <= beyond
+            lacks = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             turned = lacks and self._another_than(cut_off, found.state)
             if beyond is not None and time.monotonic() >= deadline:
                 return best  # who asks again asks the next one
             if turned:
                 continue
-            if beyond is None or best.offset > beyond:
+            if beyond is None:
+                return self._warned(best if found.stale else found)
+            if best.offset > beyond:
                 return best
             cut_off.clear()
 
+    def _warned(self, best: Frontier) -> Frontier:
+        """The frontier that counts; a stale one is warned of when it begins to be."""
+        with self._lock:
+            if best.stale and not self._stale:
+                text = "no gateway confirms its frontier with a majority: it is read up to offset %d, others may have more (%s)"
+                LOG.warning(text, best.offset, self._route.told())
+            self._stale = best.stale
+        return best
+
     def _ask_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
-        asked: dict[str, object] = {**self._of}
+        asked: Asked = {**self._of}
         if beyond is not None:
             asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        told = self._act("frontier", asked, wait + slack, patience)
+        told = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
         gateways = told.get("gateways")
         if gateways:
             with self._lock:
@@ -146,6 +163,8 @@ class Reads:
             told["time_us"],
             told["tick"],
             told["state"],
+            # One of an earlier release, or a lane's, is taken at its word.
+            beyond is None and not told.get("confirmed", told["state"] not in _MAY_LACK),
         )
 
     def _another_than(self, cut_off: set[Address], state: str) -> bool:
@@ -167,30 +186,24 @@ class Reads:
         split_bytes: int | None = None,
     ) -> list[Range]:
         """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
-        asked: dict[str, object] = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
-        if splits is not None:
-            asked["splits"] = splits
-        if split_bytes is not None:
-            asked["split_bytes"] = split_bytes
+        asked: Asked = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
+        asked |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
         told = self._act("plan", asked)
         self._same_log(told["log"])
         return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in told["ranges"]]
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
-        return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of})["offset"])
+        return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of}, linearizable=not self._stale)["offset"])
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
-
-        Only ticks whose number `every` divides count.
-        """
+        """As `Source.tick_end`."""
         return int(self._act("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Offset where what begins with [start, end) ends so that it has `bytes_max` bytes of `topics` at most, or one batch."""
-        asked: dict[str, object] = {"start": start, "end": end, "bytes": bytes_max, "topics": check_topics(topics)}
-        return int(self._act("bytes_end", asked)["offset"])
+        """As `Source.bytes_end`."""
+        chosen = check_topics(topics)
+        return int(self._act("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
@@ -226,9 +239,12 @@ class Reads:
                 addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""), self._credentials
             )
 
-    def readers(self) -> dict[str, int]:
-        """What named readers saved."""
-        return dict(self._act("readers", {}))
+    def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
+        """What named readers, and queries that have a name, saved.
+
+        They had saved it when this was called, or later. Without `linearizable` a gateway tells what it knows, for people alone.
+        """
+        return dict(self._act("readers", {}, patience=patience, linearizable=linearizable))
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
         """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
@@ -246,28 +262,8 @@ class Reads:
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`.
-
-        Args:
-            start: first offset.
-            end: offset to stop before; None is the frontier now, or never with `follow`.
-            topics: only these; None is all.
-            columns: only these, in this order; None is all.
-            follow: go on with what is committed later, until `end`.
-            absent_ok: topics that do not exist (yet) are empty; with `follow` they always are.
-        """
-        if not follow:
-            for piece in self.pieces(start, self.frontier().offset if end is None else end, topics, columns, absent_ok):
-                yield piece.batch
-            return
-        position = start
-        while end is None or position < end:
-            frontier = self.frontier(position, limits.LONG_POLL_US_MAX / 1e6, self._patience).offset
-            upto = frontier if end is None else min(frontier, end)
-            if upto > position:
-                for piece in self.pieces(position, upto, topics, columns, absent_ok=True):
-                    yield piece.batch
-                position = upto
+        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
+        return scan_of(self, start, end, topics, columns, follow, absent_ok, self._patience)
 
     def pieces(
         self,
@@ -370,14 +366,18 @@ class Reads:
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
-    def _act(self, action: str, asked: dict[str, object], timeout: float | None = None, patience: float | None = None) -> Any:
-        body = orjson.dumps(asked | self._known())
+    def _act(self, action: str, asked: Asked, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False) -> Any:
+        plain = body = orjson.dumps(asked | self._known())
+        if linearizable := linearizable and not self._of:  # no majority decides a lane
+            body = orjson.dumps(asked | self._known() | {"linearizable": True})
 
         def act(client: Any, options: flight.FlightCallOptions) -> Any:
-            results = list(client.do_action(flight.Action(action, body), options))
-            if len(results) != 1:
-                raise FormatError(f"{self._route.present} answered {action} with {len(results)} results")
-            return orjson.loads(results[0].body.to_pybytes())
+            try:
+                return answer_of(client, options, action, body)
+            except FLIGHT_ERRORS as error:
+                if not (linearizable and lacks_field(error, "linearizable")):
+                    raise
+                return answer_of(client, options, action, plain)
 
         return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gateway.client.url import Address
 from gateway.core import limits
-from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
+from gateway.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from gateway.log.splits import Range
 
 #: Why gateways have no log, and where to look.
@@ -36,6 +36,7 @@ class Frontier(NamedTuple):
         position: last decided position.
         time_us, tick: time (us, UTC) and number of the last tick, 0 before any.
         state: of the gateway (primary, minority, ...); "files" when read from files.
+        stale: no gateway could confirm with a majority of the group that this is all that is committed: others may have more.
     """
 
     log: str
@@ -45,6 +46,7 @@ class Frontier(NamedTuple):
     time_us: int
     tick: int
     state: str
+    stale: bool = False
 
 
 class LaneInfo(NamedTuple):
@@ -116,7 +118,8 @@ class Source(Protocol):
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
 
-        A gateway is looked for `patience` seconds.
+        A gateway is looked for `patience` seconds. Without `beyond` it holds all that was committed before the question, or is
+        `stale`.
         """
 
     def scan(
@@ -128,7 +131,16 @@ class Source(Protocol):
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order."""
+        """Records [start, end) in offset order.
+
+        Args:
+            start: first offset.
+            end: offset to stop before; None is the frontier now, or never with `follow`.
+            topics: only these; None is all.
+            columns: only these, in this order; None is all.
+            follow: continue with what is committed later, until `end`.
+            absent_ok: topics that do not exist (yet) are empty; with `follow` they always are.
+        """
 
     def pieces(
         self,
@@ -167,7 +179,7 @@ class Source(Protocol):
         """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
 
     def readers(self) -> dict[str, int]:
-        """What named readers saved."""
+        """What named readers saved; of gateways, what they had saved when this was called, or later."""
 
     def close(self) -> None:
         """Let go of connections or files."""
@@ -234,6 +246,7 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
     Raises:
         UsageError: it is no place.
         OffsetOutOfRange: it lies beyond the frontier or below what the log holds.
+        Behind: it lies beyond the frontier, which is stale.
     """
     if isinstance(place, datetime):
         return source.offset_for_time(place)
@@ -249,6 +262,11 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
             gone = f"the log begins at {frontier.start}, what lay below was removed; where it was archived, name the archive"
         raise OffsetOutOfRange(f"{what}={place} is below the log: {gone}")
     if place > frontier.offset and not beyond_ok:
+        if frontier.stale:
+            raise Behind(
+                f"{what}={place} lies beyond offset {frontier.offset}, up to which a gateway that is cut off from a majority of "
+                f"its group ({frontier.state}) has the log: name gateways of the majority, or wait until there is one"
+            )
         raise OffsetOutOfRange(f"{what}={place} lies beyond the frontier: the log is committed up to {frontier.offset}")
     return place
 
@@ -261,15 +279,16 @@ def scan_of(
     columns: Sequence[str] | None,
     follow: bool,
     absent_ok: bool,
+    patience: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What `scan` of a source is, made of its frontier and its pieces."""
+    """What `scan` of a source is, made of its frontier and pieces. While it follows, a gateway is looked for `patience` seconds."""
     if not follow:
         for piece in source.pieces(start, source.frontier().offset if end is None else end, topics, columns, absent_ok):
             yield piece.batch
         return
     position = start
     while end is None or position < end:
-        frontier = source.frontier(position, limits.LONG_POLL_US_MAX / 1e6).offset
+        frontier = source.frontier(position, limits.LONG_POLL_US_MAX / 1e6, patience).offset
         upto = frontier if end is None else min(frontier, end)
         if upto > position:
             for piece in source.pieces(position, upto, topics, columns, absent_ok=True):

@@ -26,7 +26,7 @@ _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but there was no answer"
 _LOOK_S = 0.25  # who waits for a turn and gives up is noticed this soon
 #: What another gateway may do although this one does not.
-_ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
+_ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
 Answer = TypeVar("Answer", wire.Welcome, wire.Done, wire.StatusAnswer)
 

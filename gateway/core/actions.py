@@ -1,9 +1,10 @@
 """What a stack wants done.
 
 The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read (the log,
-with what mends it, then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), view installed,
-suspect, peers, dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its completion comes
-back as `Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that event.
+with what mends it, then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), read index, view
+installed, suspect, peers, dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its
+completion comes back as `Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that
+event.
 """
 
 from __future__ import annotations
@@ -147,6 +148,15 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     answers: tuple[Answer, ...]
 
 
+class ReadIndex(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `ReadIndexAsked(number)`. `confirmed`: the frontier that was delivered holds all that was decided when the question
+    came. Otherwise that is not known here.
+    """
+
+    number: int
+    confirmed: bool
+
+
 class ViewInstalled(msgspec.Struct, frozen=True, tag=True):
     """A view: its id, members (gateway numbers, oldest first), coordinator, and whether it decides (its VIEW is decided)."""
 
@@ -213,6 +223,7 @@ Action = (
     | Relearned
     | DeliverUnordered
     | Reply
+    | ReadIndex
     | ViewInstalled
     | Suspect
     | Peers

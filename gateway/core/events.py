@@ -214,6 +214,12 @@ class RosterForced(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
+class ReadIndexAsked(msgspec.Struct, frozen=True, tag=True):
+    """A reader wants to act on what the log here says: does it hold all that was decided by now? `ReadIndex(number)` answers."""
+
+    number: int
+
+
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
     """A client's session is over: nothing more is answered to it. What it submitted goes on."""
 
@@ -350,6 +356,7 @@ Event = (
     | ForgetAsked
     | RosterAsked
     | RosterForced
+    | ReadIndexAsked
     | SessionClosed
     | Received
     | LinkChanged

@@ -54,6 +54,7 @@ from gateway.core.messages import (
 from gateway.core.messages import Repair as RepairMessage
 from gateway.core.order.layer import Ordering
 from gateway.core.peers import Peers
+from gateway.core.read_index import ReadIndex
 from gateway.core.repair.layer import Repair
 from gateway.core.unordered.lanes import Lanes
 from gateway.data.bodies import AbortBody, RosterBody
@@ -67,7 +68,8 @@ class Layers:
         self.context = context
         self.peers = Peers(context)
         self.atomic = Atomic(context, self)
-        self.order = Ordering(context, self.atomic)
+        self.read_index = ReadIndex(context, self.peers, self._inquire)
+        self.order = Ordering(context, self.atomic, self.read_index.confirm)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
@@ -113,6 +115,9 @@ class Layers:
 
     def _part(self) -> Sequence[int]:
         return by_age(self.context.window.state.members, self.peers.part())
+
+    def _inquire(self) -> None:
+        self.membership.inquire()
 
     def _on_asking(self, sender: int, message: Asking) -> None:
         if not isinstance(message.ask, AskRoster):
@@ -289,6 +294,8 @@ class Layers:
 
     def end_of_step(self) -> None:
         """Hand what was ordered to the network and to the disk, all of a step at once."""
+        if self.read_index.waiting:
+            self.read_index.look()
         if self.order.end_of_step():
             self.atomic.telling.tell()
         self.repair.looked()
@@ -303,9 +310,10 @@ class Layers:
         self.order.beat()
         self.atomic.beat()
         self.lanes.beat()
+        self.read_index.beat()
 
     @property
     def beating(self) -> bool:
         """Whether heartbeats are wanted. A group of one whose view came to nothing needs them too: they propose the next."""
         viewless = not self.context.standing.view and not self.flush.attempt
-        return not self.peers.alone or viewless or self.atomic.beating or not self.quiet
+        return not self.peers.alone or viewless or self.atomic.beating or self.read_index.waiting or not self.quiet

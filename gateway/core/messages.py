@@ -189,7 +189,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True):
-    """To a suspect, before it is booted: answer with a heartbeat at once."""
+    """Answer with a heartbeat at once: to a suspect before it is booted, and to voters that are to confirm a frontier."""
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True):

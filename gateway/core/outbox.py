@@ -17,6 +17,7 @@ from gateway.core.actions import (
     Peers,
     Persist,
     PersistLane,
+    ReadIndex,
     ReadLane,
     ReadLog,
     ReadSnapshot,
@@ -53,6 +54,7 @@ class Outbox:
         "_dropped",
         "_drops",
         "_finals",
+        "_indexes",
         "_lane_delivers",
         "_lane_writes",
         "_peers",
@@ -79,6 +81,7 @@ class Outbox:
         self._sends: list[Send] = []
         self._delivers: list[Deliver | Relearned] = []
         self._answers: dict[int, list[Answer]] = {}
+        self._indexes: list[ReadIndex] = []
         self._views: list[ViewInstalled] = []
         self._reads: list[ReadLog | ReadSnapshot | Mend] = []
         self._lane_writes: list[PersistLane | ReadLane | MendLane | LaneHeld] = []
@@ -135,6 +138,10 @@ class Outbox:
         if found is None:
             found = self._answers[session] = []
         return found
+
+    def read_index(self, number: int, confirmed: bool) -> None:
+        """Answer a question of a reader."""
+        self._indexes.append(ReadIndex(number, confirmed))
 
     def deliver(self, frames: tuple[Frame, ...], offsets: tuple[int, ...], aborted: frozenset[int], next_offset: int) -> None:
         """Hand a decided run out."""
@@ -217,6 +224,9 @@ class Outbox:
         if self._answers:
             actions += [Reply(session, tuple(answers)) for session, answers in self._answers.items() if session and answers]
             self._answers = {}
+        if self._indexes:
+            actions += self._indexes
+            self._indexes = []
         if self._views or self._suspects:
             actions += [*self._views, *self._suspects]
             self._views, self._suspects = [], []

@@ -256,7 +256,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 class Denied(msgspec.Struct, frozen=True, tag=True):
     """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
-    unknown, limit, roster, token, rights; busy, space, not_primary, leaving, halted (these pass: `retry`).
+    unknown, limit, roster, token, rights; busy, space, not_primary, leaving, halted, behind (these pass: `retry`).
     """
 
     request: int

@@ -3,7 +3,8 @@
 A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
 8 bytes; the answer is the token with the status behind it, packed where it is long: the socket takes no more than some 200 KiB at
 once. The pair outlives the reads process: what one that died left unread carries a token that the next one never gave out. A
-longer message is a word: that a position of the log, or something in a lane, could not be read, or that callers were rejected.
+message of 16 bytes begins with a word: the frontier is to be confirmed, or a position of the log, or something in a lane, could not
+be read. A longer one counts callers that were rejected.
 """
 
 from __future__ import annotations
@@ -13,16 +14,33 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from gateway.core import limits
-from gateway.data.inquiry import DAMAGED, LANE_DAMAGED, PACKED, REFUSED, TOKEN_BYTES, WORD_BYTES_MAX
+from gateway.data.inquiry import (
+    CONFIRMED,
+    DAMAGED,
+    LANE_DAMAGED,
+    PACKED,
+    READ_INDEX,
+    REFUSED,
+    TOKEN_BYTES,
+    UNCONFIRMED,
+    WORD_BYTES_MAX,
+)
 
 
 class StatusAsked(NamedTuple):
     """Somebody wants the status; whoever takes this calls `answer` with it."""
 
     answer: Callable[[bytes], None]
+
+
+class IndexAsked(NamedTuple):
+    """A reader wants the frontier confirmed; the thread that takes this calls `answer` with whether it is."""
+
+    answer: Callable[[bool], None]
 
 
 class Desk:
@@ -40,7 +58,7 @@ class Desk:
 
     def open(
         self,
-        ask: Callable[[StatusAsked], None],
+        ask: Callable[[StatusAsked | IndexAsked], None],
         damaged: Callable[[int], None],
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
         refused: Callable[[str, int], None] = lambda reason, times: None,
@@ -60,7 +78,7 @@ class Desk:
 
     def _run(
         self,
-        ask: Callable[[StatusAsked], None],
+        ask: Callable[[StatusAsked | IndexAsked], None],
         damaged: Callable[[int], None],
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
@@ -75,7 +93,13 @@ class Desk:
             if token.startswith(LANE_DAMAGED) and len(token) == 2 * TOKEN_BYTES:
                 lane_damaged(token[TOKEN_BYTES:])
                 continue
+            if token.startswith(READ_INDEX) and len(token) == 2 * TOKEN_BYTES:
+                ask(IndexAsked(partial(self._answer_index, token[TOKEN_BYTES:])))
+                continue
             ask(StatusAsked(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # bound at once
+
+    def _answer_index(self, token: bytes, confirmed: bool) -> None:
+        self._answer(token + (CONFIRMED if confirmed else UNCONFIRMED))
 
     def _answer(self, data: bytes) -> None:
         """Send it, unless nobody reads."""

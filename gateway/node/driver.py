@@ -27,6 +27,7 @@ from gateway.core.actions import (
     Peers,
     Persist,
     PersistLane,
+    ReadIndex,
     ReadLane,
     ReadLog,
     ReadSnapshot,
@@ -43,6 +44,7 @@ from gateway.core.events import (
     Event,
     LeaveAsked,
     Persisted,
+    ReadIndexAsked,
     Recovered,
     SpaceChanged,
     Started,
@@ -58,7 +60,7 @@ from gateway.data.wire import SUBMIT_UNORDERED
 from gateway.errors import invariant
 from gateway.node import requests
 from gateway.node.answers import Answers
-from gateway.node.desk import StatusAsked
+from gateway.node.desk import IndexAsked, StatusAsked
 from gateway.node.edges import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
 from gateway.node.lookup import Located
 from gateway.node.meters import Meters
@@ -72,7 +74,7 @@ from gateway.node.underway import Awaited, Landed, UnderWay
 if TYPE_CHECKING:  # for those alone who have tokens
     from gateway.node.admission import Admission
 
-Happening = Event | Located | StatusAsked
+Happening = Event | Located | StatusAsked | IndexAsked
 
 
 class Driver:
@@ -139,6 +141,7 @@ class Driver:
         self._now = clock.now()  # of the turn
         self._timer_us: int | None = None
         self._closing: list[Session] = []
+        self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
         self.view: ViewInstalled | None = None
         self.position = 0
         self.offset = 0
@@ -146,8 +149,7 @@ class Driver:
         self.cast_out = ""  # the group went on without this gateway, and why that is known
         self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
         self.low = ""  # why the disk takes no new records
-        self.leaving = False
-        self.stopped = False
+        self.leaving = self.stopped = False
 
     # What others ask
 
@@ -235,6 +237,10 @@ class Driver:
                 self._step_each(events)
                 events = []
                 happening.answer(self.books.status())
+            elif isinstance(happening, IndexAsked):
+                self._index += 1
+                self._indexes[self._index] = happening.answer
+                events.append(ReadIndexAsked(self._index))
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason
@@ -308,6 +314,7 @@ class Driver:
             Deliver: self._deliver,
             Relearned: self._relearned,
             SetTimer: self._set_timer,
+            ReadIndex: self._read_index,
             ViewInstalled: self._view,
             Halt: self._halt,
             Stopped: self._stop,
@@ -397,6 +404,9 @@ class Driver:
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
         self._under_way.replaced(action.position)
+
+    def _read_index(self, action: ReadIndex) -> None:
+        self._indexes.pop(action.number)(action.confirmed)
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view

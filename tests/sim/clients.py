@@ -353,10 +353,10 @@ class Reader(Connection):
             self.committed, self._maybe = self.asked, {self.asked}
             self.asked = None
         elif isinstance(answer, Denied) and answer.request == self._request:
-            if not answer.retry and answer.code != "offset":
+            if not answer.retry:  # it never goes back, and nobody else has its name
                 raise Violation(f"reader {self.name} was denied its commit of {self.asked}: {answer.code}, {answer.reason}")
             self.asked = None
-            if answer.code == "not_primary":
+            if answer.code in ("not_primary", "behind"):
                 self.leave()
 
     def check(self) -> None:

@@ -17,6 +17,7 @@ from gateway.core.actions import (
     Peers,
     Persist,
     PersistLane,
+    ReadIndex,
     ReadLane,
     ReadLog,
     ReadSnapshot,
@@ -31,6 +32,7 @@ from gateway.core.events import (
     Event,
     Identity,
     Now,
+    ReadIndexAsked,
     Received,
     SessionClosed,
     StackConfig,
@@ -238,6 +240,8 @@ class Process:
         world.traced(gateway.name, event)
         if isinstance(event, SessionClosed):
             self.sessions.pop(event.session, None)
+        elif isinstance(event, ReadIndexAsked):
+            world.indexes.asked(event)
         try:
             actions = self.stack.step(event, gateway.clock.now(world.schedule.now))
         except ERRORS as error:
@@ -331,6 +335,8 @@ class Process:
             gateway.disk.read_snapshot(action)
         elif isinstance(action, Mend):
             gateway.disk.mend(action)
+        elif isinstance(action, ReadIndex):
+            world.indexes.answered(self, action)
         elif isinstance(action, ViewInstalled):
             world.checks.installed(self, action)
             self.view = action

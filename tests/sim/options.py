@@ -59,6 +59,7 @@ class Options:
         latency: "lan", "wan" or "edge" (near the boot period).
         producers: how many, each with `rate` batches a second, up to `pipeline` at a time. readers: named ones that commit offsets.
         unordered: producers that send into lanes. stagers, committers: producers of transactions, `rate` batches a second each.
+        indexes: whether readers have frontiers confirmed.
         sync_us: what a sync takes, about.
         config: of the stacks.
     """
@@ -76,6 +77,7 @@ class Options:
     unordered: int = 0
     stagers: int = 0
     committers: int = 0
+    indexes: bool = False
     sync_us: float = 800.0
     config: StackConfig = field(default_factory=StackConfig)
 

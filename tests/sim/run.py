@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.sim.clients import Producer, Reader
 from tests.sim.faults import STALL_S, Faults
+from tests.sim.index_readers import IndexReaders
 from tests.sim.lane_clients import LaneProducer
 from tests.sim.operators import Operator
 from tests.sim.options import Options
@@ -44,6 +45,8 @@ class Run:
         self.producers += [Committer(world, f"c{number}", number) for number in range(options.committers)]
         self.readers = [Reader(world, f"r{number}") for number in range(options.readers)]
         self.unordered = [LaneProducer(world, number) for number in range(options.unordered)]
+        if options.indexes:
+            IndexReaders(world)
         self.operator = Operator(world)
         world.removing = self.operator.removing
         self.faults = Faults(world, self.producers, self.operator)

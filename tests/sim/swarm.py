@@ -54,6 +54,7 @@ def draw(seed: int, members: int = 0) -> Options:
         unordered=lanes.choice((0, 0, 1, 3)),
         stagers=stagers,
         committers=committers,
+        indexes=seed % 3 == 0,
         sync_us=chance.choice((200.0, 1000.0, 5000.0)),
         config=StackConfig(
             tick_interval_us=chance.choice((limits.TICK_INTERVAL_US, 10 * limits.TICK_INTERVAL_US)),

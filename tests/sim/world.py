@@ -13,6 +13,7 @@ from tests.sim.checkers import Checks
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway, Process
 from tests.sim.grouplog import GroupLog
+from tests.sim.index_readers import IndexChecks
 from tests.sim.lanes import LaneChecks
 from tests.sim.network import Network
 from tests.sim.options import Options
@@ -27,7 +28,7 @@ class World:
 
     Attributes:
         gateways: by name. genesis: names and addresses that the group begins with.
-        checks, lanes, log: what looks on, and the one log.
+        checks, lanes, indexes, log: what looks on, and the one log.
         steps: of all stacks. traced_last: (time, who, what) of what happened last.
     """
 
@@ -38,6 +39,7 @@ class World:
         self.gateways: dict[str, Gateway] = {}
         self.checks = Checks(self)
         self.lanes = LaneChecks(self)
+        self.indexes = IndexChecks(self)
         self.steps = 0
         self.traced_last: deque[tuple[int, str, Any]] = deque(maxlen=TRACED_MAX)
         latency = self.chance("latency")

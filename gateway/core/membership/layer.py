@@ -18,7 +18,7 @@ from gateway.core.membership.leaving import Leaving
 from gateway.core.membership.leaving import Others as Leavers
 from gateway.core.membership.promise import Promise
 from gateway.core.membership.succession import by_age, succession
-from gateway.core.messages import Heartbeat
+from gateway.core.messages import Heartbeat, Probe
 from gateway.core.peers import Peer, Peers
 from gateway.data.views import coordinator_of, view_text
 from gateway.errors import invariant
@@ -195,10 +195,20 @@ class Membership:
                 self._consider()
 
     def on_probe(self, sender: int) -> None:
-        """Somebody suspects this gateway."""
+        """A member suspects this gateway, or asks for its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
+            self._others.tell()  # the heartbeat has the frontier in it
             self._tell(peer, self._heartbeat())
+
+    def inquire(self) -> None:
+        """Ask every voter for a heartbeat that echoes one of this moment."""
+        self._others.tell()
+        base = self._heartbeat()
+        for peer in self.peers:
+            if self.peers.counts(peer.number):
+                self._tell(peer, base)
+                self._outbox.send(peer.number, Probe())
 
     # Time
 

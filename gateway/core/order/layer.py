@@ -10,7 +10,7 @@ from gateway.core.messages import Asking, Deny, Echo, Forward, Order, Refuse, Re
 from gateway.core.order.forward import ForwardTable, Queue
 from gateway.core.order.received import Line, LineInput, LineState, Received
 from gateway.core.order.receiver import Receiver
-from gateway.core.order.requests import Requests
+from gateway.core.order.requests import Confirm, Requests
 from gateway.core.order.sequencer import Below, Sequencer
 from gateway.core.order.upkeep import Upkeep
 from gateway.core.standing import NO_VIEW
@@ -32,14 +32,14 @@ class Ordering:
         received: received-table at the log's end.
     """
 
-    def __init__(self, context: Context, below: Below) -> None:
+    def __init__(self, context: Context, below: Below, confirm: Confirm) -> None:
         self.low = ""
         self._standing = context.standing
         self._window = context.window
         self.received = Received(context.window.state)
         self.sequencer = Sequencer(context, self.received, below)
         self.forward = ForwardTable(context, self.received)
-        self.requests = Requests(context)
+        self.requests = Requests(context, confirm)
         self.receiver = Receiver(context, self.received, self.forward, below)
         self.upkeep = Upkeep(context, self.received, self.sequencer)
 

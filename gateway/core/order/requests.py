@@ -18,6 +18,9 @@ from gateway.data.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
 
+#: Calls back with True once this log holds all that is decided, with False if that cannot be found out (`ReadIndex.confirm`).
+Confirm = Callable[[Callable[[bool], None]], None]
+
 
 class Request:
     """One request: what is asked of the coordinator, and who waits for the answer."""
@@ -34,10 +37,12 @@ class Request:
 class Requests:
     """The requests that wait, by what they ask for; of the offset commits of one reader only the first is asked of the coordinator.
 
-    `names` are numbers by name as decided here.
+    `names` are numbers by name as decided here. `confirm` finds out whether this log holds all that is decided: a request is
+    refused for good only by such a log. A gateway that lags denies it with `behind`, for another gateway to answer.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, confirm: Confirm) -> None:
+        self._confirm = confirm
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -85,20 +90,44 @@ class Requests:
         Each is asked when those before it are decided, and names the frontier here: a copy that was sent again, or comes late, is
         not ordered behind any commit of the reader that the frontier had not reached, itself included. So it takes nothing back.
         """
-        end = self._window.state.next_offset
-        if not 0 <= offset <= end:
-            reason = f"reader {reader!r} commits offset {offset}, and the committed log ends at {end}"
-            self.deny(session, number, "offset", reason, retry=False)
-            return
-        waiting = self._commits(reader)
-        if any((earlier.session, earlier.number) == (session, number) for earlier, _ in waiting):
+        if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
             return  # asked again while it is under way
-        before = waiting[-1][1].offset if waiting else self._window.state.readers.get(reader, -1)
-        if offset < before and not back:
-            reason = f"reader {reader!r} has committed {before}, and {offset} lies below: give it a `start` if it is to go back"
-            self.deny(session, number, "offset", reason, retry=False)
+        self._unless(
+            lambda: self._offset_wrong(reader, offset, back),
+            (session, number, "offset"),
+            lambda: self._ask(session, number, AskOffsets(reader, offset, self._window.frontier)),
+        )
+
+    def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
+        """Why an offset commit cannot be, as the log here says; empty if it can."""
+        state, waiting = self._window.state, self._commits(reader)
+        if not 0 <= offset <= state.next_offset:
+            return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
+        before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
+        return _overtaken(reader, before, offset) if offset < before and not back else ""
+
+    def _unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
+        """Act on a request (session, number, and the code to refuse it with), unless something is wrong with it.
+
+        What is wrong here may be right where more of the log is decided. So this gateway confirms its frontier first: if it does
+        not lag, the reason is final.
+        """
+        session, number, code = request
+        if not wrong():
+            act()
             return
-        self._ask(session, number, AskOffsets(reader, offset, self._window.frontier))
+
+        def judge(confirmed: bool) -> None:
+            reason = wrong()
+            if not reason:
+                act()
+            elif confirmed:
+                self.deny(session, number, code, reason, retry=False)
+            else:
+                told = f"{reason}; this gateway lags or is cut off from a majority, so another one may know better: ask again there"
+                self.deny(session, number, "behind", told, retry=True)
+
+        self._confirm(judge)
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
         """The offset commits of a reader that wait here, in the order in which they came; the first one is asked."""
@@ -107,13 +136,20 @@ class Requests:
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
         """Take producers out of the received-table."""
-        unknown = [name for name in names if name not in self.names.producers]
-        if unknown or not names or len(names) > limits.FORGET_PRODUCERS_MAX:
-            reason = f"producer {unknown[0]!r} is not known" if unknown else f"{len(names)} names were given"
-            reason += f"; give 1 to {limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
-            self.deny(session, number, "unknown", reason, retry=False)
+        advice = f"; give 1 to {limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
+        if not 1 <= len(names) <= limits.FORGET_PRODUCERS_MAX:
+            self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
             return
-        self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names}))))
+
+        def wrong() -> str:
+            unknown = next((name for name in names if name not in self.names.producers), None)
+            return f"producer {unknown!r} is not known{advice}" if unknown is not None else ""
+
+        self._unless(
+            wrong,
+            (session, number, "unknown"),
+            lambda: self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),
+        )
 
     def _ask(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
@@ -233,10 +269,11 @@ class Requests:
         elif not reached:
             for request, ask in waiting:
                 # Going on from there is what the reader wants. Going back may be the word of a reader that is no more.
-                reason = (
-                    f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again if it is meant"
+                again = ask.offset >= offset
+                reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
+                self.deny(
+                    *(request.session, request.number, "offset", reason if again else _overtaken(reader, offset, ask.offset)), again
                 )
-                self.deny(request.session, request.number, "offset", reason, retry=ask.offset >= offset)
 
     def _forget_decided(self) -> None:
         known = self._window.state.producers
@@ -301,6 +338,13 @@ class Requests:
     def _all(self) -> Iterator[Request]:
         for waiting in self._waiting.values():
             yield from waiting
+
+
+def _overtaken(reader: str, before: int, offset: int) -> str:
+    return (
+        f"reader {reader!r} has committed offset {before}, and {offset} lies below: another reader of that name is further. Open "
+        f"it again without `start` to continue at {before}. Give start={offset} only to read {offset} to {before - 1} again"
+    )
 
 
 def _key(ask: Ask) -> tuple[type, object]:

@@ -40,7 +40,7 @@ from gateway.data.wire import (
 from gateway.log.directory import open_directory
 from gateway.log.options import LogOptions
 from gateway.log.writer import LogWriter
-from gateway.node.desk import Desk, StatusAsked
+from gateway.node.desk import Desk, IndexAsked, StatusAsked
 
 ROOT = Path(__file__).resolve().parents[3]
 VIEW = 1 << 16 | 1
@@ -214,6 +214,10 @@ class FakeGateway:
         self.silent: list[str] = []
         self.saved: list[tuple[str, int]] = []
         self.asked = 0
+        self.confirms: bool | None = True  # its frontier; None: no answer
+        self.indexes = 0  # questions about that
+        self.holds = False  # answers to them back
+        self.held: list[Callable[[bool], None]] = []
         self.unreadable: list[int] = []
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
@@ -226,8 +230,14 @@ class FakeGateway:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _told(self, asked: StatusAsked) -> None:
-        if self.state:
+    def _told(self, asked: StatusAsked | IndexAsked) -> None:
+        if isinstance(asked, IndexAsked):
+            self.indexes += 1
+            if self.holds:
+                self.held.append(asked.answer)
+            elif self.confirms is not None:
+                asked.answer(self.confirms)
+        elif self.state:
             self.asked += 1
             told = {"gateway": "jfk", "state": self.state, "frontier": 0, "gateways": self.gateways, "silent": self.silent}
             asked.answer(json.dumps(told).encode())

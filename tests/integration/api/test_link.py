@@ -119,3 +119,32 @@ def test_a_gateway_that_is_gone_says_nothing(gateway: FakeGateway, link: Gateway
     gateway._desk._ours.shutdown(socket.SHUT_RDWR)
     assert link.status() is None
     assert "does not answer" in link.reason
+
+
+def test_callers_at_one_moment_share_a_question_about_the_frontier(gateway: FakeGateway, link: GatewayLink) -> None:
+    assert link.confirm()
+    gateway.confirms = False
+    assert not link.confirm()
+    gateway.confirms, gateway.holds = True, True
+    answers: list[bool] = []
+    callers = [threading.Thread(target=lambda: answers.append(link.confirm())) for _ in range(20)]
+    for caller in callers:
+        caller.start()
+    until(lambda: len(link._indexing._waiters) == 19)  # type: ignore[attr-defined]  # who waits for the question under way
+    assert gateway.indexes == 3
+    assert link.status() is not None  # it waits for no frontier
+    gateway.holds = False
+    gateway.held.pop()(True)
+    for caller in callers:
+        caller.join(20)
+    assert answers == [True] * 20
+    assert gateway.indexes == 4
+
+
+def test_a_gateway_that_does_not_answer_confirms_nothing(
+    gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_INDEX_US_MAX", 10_000)
+    gateway.confirms = None
+    assert not link.confirm()
+    assert not GatewayLink(gateway.url, None).confirm()

@@ -3,7 +3,8 @@ what cannot be read is refused with its code.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -162,6 +163,38 @@ def test_no_action_is_answered_below_what_was_seen_or_for_another_log(client: fl
     assert refusal(lambda: ask(client, "topics", seen=321))[1]["code"] == "behind"
 
 
+def test_a_gateway_that_confirms_its_frontier_answers_linearizably(client: flight.FlightClient, gateway: FakeGateway) -> None:
+    for action, body in ACTIONS.items():
+        ask(client, action, **body, linearizable=True)
+    assert ask(client, "frontier", linearizable=True)["confirmed"] is True
+    assert "confirmed" not in ask(client, "frontier")
+    assert read(client, linearizable=True, columns=["offset"]).num_rows == 320
+    assert gateway.indexes
+
+
+def test_a_gateway_that_lags_answers_nothing_that_is_acted_upon(client: flight.FlightClient, gateway: FakeGateway) -> None:
+    gateway.confirms = False
+    for action in ("readers", "topics", "producers", "queries", "plan"):
+        assert refusal(lambda a=action: ask(client, a, linearizable=True))[1]["code"] == "behind"  # type: ignore[misc]  # bound at once
+        assert ask(client, action) is not None
+    told = ask(client, "frontier", linearizable=True)
+    assert (told["frontier"], told["confirmed"]) == (320, False)
+    found = {"time_us": TIME + 5000}
+    assert ask(client, "offset_for_time", **found, linearizable=True) == ask(client, "offset_for_time", **found)
+    later = {"time_us": 2 * TIME}
+    assert refusal(lambda: ask(client, "offset_for_time", **later, linearizable=True))[1]["code"] == "behind"
+    assert ask(client, "offset_for_time", **later) == {"offset": 320}
+    beyond = (
+        lambda: ask(client, "save_offset", reader="r", offset=321),
+        lambda: ask(client, "report", run="1", offset=321),
+        lambda: read(client, start=321),
+        lambda: read(client, topics=["nope"]),
+    )
+    assert [refusal(call)[1]["code"] for call in beyond] == ["behind"] * 4
+    gateway.confirms = True
+    assert [refusal(call)[1]["code"] for call in beyond] == [*["beyond_frontier"] * 3, "unknown_topic"]
+
+
 @pytest.mark.parametrize("how", [{"splits": 4}, {"split_bytes": 8000}, {}])
 def test_splits_read_side_by_side_give_the_range(client: flight.FlightClient, process: ReadsProcess, how: dict[str, int]) -> None:
     command = {"start": 20, "end": 310, "columns": ["offset", "value"], **how}
@@ -210,6 +243,25 @@ def test_schema_and_listing(client: flight.FlightClient) -> None:
     assert refusal(lambda: client.get_flight_info(path))[1]["code"] == "malformed"
     with pytest.raises(pa.ArrowException, match="use a command"):  # the library loses the JSON of this call's errors
         client.get_schema(path)
+
+
+def test_no_call_answers_with_a_traceback_or_a_path(log: LogMaker, client: flight.FlightClient) -> None:
+    wrong = [flight.FlightDescriptor.for_command(text) for text in (b"{x", b'{"columns": ["nope"]}', b"[" * 5000, b"\xff")]
+    wrong += [flight.FlightDescriptor.for_path("x"), flight.FlightDescriptor.for_path("../../etc/passwd")]
+    calls: list[Callable[[], object]] = [
+        *(lambda one=one: client.get_schema(one) for one in wrong),
+        *(lambda one=one: client.get_flight_info(one) for one in wrong),
+        *(lambda one=one: client.do_exchange(one)[1].read_chunk() for one in wrong),
+        *(lambda one=one: client.do_put(one, pa.schema([]))[0].close() for one in wrong),
+        *(lambda text=text: client.do_get(flight.Ticket(text)).read_all() for text in (b"{x", b'{"start": 10000}', b" " * 70_000)),
+        *(lambda kind=kind: list(client.do_action(flight.Action(kind, b"{x"))) for kind in ("nope", "é" * 5000, *ACTIONS)),
+        lambda: client.authenticate_basic_token("a", "b"),
+    ]
+    for call in calls:
+        with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
+            call()
+        text = str(error.value)
+        assert not any(word in text for word in ("Traceback", ".py", str(log.path), str(Path.cwd())))
 
 
 def test_actions(log: LogMaker, client: flight.FlightClient) -> None:

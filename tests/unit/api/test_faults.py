@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.api.faults import Fault, flight_error, sent_on, told
+from gateway.api.faults import Fault, SchemaError, flight_error, schema_told, sent_on, told
 from gateway.core import limits
 from gateway.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
 
@@ -95,3 +95,41 @@ def test_what_a_client_sees_over_the_wire() -> None:
     assert info(busy.value)["code"] == "busy"
     assert info(beyond.value) == {"code": "beyond_frontier", "message": "é" * (limits.ERROR_TEXT_BYTES_MAX // 2), "frontier": 7}
     assert "Traceback" not in str(busy.value) + str(beyond.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fault("malformed", "é" * 5000),
+        UsageError("wrong"),
+        Unavailable("gone"),
+        KeyError("x"),
+        ZeroDivisionError("inside/secret.py"),
+    ],
+)
+def test_an_error_of_get_schema_has_its_sentence_and_no_traceback(error: Exception) -> None:
+    class Server(flight.FlightServerBase):
+        @schema_told
+        def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:  # type: ignore[override]  # as in the server
+            raise error
+
+    descriptor = flight.FlightDescriptor.for_command(b"{}")
+    with (
+        Server("grpc://127.0.0.1:0") as server,
+        flight.connect(f"grpc://127.0.0.1:{server.port}") as client,
+        pytest.raises(pa.ArrowException) as answer,
+    ):
+        client.get_schema(descriptor)
+    text = str(answer.value)
+    assert str(info(flight_error(error))["message"]) in text
+    assert not any(word in text for word in ("Traceback", ".py", "secret", "/"))
+
+
+def test_nothing_but_a_schema_error_gets_out_of_get_schema() -> None:
+    @schema_told
+    def fails() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(SchemaError, match="the reads process failed"):
+        fails()
+    assert schema_told(lambda: 5)() == 5

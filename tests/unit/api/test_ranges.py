@@ -59,3 +59,53 @@ def test_who_has_seen_no_more_waits_for_nothing(state: str) -> None:
     watch = Watch()
     assert ranges(watch, state).frontier(Known(seen=10), bool).offset == 10
     assert watch.waited == 0
+
+
+class Confirming:
+    """A gateway that confirms its frontier, or not; the log grows to 12 meanwhile."""
+
+    def __init__(self, watch: Watch, answer: bool) -> None:
+        self.asked = 0
+        self._watch = watch
+        self._answer = answer
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        self._watch.now = lambda: Frontier(12)  # type: ignore[method-assign]  # of this one object
+        return self._answer
+
+
+def confirming(answer: bool) -> tuple[Ranges, Confirming]:
+    watch = Watch()
+    confirm = Confirming(watch, answer)
+    return Ranges(Reader(), watch, lambda: "primary", confirm), confirm  # type: ignore[arg-type]  # as above
+
+
+def test_a_linearizable_answer_has_the_frontier_of_after_the_confirmation() -> None:
+    made, confirm = confirming(True)
+    assert made.frontier(Known(), bool).offset == 10
+    assert made.frontier(Known(linearizable=True), bool).offset == 12
+    assert confirm.asked == 1
+
+
+def test_who_cannot_confirm_its_frontier_is_behind() -> None:
+    made, _ = confirming(False)
+    with pytest.raises(Fault, match=r"this gateway \(primary\) cannot confirm its frontier 12") as refused:
+        made.frontier(Known(seen=7, linearizable=True), bool)
+    assert (refused.value.code, refused.value.fields) == ("behind", {"frontier": 12, "seen": 7})
+
+
+def test_an_offset_beyond_the_frontier_is_refused_for_good_by_who_confirms_it_alone() -> None:
+    made, confirm = confirming(True)
+    assert made.offsets(0, 12, Frontier(10)) == (0, 12)  # type: ignore[arg-type]  # as above
+    with pytest.raises(Fault) as refused:
+        made.offsets(0, 13, Frontier(10))  # type: ignore[arg-type]  # as above
+    assert (refused.value.code, refused.value.fields["frontier"], confirm.asked) == ("beyond_frontier", 12, 2)
+    with pytest.raises(Fault) as lagging:
+        confirming(False)[0].offsets(0, 13, Frontier(10))  # type: ignore[arg-type]  # as above
+    assert lagging.value.code == "behind"
+
+
+def test_a_lane_has_no_linearizable_reads() -> None:
+    with pytest.raises(Fault, match="leave `linearizable` out"):
+        ranges(Watch(), "primary").frontier(Known(linearizable=True), bool)

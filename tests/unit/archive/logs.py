@@ -26,6 +26,7 @@ class Standing(NamedTuple):
     log: str
     start: int
     offset: int
+    stale: bool = False
 
 
 def table_of(count: int, topics: str = "abc", seed: int = 1, each_tick: int = 100) -> pa.Table:

@@ -58,6 +58,8 @@ class FakeReads(flight.FlightServerBase):
         self.fail: Callable[[str], None] = lambda what: None
         self.cut_after: int | None = None
         self.state = "primary"
+        self.confirms = True  # its frontier, with a majority
+        self.of_old = False  # a release that knows no `linearizable`
         self.gateways: dict[str, str] = {}
         self.batch = 4
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -77,6 +79,10 @@ class FakeReads(flight.FlightServerBase):
         self.asked.append((action.type, asked))
         self.fail(action.type)
         self._known(asked)
+        if self.of_old and "linearizable" in asked:
+            raise error_of("malformed", "the body is not understood: Object contains unknown field `linearizable`")
+        if asked.get("linearizable") and not self.confirms and action.type != "frontier":
+            raise error_of("behind", "this gateway cannot confirm its frontier")
         return iter([json.dumps(getattr(self, action.type)(asked)).encode()])
 
     def _known(self, asked: dict[str, Any]) -> None:
@@ -119,6 +125,7 @@ class FakeReads(flight.FlightServerBase):
             "state": "halted" if asked.get("lane") in self.halted else self.state,
             "gateways": self.gateways,
             "silent": [],
+            **({"confirmed": self.confirms} if asked.get("linearizable") else {}),
         }
 
     def offset_for_time(self, asked: dict[str, Any]) -> object:

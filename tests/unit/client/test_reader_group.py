@@ -33,7 +33,7 @@ def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[Readable
     near, far = two
     near.reads.state = state
     with Reads(url(near, far)) as reads:
-        assert reads.frontier()[2:] == (12, 14, 5, 1, "primary")
+        assert reads.frontier()[2:] == (12, 14, 5, 1, "primary", False)
         assert values(reads.scan(8)) == [8, 9, 10, 11]
 
 

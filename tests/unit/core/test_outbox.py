@@ -14,6 +14,7 @@ from gateway.core.actions import (
     Peers,
     Persist,
     PersistLane,
+    ReadIndex,
     ReadLane,
     ReadLog,
     ReadSnapshot,
@@ -48,6 +49,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.peers(((2, "g2", "g2:7400"),))
     box.suspect(2, "late")
     box.installed()
+    box.read_index(1, True)
     box.answers(7).append(Done(1))
     box.deliver_lane(DeliverUnordered(1, b"", 0, ()))
     box.deliver((), (), frozenset(), 0)
@@ -63,7 +65,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.persist(scalars=Scalars())
     kinds = [type(action) for action in box.take(5000)]
     written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane, LaneHeld]
-    told = [Deliver, Relearned, DeliverUnordered, Reply]
+    told = [Deliver, Relearned, DeliverUnordered, Reply, ReadIndex]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
     assert box.take(5000) == []

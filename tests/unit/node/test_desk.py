@@ -7,17 +7,18 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from typing import cast
 
 import pytest
 from msgspec import json
 
 from gateway.api.gateway import UNKNOWN, GatewayLink
 from gateway.core import limits
-from gateway.core.actions import Persist
-from gateway.core.events import Submitted, WriteFailed
+from gateway.core.actions import Persist, ReadIndex
+from gateway.core.events import ReadIndexAsked, Submitted, WriteFailed
 from gateway.data.lanes import LaneName
 from gateway.data.wire import Duplicate
-from gateway.node.desk import Desk, StatusAsked
+from gateway.node.desk import Desk, IndexAsked, StatusAsked
 from gateway.node.lanes import LaneFacts
 from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
@@ -46,18 +47,19 @@ def test_the_status_is_told_whatever_the_port_does() -> None:
 
 
 def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
-    asked: list[StatusAsked] = []
+    asked: list[StatusAsked | IndexAsked] = []
     with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         reads.settimeout(10)
         reads.send(b"question")
         desk.open(asked.append, lambda position: None)
         wait_for(lambda: bool(asked))
-        asked[0].answer(b"{}")
+        answer = cast("StatusAsked", asked[0]).answer
+        answer(b"{}")
         assert reads.recv(100) == b"question{}"
         for _ in range(10_000):  # more than the socket holds
-            asked[0].answer(b"x" * 100)
+            answer(b"x" * 100)
         reads.close()
-    asked[0].answer(b"late")
+    answer(b"late")
 
 
 def test_a_position_that_could_not_be_read_is_handed_on() -> None:
@@ -75,7 +77,7 @@ def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
     refused = {"unknown": 2}
     with contextlib.closing(Desk()) as desk:
         desk.open(
-            lambda asked: asked.answer(b"{}"),
+            lambda asked: cast("StatusAsked", asked).answer(b"{}"),
             lambda position: None,
             refused=lambda reason, times: counted.append((reason, times)),
         )
@@ -86,6 +88,24 @@ def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
             refused["unknown"], refused["missing"] = 5, 1
             wait_for(lambda: link.status() == {} and len(counted) == 3)
     assert counted == [("unknown", 2), ("unknown", 3), ("missing", 1)]
+
+
+def test_a_question_about_the_frontier_is_the_stacks_to_answer() -> None:
+    bench = Bench()
+    told: list[bool] = []
+    bench.answers[ReadIndexAsked] = []
+    bench.happen(IndexAsked(told.append))
+    assert bench.stack.events[-1] == ReadIndexAsked(1)
+    assert told == []
+    bench.answers[ReadIndexAsked] = [ReadIndex(2, True), ReadIndex(1, False)]
+    bench.happen(IndexAsked(told.append))
+    assert told == [True, False]
+
+
+def test_the_desk_hands_a_question_about_the_frontier_on_and_answers_it() -> None:
+    with contextlib.closing(Desk()) as desk, contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+        desk.open(lambda asked: cast("IndexAsked", asked).answer(True), lambda position: None)
+        assert link.confirm()
 
 
 @pytest.fixture
@@ -104,7 +124,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
     said = status.books.status()
     assert len(said) > 4 * limits.STATUS_PLAIN_BYTES_MAX
     with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: asked.answer(said), lambda position: None)
+        desk.open(lambda asked: cast("StatusAsked", asked).answer(said), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.status() == json.decode(said), link.reason
 
@@ -112,7 +132,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
 @pytest.mark.usefixtures("_patient")
 def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
     with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: asked.answer(b'{"state":'), lambda position: None)
+        desk.open(lambda asked: cast("StatusAsked", asked).answer(b'{"state":'), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.state() == UNKNOWN
             assert "does not answer" in link.reason

@@ -1,0 +1,170 @@
+"""Proves that a gateway confirms its frontier with a majority after the question, and refuses no request for good before."""
+
+from __future__ import annotations
+
+from gateway.core import limits
+from gateway.core.actions import Action, ReadIndex
+from gateway.core.events import OffsetsAsked, Persisted, ReadIndexAsked, Received, Submitted, TimeAdvanced
+from gateway.core.messages import Confirm, Heartbeat, Probe
+from gateway.core.record import decode_message
+from gateway.data.wire import Denied, Done
+from tests.transcripts.group import Group, Member, incarnation
+from tests.unit.core.rig import VIEW, answers, batches, opened, three
+from tests.unit.core.test_commits import three_with_records
+
+
+def confirmed(actions: list[Action]) -> list[tuple[int, bool]]:
+    return [(action.number, action.confirmed) for action in actions if isinstance(action, ReadIndex)]
+
+
+def heartbeat(group: Group, member: Member, sender: str, *, promised: int = VIEW, echo_us: int | None = None) -> list[Action]:
+    """What follows from a heartbeat of another member."""
+    number = group.members[sender].number
+    beat = Heartbeat(
+        sent_us=1, echo_us=group.mono_us if echo_us is None else echo_us, view=VIEW, promised=promised, accepted=VIEW, misses=False
+    )
+    return group.step(member, Received(number, beat, incarnation(sender)))
+
+
+def introduced(group: Group) -> Group:
+    """Each knows whose disks the others have, as heartbeats tell it."""
+    for member in group.members.values():
+        peers = member.stack.layers.peers
+        peers.refresh()
+        for peer in peers:
+            peer.incarnation = incarnation(peer.name)
+    group.advance(1000)
+    group.settle()
+    return group
+
+
+def asking() -> tuple[Group, Member]:
+    """The second member of three has been asked, and nothing of what it says arrives."""
+    group = introduced(three_with_records())
+    second = group.members["g2"]
+    assert confirmed(group.step(second, ReadIndexAsked(7))) == []
+    group.network.clear()
+    return group, second
+
+
+def test_a_group_of_one_confirms_at_once_what_is_decided() -> None:
+    group, member = opened()
+    assert confirmed(group.step(member, ReadIndexAsked(1))) == [(1, True)]
+    group.step(member, Submitted(1, batches(1, 1)))
+    assert confirmed(group.step(member, ReadIndexAsked(2))) == []
+    assert confirmed(group.step(member, Persisted(member.persists[-1].token))) == [(2, True)]
+
+
+def test_every_voter_is_asked_and_one_more_is_a_majority_of_three() -> None:
+    group = introduced(three_with_records())
+    second = group.members["g2"]
+    group.step(second, ReadIndexAsked(7))
+    asked = [(to.name, type(decode_message(data))) for sender, to, data in group.network if sender is second]
+    assert asked == [("g1", Heartbeat), ("g1", Probe), ("g3", Heartbeat), ("g3", Probe)]
+    assert confirmed(heartbeat(group, second, "g3")) == [(7, True)]
+    assert confirmed(heartbeat(group, second, "g1")) == []
+
+
+def test_an_answer_to_an_earlier_heartbeat_confirms_nothing() -> None:
+    group, second = asking()
+    assert confirmed(heartbeat(group, second, "g3", echo_us=group.mono_us - 1)) == []
+    assert confirmed(heartbeat(group, second, "g3", echo_us=group.mono_us + 1)) == []
+    assert confirmed(heartbeat(group, second, "g3")) == [(7, True)]
+
+
+def test_who_has_promised_a_higher_view_confirms_nothing() -> None:
+    group, second = asking()
+    assert confirmed(heartbeat(group, second, "g3", promised=VIEW + (1 << 16))) == []
+    assert confirmed(heartbeat(group, second, "g1")) == [(7, True)]
+
+
+def lagging() -> tuple[Group, Member]:
+    """Records 20 to 24 are decided at the coordinator, and the second member has them and has not heard of the decision."""
+    group = introduced(three_with_records())
+    first, second, _ = group.members.values()
+    group.step(first, Submitted(1, batches(21, 5)))
+    while group.network or any(member.persists for member in group.members.values()):
+        while group.network:
+            group.deliver()
+        for member in group.members.values():
+            group.persisted(member)
+    assert (first.stack.decided.next_offset, second.stack.decided.next_offset) == (25, 20)
+    return group, second
+
+
+def test_the_frontier_reaches_what_the_log_held_when_the_question_came() -> None:
+    group, second = lagging()
+    assert confirmed(group.step(second, ReadIndexAsked(7))) == []
+    assert confirmed(heartbeat(group, second, "g3")) == []  # a majority has answered, and the frontier is too low
+    answered: list[tuple[int, bool]] = []
+    group.watch = lambda member, event, actions: answered.extend(confirmed(actions))
+    while group.network:  # no time passes: the coordinator tells of the decision because it is asked
+        group.deliver()
+    assert answered == [(7, True)]
+    assert second.stack.decided.next_offset == 25
+
+
+def test_a_question_that_no_majority_answers_ends() -> None:
+    group, second = asking()
+    for _ in range(limits.READ_INDEX_HEARTBEATS + 1):
+        second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, TimeAdvanced())) == [(7, False)]
+
+
+def test_more_questions_than_there_may_be_are_answered_at_once() -> None:
+    group, second = asking()
+    for number in range(limits.READ_INDEX_QUESTIONS_MAX - 1):
+        assert confirmed(group.step(second, ReadIndexAsked(100 + number))) == []
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == [(8, False)]
+
+
+def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
+    """It is of a record that was read elsewhere, and nobody answers the laggard."""
+    group, second = lagging()
+    group.step(second, OffsetsAsked(1, 9, "r", 25))
+    group.network.clear()
+    assert not answers(second, Denied)
+    for _ in range(limits.READ_INDEX_HEARTBEATS + 1):
+        second.stack.layers.read_index.beat()
+    group.step(second, TimeAdvanced())
+    assert [(one.code, one.retry) for one in answers(second, Denied) if isinstance(one, Denied)] == [("behind", True)]
+
+
+def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
+    group, second = lagging()
+    group.step(second, OffsetsAsked(1, 9, "r", 25))
+    group.settle()
+    assert second.stack.decided.readers == {"r": 25}
+    assert answers(second, Done) == [Done(9)]
+
+
+def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere() -> None:
+    group = introduced(three_with_records())
+    first, second, _ = group.members.values()
+    group.step(second, OffsetsAsked(1, 9, "r", 20))
+    group.settle()
+    group.step(first, OffsetsAsked(1, 10, "r", 5, back=True))
+    while first.stack.decided.readers != {"r": 5}:
+        held = [letter for letter in group.network if letter[1] is second and isinstance(decode_message(letter[2]), Confirm)]
+        for letter in held:
+            group.network.remove(letter)
+        if group.network:
+            group.deliver()
+        else:
+            for member in group.members.values():
+                group.persisted(member)
+    group.network.clear()
+    assert second.stack.decided.readers == {"r": 20}
+    group.step(second, OffsetsAsked(1, 11, "r", 8, back=False))
+    group.advance(limits.HEARTBEAT_US)  # what is lost is said again
+    group.settle()
+    assert second.stack.decided.readers == {"r": 8}
+    assert answers(second, Done) == [Done(9), Done(11)]
+
+
+def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
+    group = introduced(three())
+    second = group.members["g2"]
+    group.step(second, OffsetsAsked(1, 9, "r", 25))
+    group.settle()
+    assert [(one.code, one.retry) for one in answers(second, Denied) if isinstance(one, Denied)] == [("offset", False)]
