@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.core.atomic.layer import Atomic
@@ -12,6 +14,7 @@ from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
 
 SEEDS = 3
+ROOT = Path(__file__).parents[3]
 
 
 def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
@@ -26,6 +29,12 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
     with mutant.applied():
         assert all(function.__code__ is not code for function, code in zip(functions, before, strict=True))
     assert [function.__code__ for function in functions] == before
+
+
+def test_a_proof_is_a_test_that_is_there() -> None:
+    proofs = [mutant.proof.split("::") for mutant in MUTANTS if mutant.proof]
+    absent = [name for path, name in proofs if f"def {name.partition('[')[0]}(" not in (ROOT / path).read_text("utf-8")]
+    assert absent == []
 
 
 def test_a_change_of_what_is_not_there_does_not_apply() -> None:
