@@ -60,6 +60,7 @@ class Options:
         unordered: producers that send into lanes. stagers, committers: producers of transactions, `rate` batches a second each.
         sync_us: what a sync takes, about.
         config: of the stacks.
+        mix: the named mix that it is of (`mixes.py`), empty for the swarm.
     """
 
     seed: int
@@ -77,6 +78,7 @@ class Options:
     committers: int = 0
     sync_us: float = 800.0
     config: StackConfig = field(default_factory=StackConfig)
+    mix: str = ""
 
     @property
     def stack(self) -> StackConfig:
@@ -84,8 +86,10 @@ class Options:
         return replace(self.config, lanes=self.unordered > 0)
 
     def command(self, drawn: Options) -> str:
-        """How the same run is had again from a shell; `drawn` is what the seed alone says."""
+        """How the same run is had again from a shell; `drawn` is what the seed and the mix alone say."""
         words = [f"python -m tests.sim --seed {self.seed}"]
+        if self.mix:
+            words.append(f"--mix {self.mix}")
         if self.members != drawn.members:
             words.append(f"--members {self.members}")
         if self.seconds != drawn.seconds:

@@ -10,7 +10,8 @@ from gateway.core.membership.layer import Membership
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import LINE, LineInput, LineState, Received
 from gateway.core.window import Window
-from tests.sim.mutants.mutant import LOW, MUCH, Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import LOW, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Entry
 from tests.sim.mutants.scenes import BUSY, low_after_decision
 from tests.sim.mutants.scripts import LATE, lossy

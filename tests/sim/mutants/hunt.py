@@ -8,9 +8,11 @@ import sys
 import time
 from dataclasses import dataclass
 
+from gateway.core import limits
+from tests.sim.mixes import Mix
 from tests.sim.mutants.catalogue import by_name
-from tests.sim.mutants.mutant import Mix, Mutant
-from tests.sim.mutants.patch import DoesNotApply
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.patch import DoesNotApply, Value, applied
 from tests.sim.mutants.watch import watch
 from tests.sim.run import Result, Run
 
@@ -42,7 +44,7 @@ class Catch:
 
 def play(mix: Mix, seed: int) -> Result:
     """One run of the code as it is now."""
-    with mix.bounded():
+    with applied([Value(limits, name, value) for name, value in mix.bounds.items()]):
         run = Run(mix.options(seed))
         watch(run)
         if mix.script is not None:

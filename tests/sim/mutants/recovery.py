@@ -10,7 +10,8 @@ from gateway.log.indexer import Indexer
 from gateway.log.segment import Segment
 from gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
-from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import CRASHES, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Value
 from tests.sim.mutants.scenes import BUSY, STALE, damage, damage_stale, power_after_a_cut
 

@@ -7,7 +7,8 @@ from gateway.core.flush.relearning import Relearning
 from gateway.core.flush.serving import Serving
 from gateway.core.order.upkeep import Upkeep
 from gateway.core.peers import Peers
-from tests.sim.mutants.mutant import Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 
 RETENTION = Mix("trim kill power pause split", members=(3, 4), seconds=60, rate=15.0, pipeline=16)
