@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.layer import Flush
 from gateway.core.flush.learner import Learner
@@ -59,6 +60,13 @@ CATCH_UP = (
         "a source serves learners while its view stands",
         [Edit(Serving, "_serves", "else standing.current(standing.view)", "else True")],
         proof=f"{_SERVING}test_a_learner_is_not_served_by_a_gateway_in_no_view",
+    ),
+    Mutant(
+        "adopted-without-the-announced-chain",
+        "5.3",
+        "a log is adopted when it has the chain value that was announced",
+        [Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end")],
+        proof="tests/unit/core/flush/test_adopting.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
     ),
     Mutant(
         "promised-again-below",

@@ -1,4 +1,4 @@
-"""Proves that in a view change no state takes the place of a damaged end that reaches further: that end counted as present."""
+"""Proves when a log is the adopted one, and that no state takes the place of a damaged end that reaches further."""
 
 from __future__ import annotations
 
@@ -83,3 +83,12 @@ def test_a_damaged_end_that_reaches_behind_the_state_stays(last: int) -> None:
     assert not bench.relearning.busy
     assert bench.adopting.damage is not None
     assert bench.adopting.damage.last == last
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one(whole: bool) -> None:
+    """A source that follows another log since then gives frames that fit one by one and are not the log of the answers."""
+    bench = Bench(WHOLE)
+    chain = bench.window.chain if whole else bench.window.chain ^ 1
+    bench.adopting.begin(VIEW, 1, bench.adopting.extent(), chain)
+    assert bench.adopting.done() is whole
