@@ -1,7 +1,8 @@
 """Mixes of faults: runs that aim at one part of the protocol. The mutants have their own; those here are drawn by campaigns.
 
 A swarm draws each kind of fault by itself, so that two faults which are dangerous together seldom meet at the right pace and load.
-A named mix fixes kinds, pace and load; the seed draws the times.
+A named mix fixes kinds, pace and load; the seed draws the times. The pace leaves a group time to decide: with a `snipe` or a `kill`
+each second there is hardly ever a majority, and a run of a hundred frames and four views shows little of what it aims at.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _NAMED = (
         "snipe kill power ends roster split loss",
         members=(3, 4),
         seconds=60,
-        pace=2.5,
+        pace=4.0,
         rate=20.0,
         unordered=4,
         sync_us=3000.0,
@@ -104,7 +105,7 @@ _NAMED = (
         "roster wipe power blackout split pause",
         members=(3, 4, 5),
         seconds=70,
-        pace=2.0,
+        pace=4.0,
         latency="wan",
         name="stale-roster",
         what="members that missed changes of the roster come back, and blank disks beside them",
@@ -113,7 +114,7 @@ _NAMED = (
         "rot snipe kill split stall",
         members=(3, 4, 5),
         seconds=50,
-        pace=1.2,
+        pace=4.0,
         rate=15.0,
         pipeline=8,
         sync_us=20_000.0,
@@ -143,7 +144,7 @@ _NAMED = (
     Mix(
         "snipe kill split low rival forget twice disorder",
         members=(3, 5),
-        pace=1.2,
+        pace=6.0,
         latency="wan",
         producers=2,
         rate=12.0,
@@ -169,7 +170,7 @@ _NAMED = (
     Mix(
         "rival restart estranged snipe split low forget loss",
         members=(3, 5),
-        pace=1.0,
+        pace=6.0,
         latency="wan",
         producers=4,
         rate=15.0,
