@@ -38,8 +38,9 @@ class Catch:
 
     @property
     def found(self) -> bool:
-        """Whether the simulator found it."""
-        return bool(self.violation) and not any(f"raises {error}" in self.violation for error in BROKEN)
+        """True if the simulator or the named test found it: a promise broke, not the code of the mutant."""
+        broken = any(f"{how} {error}" in self.violation for how in ("raises", ":") for error in BROKEN)
+        return bool(self.violation) and not broken
 
 
 def play(mix: Mix, seed: int) -> Result:

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.atomic.layer import Atomic
 from gateway.core.order.verdicts import VERDICT
 from tests.sim.mutants.catalogue import MUTANTS, by_name
-from tests.sim.mutants.hunt import hunt, play
+from tests.sim.mutants.hunt import Catch, hunt, play
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
 
@@ -47,6 +47,20 @@ def test_a_change_of_what_is_not_there_does_not_apply() -> None:
 def test_the_simulator_finds_an_easy_mutant_at_once(name: str) -> None:
     catch = hunt(by_name(name), seeds_max=SEEDS)
     assert catch.found, catch
+
+
+@pytest.mark.parametrize(
+    ("violation", "found"),
+    [
+        ("", False),
+        ("g1 raises NameError at Received: name 'x' is not defined", False),
+        ("test_x: NameError: name 'x' is not defined", False),
+        ("g1 raises InvariantViolated at Received: no", True),
+        ("test_x: assert 1 == 2", True),
+    ],
+)
+def test_a_mutant_that_does_not_even_run_is_not_found(violation: str, found: bool) -> None:
+    assert Catch("", violation).found is found
 
 
 def test_what_the_code_itself_does_is_no_find() -> None:
