@@ -244,6 +244,24 @@ ORDER = (
         proof=f"{_OUTCOMES}test_a_producer_is_fenced_when_the_epoch_above_its_own_is_decided",
     ),
     Mutant(
+        "fenced-when-its-forget-is-ordered",
+        "4.3",
+        "Fenced waits until the FORGET that it rests on is decided",
+        [
+            Edit(
+                ForwardTable,
+                "submit",
+                "    for frame in frames:\n",
+                "    for frame in frames:\n"
+                "        if frame.producer in producers and self._received.line(frame.producer) is None:\n"
+                "            fence = FencedAnswer(frame.producer, frame.epoch + 1, frame.first_sequence)\n"
+                "            self._outbox.answers(session).append(fence)\n"
+                "            continue\n",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_producer_is_fenced_when_the_forget_of_it_is_decided",
+    ),
+    Mutant(
         "gap-refused-when-ordered",
         "4.3",
         "the refusal of a gap waits until everything before it is decided",

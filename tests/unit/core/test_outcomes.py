@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.events import EpochAsked, Received, Submitted, TopicAsked, TrimProposed
+from gateway.core.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
 from gateway.core.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Committed, EpochOpened, Expected, FencedAnswer
@@ -60,6 +60,17 @@ def test_a_producer_is_fenced_when_the_epoch_above_its_own_is_decided() -> None:
     assert fences(member) == [2]
     assert opened(member)[-1] == (1, 2, 2, b"two")
     assert [frame.first_sequence for frame in member.log if frame.kind == Kind.BATCH] == [1, 2]
+
+
+def test_a_producer_is_fenced_when_the_forget_of_it_is_decided() -> None:
+    """A view change may cut a FORGET as it may cut an EPOCH."""
+    group, member = producing()
+    group.step(member, ForgetAsked(2, 1, ("p",)))
+    assert member.log[-1].kind == Kind.FORGET
+    group.step(member, Submitted(1, (batch(3),)))
+    assert fences(member) == []
+    group.settle()
+    assert fences(member) == [2]
 
 
 def test_a_gap_is_refused_when_everything_before_it_is_decided() -> None:
