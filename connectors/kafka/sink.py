@@ -315,7 +315,7 @@ class Sink:
                 LOG.info("%s: topic %s was made for the position", self._where, name)
             policy = self._told_of(name)["cleanup.policy"].value
         except KafkaException as error:
-            raise self._away(error, f", topic {name} of the position") from error
+            raise self._away(error, f", position topic {name}") from error
         if policy != "compact":
             raise ConfigError(
                 f"{self._where}: topic {name}, where the position is kept, has cleanup.policy={policy}, which would remove it some "
@@ -373,7 +373,7 @@ class Sink:
                     return position
                 back *= 16
         except KafkaException as error:
-            raise self._away(error, f", topic {self._position_topic} of the position") from error
+            raise self._away(error, f", position topic {self._position_topic}") from error
         finally:
             consumer.close()
 

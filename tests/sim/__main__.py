@@ -12,11 +12,14 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from tests.sim.mixes import MIXES, SHARE, mix_of
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import Result, play
 from tests.sim.shrink import shrink
-from tests.sim.swarm import draw
+from tests.sim.swarm import drawn
 from tests.sim.transcript import transcript
+
+SWARM = "swarm"
 
 
 class Totals:
@@ -37,7 +40,8 @@ class Totals:
         self._simulated_s += result.simulated_s
         self._cpu_s += result.cpu_s
         if result.violation:
-            self._failing.append(f"  seed {result.options.seed}: {result.violation[:150]}")
+            mix = f", mix {result.options.mix}" if result.options.mix else ""
+            self._failing.append(f"  seed {result.options.seed}{mix}: {result.violation[:150]}")
 
     def told(self) -> int:
         """Print the last line, the seeds that failed before it; the exit code."""
@@ -85,7 +89,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.sim",
         description="Run the real stack through seeded faults.",
-        epilog="kinds of faults:\n" + "\n".join(f"  {name:<10} {what}" for name, what in FAULTS.items()),
+        epilog="\n".join(
+            [
+                "kinds of faults:",
+                *(f"  {name:<10} {what}" for name, what in FAULTS.items()),
+                "\nmixes of faults:",
+                *(f"  {mix.name:<21} {mix.what}" for mix in MIXES.values()),
+            ]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -94,6 +105,13 @@ def _arguments() -> argparse.Namespace:
         "--members", type=int, default=0, choices=range(10), metavar="0..9", help="of the group; as the seed says when it is 0"
     )
     parser.add_argument("--minutes", type=_positive, help="virtual ones with faults")
+    parser.add_argument(
+        "--mix",
+        choices=(*MIXES, SWARM),
+        metavar="MIX",
+        help=f"a mix of faults (see below), or {SWARM}: the seed draws each kind by itself. By default a single seed is of the "
+        f"{SWARM}, and with --seconds {100 * SHARE:.0f} of 100 seeds are of a mix",
+    )
     parser.add_argument(
         "--without",
         action="append",
@@ -137,7 +155,10 @@ def _count(text: str) -> int:
 
 
 def _options(arguments: argparse.Namespace, seed: int) -> Options:
-    options = draw(seed, arguments.members)
+    mix = "" if arguments.mix == SWARM else arguments.mix
+    if mix is None:
+        mix = mix_of(seed) if arguments.seconds is not None else ""
+    options = drawn(seed, arguments.members, mix)
     faults = frozenset(arguments.only) - {"none"} if arguments.only else options.faults - set(arguments.without)
     options = replace(options, faults=faults)
     if arguments.minutes is not None:
@@ -153,7 +174,7 @@ def _tell(result: Result, lines: int, verbose: bool) -> None:
     if result.violation:
         print("\n".join(transcript(result.world, lines, heartbeats=verbose)))
         print(f"\nviolation: {result.violation}")
-        print(f"again: {options.command(draw(options.seed))}")
+        print(f"again: {options.command(drawn(options.seed, mix=options.mix))}")
     if verbose:
         print(f"{options}\n{result.frames} frames, {result.simulated_s:.0f} s in {result.cpu_s:.1f} s, {result.world.steps} steps")
 

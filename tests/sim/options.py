@@ -62,6 +62,7 @@ class Options:
         indexes: whether readers have frontiers confirmed.
         sync_us: what a sync takes, about.
         config: of the stacks.
+        mix: the named mix that it is of (`mixes.py`), empty for the swarm.
     """
 
     seed: int
@@ -80,6 +81,7 @@ class Options:
     indexes: bool = False
     sync_us: float = 800.0
     config: StackConfig = field(default_factory=StackConfig)
+    mix: str = ""
 
     @property
     def stack(self) -> StackConfig:
@@ -87,8 +89,10 @@ class Options:
         return replace(self.config, lanes=self.unordered > 0)
 
     def command(self, drawn: Options) -> str:
-        """How the same run is had again from a shell; `drawn` is what the seed alone says."""
+        """How the same run is had again from a shell; `drawn` is what the seed and the mix alone say."""
         words = [f"python -m tests.sim --seed {self.seed}"]
+        if self.mix:
+            words.append(f"--mix {self.mix}")
         if self.members != drawn.members:
             words.append(f"--members {self.members}")
         if self.seconds != drawn.seconds:

@@ -9,6 +9,7 @@ from random import Random
 
 from gateway.core import limits
 from gateway.core.events import StackConfig
+from tests.sim.mixes import MIXES
 from tests.sim.options import FAULTS, Options
 
 BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
@@ -24,6 +25,11 @@ LATER = (
 )  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
 
 LEAST = {"again": 2, "exchange": 4}  # these need more members
+
+
+def drawn(seed: int, members: int = 0, mix: str = "") -> Options:
+    """The run of a seed of a named mix, or of the swarm."""
+    return MIXES[mix].options(seed, members) if mix else draw(seed, members)
 
 
 def draw(seed: int, members: int = 0) -> Options:

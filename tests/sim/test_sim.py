@@ -9,17 +9,20 @@ from dataclasses import replace
 
 import pytest
 
+import tests.sim.__main__ as main
 from gateway.core.events import StackConfig
 from gateway.core.flush.mending import LogMending
 from gateway.data.names import NAMELESS
 from tests.sim.connection import State
 from tests.sim.disk import Disk
+from tests.sim.mixes import MIXES, mix_of
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import Result, Run, play
 from tests.sim.schedule import SECOND
 from tests.sim.shrink import shrink
 from tests.sim.stage_clients import Stager
-from tests.sim.swarm import ALONE, draw
+from tests.sim.swarm import ALONE, draw, drawn
+from tests.sim.world import World
 
 
 def digest(result: Result) -> tuple[int, int, int, str]:
@@ -92,6 +95,55 @@ def test_the_swarm_draws_all_that_there_is() -> None:
     assert {options.members for options in drawn} == {1, 2, 3, 4, 5, 7}
     assert {options.latency for options in drawn} == {"lan", "wan", "edge"}
     assert any(not options.faults for options in drawn)
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_a_group_keeps_every_promise_under_a_named_mix(name: str) -> None:
+    options = replace(drawn(3, mix=name), seconds=8)
+    result = play(options)
+    assert result.violation == "", options.command(drawn(3, mix=name))
+    assert result.world.faults.keys() <= options.faults
+    assert result.world.faults
+
+
+def played(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Options]:
+    """The runs that a command line asks for; none of them is played."""
+    options: list[Options] = []
+    nothing = Result(Options(1), World(Options(1)))
+
+    def note(wanted: Options) -> Result:
+        options.append(wanted)
+        return nothing
+
+    monkeypatch.setattr(main, "play", note)
+    monkeypatch.setattr(sys, "argv", ["tests.sim", *words])
+    main.main()
+    return options
+
+
+def test_a_campaign_draws_all_mixes_and_most_seeds_from_the_swarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixes = [mix_of(seed) for seed in range(1000)]
+    assert set(mixes) == {"", *MIXES}
+    assert 0.6 < mixes.count("") / len(mixes) < 0.8
+    options = played(monkeypatch, "--seconds", "0.001", "--seed", "7")
+    assert [one.mix for one in options] == [mix_of(one.seed) for one in options]
+    aimed = next(seed for seed in range(1000) if mix_of(seed) == "clocks")
+    assert played(monkeypatch, "--seconds", "0.001", "--seed", str(aimed))[0] == MIXES["clocks"].options(aimed)
+    assert played(monkeypatch, "--seconds", "0.001", "--seed", str(aimed), "--mix", "swarm")[0] == draw(aimed)
+
+
+def test_a_seed_alone_is_what_it_was_before_there_were_mixes_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    aimed = next(seed for seed in range(1000) if mix_of(seed) == "clocks")
+    assert played(monkeypatch, "--seed", str(aimed)) == [draw(aimed)]
+    assert played(monkeypatch, "--seed", str(aimed), "--mix", "epochs") == [MIXES["epochs"].options(aimed)]
+
+
+def test_a_run_of_a_mix_can_be_had_again_by_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_clocks = drawn(7, mix="clocks")
+    options = replace(of_clocks, members=4, seconds=6.0, faults=frozenset({"kill"}), producers=1)
+    command = options.command(of_clocks)
+    assert command.startswith("python -m tests.sim --seed 7 --mix clocks --members 4 ")
+    assert played(monkeypatch, *command.split()[3:]) == [options]
 
 
 def test_a_run_can_be_had_again_by_its_command() -> None:

@@ -8,12 +8,15 @@ from gateway.core.atomic.layer import Atomic
 from gateway.core.layers import Layers
 from gateway.core.membership.layer import Membership
 from gateway.core.order.forward import ForwardTable
-from gateway.core.order.received import LINE, LineInput, LineState
+from gateway.core.order.received import LINE, LineInput, LineState, Received
 from gateway.core.window import Window
-from tests.sim.mutants.mutant import LOW, MUCH, Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import LOW, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Entry
 from tests.sim.mutants.scenes import BUSY, low_after_decision
 from tests.sim.mutants.scripts import LATE, lossy
+
+_OUTCOMES = "tests/unit/core/test_outcomes.py::"
 
 ATOMIC = (
     Mutant(
@@ -190,5 +193,48 @@ ATOMIC = (
         "a log is told of as the disk has it: what was not handed to the disk is given up with its view",
         [Edit(Atomic, "ended", "    self._window.cut(self._window.mark(Stage.WRITING))\n", "")],
         LOW,
+    ),
+    Mutant(
+        "abort-keeps-progress",
+        "4.4",
+        "an ABORT puts back the producer's progress too",
+        # The same edit of `LogState._abort` changes nothing: a void batch is never applied there, so its line has that progress.
+        [
+            Edit(
+                Received,
+                "_abort",
+                "line.sequence, line.progress = entry.sequence, entry.progress",
+                "line.sequence = entry.sequence",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_after_an_abort_an_epoch_continues_with_the_progress_before_the_aborted_batch",
+    ),
+    Mutant(
+        "abort-without-progress",
+        "4.4",
+        "an ABORT carries the producer's progress from before the batch",
+        [Edit(Atomic, "_entry_before", "producer.sequence, producer.progress, ", "producer.sequence, b'', ")],
+        proof=f"{_OUTCOMES}test_after_an_abort_an_epoch_continues_with_the_progress_before_the_aborted_batch",
+    ),
+    Mutant(
+        "no-of-another-view",
+        "5",
+        "a NO of another view is not counted",
+        [Edit(Atomic, "on_no", "not self._standing.current(message.view) or ", "")],
+        proof=f"{_OUTCOMES}test_a_no_of_another_view_aborts_nothing",
+    ),
+    Mutant(
+        "no-after-its-yes",
+        "4.4",
+        "after its YES a member cannot say NO",
+        [Edit(Atomic, "on_no", "if position <= ballot.votes[sender]:", "if False:")],
+        proof=f"{_OUTCOMES}test_a_no_to_what_is_decided_or_was_voted_for_aborts_nothing",
+    ),
+    Mutant(
+        "no-to-what-is-no-batch",
+        "4.4",
+        "only a BATCH is aborted: a member that cannot take another kind is booted",
+        [Edit(Atomic, "on_no", "frame.kind != Kind.BATCH or ", "")],
+        proof="tests/unit/core/test_stack.py::test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected",
     ),
 )

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from tests.sim.mutants.atomic import ATOMIC
+from tests.sim.mutants.catch_up import CATCH_UP
 from tests.sim.mutants.force import FORCE
 from tests.sim.mutants.indexes import INDEXES
 from tests.sim.mutants.lanes import LANES
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.order import ORDER
 from tests.sim.mutants.recovery import RECOVERY
+from tests.sim.mutants.rosters import ROSTERS
 from tests.sim.mutants.transactions import TRANSACTIONS
 from tests.sim.mutants.trims import TRIMS
 from tests.sim.mutants.views import VIEWS
 
-MUTANTS: tuple[Mutant, ...] = (*ORDER, *ATOMIC, *VIEWS, *FORCE, *RECOVERY, *LANES, *TRIMS, *TRANSACTIONS, *INDEXES)
+MUTANTS: tuple[Mutant, ...] = (
+    *ORDER,
+    *ATOMIC,
+    *VIEWS,
+    *CATCH_UP,
+    *ROSTERS,
+    *FORCE,
+    *RECOVERY,
+    *LANES,
+    *TRIMS,
+    *TRANSACTIONS,
+    *INDEXES,
+)
 
 
 def by_name(name: str) -> Mutant:

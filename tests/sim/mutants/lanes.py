@@ -9,7 +9,8 @@ from gateway.core.unordered.lines import LineTable
 from gateway.core.unordered.member import Member
 from gateway.core.unordered.origin import Origin
 from gateway.log import lanes_lost
-from tests.sim.mutants.mutant import Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 
 _UNIT = "tests/unit/core/unordered/"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.client.session import Session
 from gateway.core.layers import Layers
 from gateway.core.order.forward import ForwardTable
+from gateway.core.order.layer import Ordering
 from gateway.core.order.received import Received
 from gateway.core.order.receiver import Receiver
 from gateway.core.order.requests import Requests
@@ -18,6 +20,9 @@ from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
 from tests.sim.mutants.patch import Edit, Entry, Value
 from tests.sim.mutants.scenes import QUIET, lost_last
 from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
+
+_OUTCOMES = "tests/unit/core/test_outcomes.py::"
+_EPOCHS = "tests/unit/client/test_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:
@@ -218,5 +223,125 @@ ORDER = (
             Edit(Receiver, "_take", "if frame.view != view:", "if False:"),
         ],
         LATE,
+    ),
+    Mutant(
+        "fenced-when-ordered",
+        "4.3",
+        "Fenced waits until the EPOCH that it rests on is decided",
+        [
+            Edit(
+                ForwardTable,
+                "submit",
+                "    for frame in frames:\n",
+                "    for frame in frames:\n"
+                "        early = self._received.line(frame.producer)\n"
+                "        if early and early.epoch > frame.epoch:\n"
+                "            fence = FencedAnswer(frame.producer, early.epoch, frame.first_sequence)\n"
+                "            self._outbox.answers(session).append(fence)\n"
+                "            continue\n",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_producer_is_fenced_when_the_epoch_above_its_own_is_decided",
+    ),
+    Mutant(
+        "fenced-when-its-forget-is-ordered",
+        "4.3",
+        "Fenced waits until the FORGET that it rests on is decided",
+        [
+            Edit(
+                ForwardTable,
+                "submit",
+                "    for frame in frames:\n",
+                "    for frame in frames:\n"
+                "        if frame.producer in producers and self._received.line(frame.producer) is None:\n"
+                "            fence = FencedAnswer(frame.producer, frame.epoch + 1, frame.first_sequence)\n"
+                "            self._outbox.answers(session).append(fence)\n"
+                "            continue\n",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_producer_is_fenced_when_the_forget_of_it_is_decided",
+    ),
+    Mutant(
+        "gap-refused-when-ordered",
+        "4.3",
+        "the refusal of a gap waits until everything before it is decided",
+        [Edit(Sequencer, "_judge", "if not line.undecided:", "if True:")],
+        proof=f"{_OUTCOMES}test_a_gap_is_refused_when_everything_before_it_is_decided",
+    ),
+    Mutant(
+        "duplicate-epoch-fenced",
+        "4.3",
+        "an instance that asks again for its epoch gets the answer again",
+        [Edit(Requests, "_epoch_answer", "if line.epoch == ask.epoch and line.instance == ask.instance:", "if False:")],
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+    ),
+    Mutant(
+        "resumed-after-the-undecided",
+        "4.3",
+        "a producer resumes after what is decided",
+        [
+            Edit(
+                Requests,
+                "_epoch_answer",
+                "EpochOpened(number, producer, line.epoch, line.sequence, line.progress)",
+                "EpochOpened(\n"
+                "            number,\n"
+                "            producer,\n"
+                "            line.epoch,\n"
+                "            max([line.sequence, *(one.last_sequence for one in self._window.frames if one.producer)]),\n"
+                "            line.progress,\n"
+                "        )",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+    ),
+    Mutant(
+        "resumed-from-the-beginning",
+        "4.3",
+        "an epoch continues after the last sequence of the producer",
+        [Edit(Requests, "_epoch_decided", "body.sequence, body.progress)", "0, body.progress)")],
+        proof=f"{_OUTCOMES}test_an_epoch_continues_after_the_last_decided_sequence_with_its_progress",
+    ),
+    Mutant(
+        "skips-its-next-epoch",
+        "4.3",
+        "after an abort a producer asks for its own next epoch, so that it sees who took that",
+        [Edit(Session, "_want_next_epoch", "self.epoch + 1", "self.epoch + 2")],
+        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+    ),
+    Mutant(
+        "goes-above-its-fence",
+        "4.3",
+        "only a starting instance tries again above the epoch that a fence names",
+        [Edit(Session, "_on_epoch_fenced", "if not self._starting and not (", "if False and (")],
+        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+    ),
+    Mutant(
+        "draining-coordinator-orders",
+        "5.0",
+        "a coordinator that leaves orders no batch",
+        [
+            Edit(
+                Ordering,
+                "on_message",
+                "if standing.coordinating and not standing.draining:\n            self.sequencer.on_forward",
+                "if standing.coordinating:\n            self.sequencer.on_forward",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",
+    ),
+    Mutant(
+        "draining-coordinator-answers",
+        "5.0",
+        "a coordinator that leaves orders nothing that is asked for",
+        [
+            Edit(
+                Ordering,
+                "on_message",
+                "if standing.coordinating and not standing.draining:\n            self.sequencer.on_ask",
+                "if standing.coordinating:\n            self.sequencer.on_ask",
+            )
+        ],
+        proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

@@ -1,4 +1,7 @@
-"""`python -m tests.sim.mutants.proof NAME TEST`: runs a test with a mutant in the code (none, if NAME is empty)."""
+"""`python -m tests.sim.mutants.proof NAME TEST`: runs a test as it is, then with a mutant in the code.
+
+The exit code is 0 if the test passes first and fails then, 1 if it passes both times, 2 if it does not pass first.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,19 @@ import sys
 import pytest
 
 from tests.sim.mutants.catalogue import by_name
-from tests.sim.mutants.patch import applied
 
 
 def main() -> int:
-    """Run it; pytest's exit code."""
+    """Run it twice."""
     name, test = sys.argv[1:]
-    with applied(by_name(name).changes if name else ()):
-        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--no-header", test]))
+    if _run(test):
+        return 2
+    with by_name(name).applied():
+        return 0 if _run(test) == pytest.ExitCode.TESTS_FAILED else 1
+
+
+def _run(test: str) -> int:
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--no-header", test]))
 
 
 if __name__ == "__main__":

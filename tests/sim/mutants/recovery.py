@@ -5,11 +5,13 @@ from __future__ import annotations
 from gateway.core.flush.candidate import Candidate
 from gateway.core.flush.choice import _Judge
 from gateway.core.flush.layer import Flush
+from gateway.log import replacing
 from gateway.log.indexer import Indexer
 from gateway.log.segment import Segment
 from gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
-from tests.sim.mutants.mutant import CRASHES, MUCH, Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import CRASHES, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Value
 from tests.sim.mutants.scenes import BUSY, STALE, damage, damage_stale, power_after_a_cut
 
@@ -114,5 +116,42 @@ RECOVERY = (
         "a snapshot says what the log before it says, aborted batches left out",
         [Edit(Indexer, "_index", "state.apply(frame, void)", "state.apply(frame, False)")],
         proof="tests/unit/log/test_writer.py::test_indexes_are_sealed_and_snapshots_written_when_the_frontier_passes",
+    ),
+    Mutant(
+        "damage-cut-by-one",
+        "6",
+        "a damaged position is cut when so many voters lack it that no majority is without one of them",
+        [Edit(_Judge, "_in_the_way", "return voters if self._rosters.blocks(voters) else None", "return voters")],
+        BUSY.but(script=damage),
+    ),
+    Mutant(
+        "mark-not-raised-by-learning",
+        "3",
+        "the vote mark names what a learner holds, though it is of views above its accepted one",
+        [
+            Edit(
+                LogWriter,
+                "_sync",
+                "self._marking.synced(end, ",
+                "self._marking.synced(end if end[1] <= self._scalars.scalars.accepted else self._marking.durable, ",
+            )
+        ],
+        proof="tests/unit/log/test_vote_mark.py::test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted",
+    ),
+    Mutant(
+        "mark-of-the-log-that-a-state-replaced",
+        "3",
+        "where a state replaces the log, the vote mark names the end of that state",
+        [
+            Edit(
+                replacing,
+                "_finish",
+                "    mark = mark_of(state, sequence)\n",
+                "    mark, old = mark_of(state, sequence), read_scalars(directory)\n"
+                "    if old is not None:\n"
+                "        mark = mark._replace(position=old.mark.position, view=old.mark.view, chain=old.mark.chain)\n",
+            )
+        ],
+        proof="tests/unit/log/test_vote_mark.py::test_a_state_in_place_of_the_log_is_what_the_mark_names",
     ),
 )

@@ -8,7 +8,7 @@ from gateway.core.messages import Echo, Heartbeat, Order
 from gateway.data.views import view_text
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway
-from tests.sim.mutants.mutant import Mix
+from tests.sim.mixes import Mix
 from tests.sim.run import Run
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation

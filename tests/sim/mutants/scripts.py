@@ -19,7 +19,7 @@ from gateway.core.messages import (
     State,
     Vote,
 )
-from tests.sim.mutants.mutant import Mix
+from tests.sim.mixes import Mix
 from tests.sim.run import Run
 from tests.sim.schedule import SECOND
 

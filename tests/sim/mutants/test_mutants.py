@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.core.atomic.layer import Atomic
 from gateway.core.order.verdicts import VERDICT
 from tests.sim.mutants.catalogue import MUTANTS, by_name
-from tests.sim.mutants.hunt import hunt, play
+from tests.sim.mutants.hunt import Catch, hunt, play
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
 
 SEEDS = 3
+ROOT = Path(__file__).parents[3]
 
 
 def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
@@ -28,6 +31,12 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
     assert [function.__code__ for function in functions] == before
 
 
+def test_a_proof_is_a_test_that_is_there() -> None:
+    proofs = [mutant.proof.split("::") for mutant in MUTANTS if mutant.proof]
+    absent = [name for path, name in proofs if f"def {name.partition('[')[0]}(" not in (ROOT / path).read_text("utf-8")]
+    assert absent == []
+
+
 def test_a_change_of_what_is_not_there_does_not_apply() -> None:
     for change in (Edit(Atomic, "write", "no such line", ""), Edit(Atomic, "none", "", ""), Entry(VERDICT, "none", 1)):
         with pytest.raises(DoesNotApply), applied([change]):
@@ -38,6 +47,20 @@ def test_a_change_of_what_is_not_there_does_not_apply() -> None:
 def test_the_simulator_finds_an_easy_mutant_at_once(name: str) -> None:
     catch = hunt(by_name(name), seeds_max=SEEDS)
     assert catch.found, catch
+
+
+@pytest.mark.parametrize(
+    ("violation", "found"),
+    [
+        ("", False),
+        ("g1 raises NameError at Received: name 'x' is not defined", False),
+        ("test_x: NameError: name 'x' is not defined", False),
+        ("g1 raises InvariantViolated at Received: no", True),
+        ("test_x: assert 1 == 2", True),
+    ],
+)
+def test_a_mutant_that_does_not_even_run_is_not_found(violation: str, found: bool) -> None:
+    assert Catch("", violation).found is found
 
 
 def test_what_the_code_itself_does_is_no_find() -> None:

@@ -6,7 +6,8 @@ from gateway.core.order.layer import Ordering
 from gateway.core.order.received import Received
 from gateway.core.order.sequencer import Sequencer
 from gateway.data.state import LogState
-from tests.sim.mutants.mutant import Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 
 STAGED = Mix("kill loss restart rival", stagers=2, committers=3, producers=1, rate=8.0, pace=3.0)

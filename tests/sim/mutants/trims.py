@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.relearning import Relearning
 from gateway.core.flush.serving import Serving
+from gateway.core.order.upkeep import Upkeep
 from gateway.core.peers import Peers
-from tests.sim.mutants.mutant import Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 
 RETENTION = Mix("trim kill power pause split", members=(3, 4), seconds=60, rate=15.0, pipeline=16)
@@ -42,5 +45,19 @@ TRIMS = (
         "who is below the trim gets the state there, and not the frames behind it",
         [Edit(Serving, "on_log_read", "message.first < self._window.state.start", "False")],
         RETENTION,
+    ),
+    Mutant(
+        "snapshot-over-a-damaged-end",
+        "6",
+        "in a view change no state replaces a damaged end that reaches further",
+        [Edit(Adopting, "on_snapshot", "if reaches or not", "if not")],
+        proof="tests/unit/core/flush/test_adopting.py::test_a_damaged_end_that_reaches_behind_the_state_stays",
+    ),
+    Mutant(
+        "draining-coordinator-trims",
+        "5.0",
+        "a coordinator that leaves orders no TRIM",
+        [Edit(Upkeep, "trim", " or self._standing.draining", "")],
+        proof="tests/unit/core/test_outcomes.py::test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

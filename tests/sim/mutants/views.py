@@ -13,7 +13,8 @@ from gateway.core.membership.layer import Membership
 from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
 from gateway.core.standing import Standing
-from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mix, Mutant
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
 from tests.sim.mutants.scenes import (
     QUIET,

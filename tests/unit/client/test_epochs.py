@@ -154,6 +154,18 @@ def test_a_running_producer_is_fenced() -> None:
     assert rig.hears() == []
 
 
+def test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it() -> None:
+    """If it went on above the epoch named, two instances of one name would take it from each other without end."""
+    rig, _ = in_flight(1)
+    rig.say(wire.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
+    asked = rig.hear(wire.OpenProducer)
+    assert asked.epoch == 2
+    rig.say(wire.EpochFenced(asked.request, 2))
+    assert rig.delivery.state is State.ENDED
+    assert isinstance(rig.feed.stopped, Fenced)
+    assert rig.hears() == []
+
+
 def test_a_producer_that_was_away_is_fenced_at_its_return() -> None:
     rig, _ = in_flight(1)
     rig.delivery.lost()

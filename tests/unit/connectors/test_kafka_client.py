@@ -60,7 +60,7 @@ def test_a_kafka_that_does_not_answer_is_told_with_the_cause(
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"
     }  # fmt: skip
     target = configs.Target(address, settings=settings)
-    with pytest.raises(Again, match=rf"Kafka at {address}: .*{address}.*{told}"):
+    with pytest.raises(Again, match=rf"Kafka at {address}, position topic tutti\.o\.position: .*{address}.*{told}"):
         Sink(configs.Outflow("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
     source = configs.Source(address, ["t"], settings=settings)
     with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
@@ -72,7 +72,7 @@ def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypat
     monkeypatch.setattr(limits, "TARGETS_MAX", 2)
     sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
     asked: list[str] = []
-    monkeypatch.setattr(sink, "_ensure", lambda target, _topic: asked.append(target))
+    monkeypatch.setattr(sink, "_ensure", asked.append)
     monkeypatch.setattr(sink, "_told_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
     for topic in "abbacca":
         assert sink.target_of(topic) == topic

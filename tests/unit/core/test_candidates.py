@@ -227,3 +227,25 @@ def test_a_candidate_waits_two_round_trips_for_who_is_furthest(rtt_ms: int, beat
     assert peer is not None
     peer.rtt_us = rtt_ms * 1000
     assert peers.answer_beats() == beats
+
+
+@pytest.mark.parametrize("higher", [1, 7])
+def test_the_next_view_is_above_what_a_refusal_named(higher: int) -> None:
+    """Else a candidate that was away would propose views that nobody may promise, one after the other."""
+    script, member, view = refused()
+    named = view_of(counter_of(view) + higher, 3)
+    script.world.step(member, Received(2, Reject(view, named, "a higher view is promised"), DISK_2))
+    assert member.running.layers.flush.candidate._next_view() == view_of(counter_of(named) + 1, 1)
+
+
+@pytest.mark.parametrize("field", ["promised", "claim"])
+def test_the_next_view_is_above_what_a_heartbeat_names(field: str) -> None:
+    script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
+    member = script.world.members["g1"]
+    beat(script, member, 2, misses=False)
+    peer = member.running.layers.peers.get(2)
+    assert peer is not None
+    assert peer.beat is not None
+    named = view_of(counter_of(member.running.layers.context.standing.promised) + 5, 2)
+    script.world.step(member, Received(2, msgspec.structs.replace(peer.beat, **{field: named}), DISK_2))
+    assert member.running.layers.flush.candidate._next_view() == view_of(counter_of(named) + 1, 1)
