@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from gateway.client.places import read_time
 from gateway.client.url import parse_url
 from gateway.core import limits
-from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 from gateway.errors import ConfigError, UsageError
 from streaming import credentials
 
@@ -353,8 +352,11 @@ def _offset(option: str, text: str) -> Place:
 def _time(option: str, text: str) -> datetime:
     word = text.strip()
     if _WHOLE.match(word):
-        millis = _between(option, text, TIME_US_MIN // 1000, TIME_US_MAX // 1000)
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+        millis = _between(option, text, -(1 << 63), (1 << 63) - 1)
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+        except OverflowError as error:
+            raise wrong(option, text, "out of range") from error
     try:
         time = read_time(word)
     except ValueError as error:
