@@ -7,10 +7,9 @@ ended: the same file gives the same records.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal
+from datetime import date, time
+from decimal import Decimal
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ import orjson
 
 from connectors.files import limits
 from connectors.files.config import Columns, TimeForm
+from connectors.files.times import DIGITS_MAX, UNITS_US, time_us
 from gateway.client.json_fields import JsonFields, check_json, field_bytes, text_of
 from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 from gateway.errors import FormatError
@@ -25,11 +25,6 @@ from gateway.errors import FormatError
 #: One field may fill a row; the module would refuse it at 128 KiB.
 csv.field_size_limit(limits.ROW_BYTES_MAX)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_DIGITS_MAX = 25  # of a number before its point: one with more is no time, whatever its unit
 #: In place of a time: the present, when the record is sent.
 NOW = TIME_US_MIN - 1
 _NOT_TEXT = "it is not text of the encoding that is configured"
@@ -159,72 +154,6 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def time_us(value: object, form: TimeForm, name: str) -> int:
-    """Microseconds since 1970.
-
-    Raises:
-        ValueError: it is no time, or none of the years 1 to 9999.
-    """
-    try:
-        if isinstance(value, datetime):
-            stamp = value
-        elif form == "iso":
-            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # what is no text is told below
-        else:
-            return _checked(_number_us(value, _UNITS_US[form]), value, name)
-        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-        return _checked((aware - _EPOCH) // timedelta(microseconds=1), value, name)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        if isinstance(error, _Range):
-            raise
-        raise ValueError(f"{name} is {str(value)[:60]!r}, which is no time ({_FORMS[form]})") from error
-
-
-_FORMS = {
-    "iso": "ISO 8601, as 2026-01-31T12:00:00Z",
-    "s": "seconds since 1970",
-    "ms": "milliseconds since 1970",
-    "us": "microseconds since 1970",
-}
-
-
-class _Range(ValueError):
-    """A time that is one, and too early or too late."""
-
-
-def _checked(stamp_us: int, value: object, name: str) -> int:
-    if not TIME_US_MIN <= stamp_us <= TIME_US_MAX:
-        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of the years 1 to 9999")
-    return stamp_us
-
-
-def _number_us(value: object, unit_us: int) -> int:
-    """A number of a unit in us: exact, and rounded to the nearest one if it has more digits.
-
-    A float of 64 bits does not hold microseconds of every year, so none is multiplied: the digits that it is written with count.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value) * unit_us
-    if isinstance(value, str):
-        text = value.strip()
-        if len(text) < _DIGITS_MAX and text.isascii() and text.isdigit():
-            return int(text) * unit_us
-        if not _NUMBER.fullmatch(text):
-            raise ValueError
-        number = Decimal(text)
-    elif isinstance(value, float):
-        number = Decimal(repr(value))
-    elif isinstance(value, Decimal):
-        number = value
-    else:
-        raise TypeError
-    if not number.is_finite():
-        raise ValueError
-    if number and number.adjusted() > _DIGITS_MAX:
-        return TIME_US_MAX + 1
-    return int(_EXACT.multiply(number, unit_us).to_integral_value(ROUND_HALF_EVEN, _EXACT))
-
-
 class _Made:
     """Rows as they are collected."""
 
@@ -290,6 +219,7 @@ class JsonLines:
         names = (picker.key, picker.value, picker.timestamp)
         self._fields = JsonFields([name for name in names if name])
         self._value_at = 1 if picker.key else 0
+        self._unit_us = UNITS_US.get(picker.form, 0)
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
         """See `Form`."""
@@ -328,15 +258,20 @@ class JsonLines:
             if not field:
                 raise picker.lacks_value()
             value = field_bytes(field)
-        stamp = time_us(_number_or_text(fields[-1]), picker.form, picker.timestamp) if picker.timestamp else NOW
-        check_size(key, value)
-        return key, value, stamp
+        if 2 * len(text) > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
+        return key, value, self._time(fields[-1]) if picker.timestamp else NOW
+
+    def _time(self, field: bytes) -> int:
+        if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
+            stamp = int(field) * self._unit_us
+            if stamp <= TIME_US_MAX:
+                return stamp
+        return time_us(_number_or_text(field), self._picker.form, self._picker.timestamp)
 
 
 def _number_or_text(field: bytes) -> object:
     """A field of JSON that may be a time: a number as it is written, or text."""
-    if field.isdigit() and len(field) < _DIGITS_MAX:
-        return int(field)
     if field in (b"", b"null"):
         return None
     if field[0] in b"-0123456789":

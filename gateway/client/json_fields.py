@@ -85,7 +85,11 @@ class JsonFields:
             ValueError: it is nested too deeply, or has one of the fields more than once.
         """
         try:
-            if self._struct is None or self._may_repeat(text):
+            # A name may be there twice, spelled with escapes or without: almost no object that has it once gets to the slower way.
+            slowly = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
+            for name in self._spelled:
+                slowly = slowly or text.count(name) > 1
+            if slowly or self._struct is None:
                 found = self._from_members(text)
             else:
                 found = list(map(bytes, self._fields(self._struct.decode(text))[1:]))
@@ -97,13 +101,6 @@ class JsonFields:
         if len(text) > _SHALLOW_BYTES:
             _check_depth(text)
         return found
-
-    def _may_repeat(self, text: bytes) -> bool:
-        """True if `text` may have a name twice, one of them with escapes. False for almost every object that does not."""
-        for name in self._spelled:
-            if text.count(name) > 1:
-                return True
-        return b"\\u" in text and _ESCAPED_NAME.search(text) is not None
 
     def _from_members(self, text: bytes) -> list[bytes]:
         """The fields by way of all members: slower, and knows whether one comes twice."""
