@@ -108,7 +108,8 @@ class Picker:
         else:
             raise self.lacks_value()
         stamp = time_us(row.get(self.timestamp), form or self.form, self.timestamp) if self.timestamp else NOW
-        check_size(key, value)
+        if len(value or b"") + len(key or b"") > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
         return key, value, stamp
 
     def lacks_value(self) -> ValueError:
