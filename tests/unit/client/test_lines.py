@@ -75,7 +75,7 @@ def test_what_a_line_shows_is_what_the_record_has(
         text: str | None = shown.get(name)
         return b64decode(coded) if coded is not None else None if text is None else text.encode()
 
-    columns = {
+    columns: dict[str, Any] = {
         "key": pa.array([key], pa.binary()),
         "value": pa.array([value], pa.binary()),
         "timestamp": pa.array([time_us]).cast(TIMESTAMP),
