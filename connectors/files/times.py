@@ -11,7 +11,7 @@ from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 
 UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
 DIGITS_MAX = 25  # of a number before its point: one with more is no time, whatever its unit
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
@@ -30,7 +30,7 @@ def time_us(value: object, form: TimeForm, name: str) -> int:
         else:
             return _checked(_number_us(value, UNITS_US[form]), value, name)
         aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-        return _checked((aware - _EPOCH) // timedelta(microseconds=1), value, name)
+        return _checked((aware - _EPOCH) // _MICROSECOND, value, name)
     except (TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, _Range):
             raise
